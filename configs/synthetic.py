@@ -1,0 +1,39 @@
+"""A small HLFormer on the synthetic corpus with planted moments; made on first use, in seconds.
+
+    bash launch/local.sh --config=configs/synthetic.py
+"""
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import debug, default
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the configuration; variant "debug" runs in seconds."""
+    config = default()
+    config.update(
+        {
+            "data": {
+                "collection": "synthetic",
+                "feature": "planted",
+                "synthetic_videos": (384, 64, 128),
+                "visual_dim": 64,
+                "text_dim": 48,
+                "max_frames": 64,
+                "max_clips": 16,
+                "max_words": 12,
+            },
+            "model": {
+                "hidden_size": 64,
+                "lorentz_dim": 31,
+                "euclidean_blocks": 2,
+                "lorentz_blocks": 2,
+                "input_dropout": 0.1,
+                "dropout": 0.1,
+            },
+            "loss": {"hard_negative_epoch": 10},
+            "optim": {"learning_rate": 1e-3},
+            "train": {"epochs": 30, "batch_size": 64, "baseline": True},
+        }
+    )
+    return debug(config) if variant == "debug" else config

@@ -1,0 +1,173 @@
+"""Checkpoints of a run and of parameters alone. The only file that knows orbax.
+
+Two series lie in a run's directory, each holding its latest only:
+
+    checkpoints/newest/STEP   the whole training state, and the progress of the run as JSON
+    checkpoints/best/STEP     the parameters of the best epoch, and what is known of it as JSON
+
+A parameter checkpoint elsewhere (a converted one) is a directory like `best`. Orbax writes under a
+temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+from hlformer_jax.train_state import TrainState
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, or not what the run expects; the message says what to do."""
+
+
+class Series:
+    """Checkpoints in one directory, of which the latest is kept: a tree of arrays and a JSON."""
+
+    def __init__(self, directory: Path) -> None:
+        # Orbax reports every save at the level of information; a run has its own log.
+        logging.get_absl_logger().addFilter(_not_orbax)
+        self._manager = ocp.CheckpointManager(
+            Path(directory).absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=1, enable_async_checkpointing=False, create=True
+            ),
+            item_handlers={"tree": ocp.StandardCheckpointHandler(), "info": ocp.JsonCheckpointHandler()},
+        )
+
+    def latest(self) -> int | None:
+        """Step of the latest complete checkpoint, None when there is none."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, tree: Any, info: Mapping[str, Any]) -> None:
+        """Saves, unless there is a checkpoint of that step or a later one.
+
+        A run that was killed between a save and the next repeats its steps with the same results,
+        so what is there is what would be written.
+        """
+        latest = self.latest()
+        if latest is not None and latest >= step:
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
+            ),
+        )
+        self._manager.wait_until_finished()
+
+    def info(self) -> dict[str, Any]:
+        """The JSON of the latest checkpoint."""
+        args = ocp.args.Composite(info=ocp.args.JsonRestore())
+        return self._manager.restore(self.latest(), args=args)["info"]
+
+    def restore(self, like: Any) -> Any:
+        """The arrays of the latest checkpoint.
+
+        Args:
+          like: a tree of arrays or shapes that the checkpoint must have.
+
+        Raises:
+          CheckpointError: when its structure or a shape differs.
+        """
+        self._check_shapes(like)
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
+        return self._manager.restore(self.latest(), args=args)["tree"]
+
+    def _check_shapes(self, like: Any) -> None:
+        found = _shapes(self._manager.item_metadata(self.latest())["tree"])
+        wanted = _shapes(like)
+        if differing := sorted(
+            name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
+        ):
+            name = differing[0]
+            raise CheckpointError(
+                f"{self._manager.directory}: {name} has shape {found.get(name, 'none')} in the"
+                f" checkpoint and {wanted.get(name, 'none')} in the configured model"
+                f" ({len(differing)} of {len(wanted)} parameters differ); set config.model"
+                " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim, text_dim) to"
+                " those it was trained with"
+            )
+
+    def close(self) -> None:
+        """Ends what orbax has running."""
+        self._manager.close()
+
+
+def newest(workdir: Path) -> Series:
+    """The whole training state of a run."""
+    return Series(Path(workdir) / "checkpoints" / "newest")
+
+
+def best(workdir: Path) -> Series:
+    """The parameters of a run's best epoch."""
+    return Series(Path(workdir) / "checkpoints" / "best")
+
+
+def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
+    """Writes parameters alone into a new directory.
+
+    Raises:
+      CheckpointError: when the directory holds something already.
+    """
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
+    series = Series(directory)
+    series.save(int(info.get("step", 0)), params, info)
+    series.close()
+
+
+def load_params(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
+    """Reads parameters alone.
+
+    Args:
+      path: a directory of `save_params`, or a run's directory, whose best epoch is taken.
+      like: the parameters' tree of shapes.
+
+    Returns:
+      The parameters and the JSON beside them.
+
+    Raises:
+      CheckpointError: when there is none, or it is of another shape.
+    """
+    path = Path(path)
+    directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
+    if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
+        raise CheckpointError(
+            f"{path} holds no checkpoint: give the directory of a run (--workdir of the training)"
+            " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
+        )
+    series = Series(directory)
+    params, info = series.restore(like), series.info()
+    series.close()
+    return params, info
+
+
+def restore_state(series: Series, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    """The training state and the progress of the newest checkpoint."""
+    return series.restore(like), series.info()
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        ".".join(_key(entry) for entry in path): tuple(np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape)
+        for path, leaf in leaves
+    }
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _not_orbax(record: Any) -> bool:
+    return "orbax" not in record.pathname or record.levelname not in ("INFO", "DEBUG")

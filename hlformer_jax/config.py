@@ -1,0 +1,123 @@
+"""The configuration: every field, its default and its meaning, in one place.
+
+A file in ``configs/`` takes `default` and sets what its result needs; nothing else has defaults.
+The values below are those of the released code on ActivityNet Captions.
+"""
+
+from ml_collections import ConfigDict
+
+
+def default() -> ConfigDict:
+    """Returns the complete configuration, locked: an unknown field is an error, not a new field."""
+    config = ConfigDict(
+        {
+            "seed": 0,
+            # Compute dtype of the encoders, float32 or bfloat16. Parameters, geometry, softmax and
+            # losses are float32 whatever it is.
+            "dtype": "float32",
+            "data": {
+                "collection": "activitynet",  # folder below manual_dir, prefix of the text files
+                "feature": "i3d",  # folder below FeatureData
+                "manual_dir": "",  # holds activitynet/, tvr/, charades/ as released
+                # Videos of train, val and test of a synthetic corpus, used when manual_dir is "".
+                "synthetic_videos": (0, 0, 0),
+                "data_dir": "",  # holds the prepared sets; "": ~/tensorflow_datasets
+                "visual_dim": 1024,  # D
+                "text_dim": 1024,  # E
+                "storage": "float32",  # of the prepared features: float32 or float16
+                "max_frames": 128,  # F
+                "max_clips": 32,  # C
+                "max_words": 30,  # W
+                "cache_gib": 4.0,  # transformed features kept in memory, for each split
+            },
+            "model": {
+                "name": "hlformer",
+                "hidden_size": 384,  # H
+                "lorentz_dim": 127,  # n; n + 1 is divisible by num_heads
+                "num_heads": 4,  # N
+                "euclidean_blocks": 4,
+                "lorentz_blocks": 4,
+                # Width of each block's Gaussian window; 0 is no window. Empty: 0, 2, 4, 8, … for
+                # each geometry. One number stands for all blocks.
+                "euclidean_widths": (),
+                "lorentz_widths": (),
+                # "released": normalised positions, multiplies the logits. "printed": eq. 10.
+                "window": "released",
+                # "released": multiplies logits that are <= 0, which favours far positions.
+                # "corrected": its logarithm is added, which favours near ones.
+                "lorentz_window": "released",
+                # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
+                "head_merge": "released",
+                "fusion": "maim",  # maim, mean, or concat (concatenation + linear)
+                "temperature": 0.6,  # tau of the fusion weights
+                "gaze": True,  # the frame branch
+                "glance": True,  # the clip branch
+                "frame_weight": 0.3,  # alpha_f of the ranking score
+                "clip_weight": 0.7,  # alpha_c of the ranking score
+                "input_dropout": 0.31,
+                "dropout": 0.31,
+                "curvature": 1.0,  # initial curvature of the partial order loss, learned within x10
+            },
+            "loss": {  # a weight of 0 leaves its term out
+                "clip_triplet": 1.0,
+                "frame_triplet": 1.0,
+                "clip_nce": 0.02,
+                "frame_nce": 0.04,
+                "query_diversity": 0.003,
+                "partial_order": 0.001,
+                "margin": 0.2,  # m of the triplet loss
+                "hard_negative_epoch": 20,  # first epoch, from 0, with hard negatives
+                "hard_pool_size": 20,  # hardest videos a caption's negative is drawn from
+                "diversity_margin": 0.2,  # delta
+                "diversity_scale": 32.0,  # alpha
+                "diversity_gamma": 1.0,  # gamma
+                "min_radius": 0.1,  # of the entailment cones
+            },
+            "optim": {
+                "learning_rate": 2.5e-4,
+                "warmup": 0.01,  # share of all steps
+                "beta1": 0.9,
+                "beta2": 0.999,
+                "epsilon": 1e-6,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,  # per parameter tensor of the released model
+            },
+            "train": {
+                "epochs": 100,
+                "batch_size": 128,  # videos, with all their captions
+                "patience": 10,  # epochs without a better validation SumR before the run stops
+                "log_every": 10,  # steps between two records of the training metrics
+                "baseline": False,  # also report a mean-pooled linear baseline
+            },
+            "eval": {
+                "video_batch": 64,
+                "query_batch": 256,
+            },
+        }
+    )
+    return config.lock()
+
+
+def debug(config: ConfigDict) -> ConfigDict:
+    """Shrinks a configuration until it runs in seconds on a CPU, without any features.
+
+    What makes the result is kept (losses, weights, optimiser, options of the model); sizes,
+    epochs and the number of blocks are not. Without `manual_dir` the data is synthetic, with the
+    widths that the configuration has, so that released features work as well.
+    """
+    config.data.synthetic_videos = (24, 8, 12)
+    config.data.max_frames = 32
+    config.data.max_clips = 8
+    config.model.hidden_size = 16
+    config.model.lorentz_dim = 15
+    config.model.euclidean_blocks = 1
+    config.model.lorentz_blocks = 1
+    config.model.euclidean_widths = ()
+    config.model.lorentz_widths = ()
+    config.loss.hard_negative_epoch = 1
+    config.train.epochs = 2
+    config.train.batch_size = 8
+    config.train.log_every = 1
+    config.eval.video_batch = 8
+    config.eval.query_batch = 16
+    return config

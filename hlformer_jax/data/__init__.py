@@ -1,0 +1,1 @@
+"""Data: the released layout, its prepared form, transforms, and a synthetic corpus."""

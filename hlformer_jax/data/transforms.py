@@ -1,0 +1,95 @@
+"""From raw features to what the model reads: pooling, sampling, normalisation.
+
+A video of T frames is cut into n spans with boundaries ``b_i = min(round(i T / n), T - 1)``, and
+each span becomes its mean, or its first frame where it is empty. As released, the cap at T - 1
+leaves out the last frame once T is large (from 48 on for 32 clips). Clips are always pooled to C;
+frames are left alone up to F and pooled to F beyond. Vectors are then divided by their norm + 1e-5.
+
+Means and norms are taken in float64 and rounded to float32 once, at the end.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+_EPSILON = 1e-5
+
+
+def boundaries(
+    num_frames: int, num_spans: int, dtype: type[np.floating] = np.float64
+) -> Int[np.ndarray, " spans+1"]:
+    """Boundaries of the spans that a video is cut into.
+
+    Args:
+      num_frames: T.
+      num_spans: n.
+      dtype: precision in which they are rounded; the released code rounds clips in float32.
+
+    Returns:
+      n + 1 frame numbers, rising, none above T - 1.
+    """
+    fractions = np.arange(num_spans + 1, dtype=dtype) / dtype(num_spans)
+    return np.minimum(np.round(fractions * dtype(num_frames)).astype(np.int64), num_frames - 1)
+
+
+def pool_to_clips(frames: Float[np.ndarray, "T D"], num_clips: int) -> Float[np.ndarray, "C D"]:
+    """Pools a video to a fixed number of clips.
+
+    Args:
+      frames: raw features of T >= 1 frames.
+      num_clips: C.
+
+    Returns:
+      Means of C spans, float64; frames are repeated where T < C.
+    """
+    return _span_means(frames, boundaries(len(frames), num_clips, np.float32))
+
+
+def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np.ndarray, "F D"]:
+    """Limits the number of frames.
+
+    Args:
+      frames: raw features of T >= 1 frames.
+      max_frames: F.
+
+    Returns:
+      The frames as they are where T <= F; means of F spans, float64, beyond.
+    """
+    if len(frames) <= max_frames:
+        return frames
+    return _span_means(frames, boundaries(len(frames), max_frames))
+
+
+def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
+    """Divides vectors by their norm + 1e-5.
+
+    Args:
+      vectors: features of any floating dtype.
+
+    Returns:
+      Vectors of norm just below 1, float32; zero vectors stay zero.
+    """
+    vectors = vectors.astype(np.float64, copy=False)
+    norm = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))
+    return (vectors / (norm + _EPSILON)[..., None]).astype(np.float32)
+
+
+def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarray, "W E"]:
+    """Normalises each word, and cuts to the longest caption.
+
+    Args:
+      words: raw features of a caption's words.
+      max_words: W.
+
+    Returns:
+      Normalised features of the first W words at most, float32.
+    """
+    return normalise(words[:max_words])
+
+
+def _span_means(
+    frames: Float[np.ndarray, "T D"], bounds: Int[np.ndarray, " spans+1"]
+) -> Float[np.ndarray, "spans D"]:
+    # reduceat has the rule of the released code: an empty span gives the frame at its start. The
+    # last boundary closes the last span; what reduceat sums from there on is dropped.
+    sums = np.add.reduceat(frames.astype(np.float64, copy=False), bounds, axis=0)[:-1]
+    return sums / np.maximum(np.diff(bounds), 1)[:, None]

@@ -1,0 +1,354 @@
+"""Linen modules that the models share; each owns parameters and calls pure functions.
+
+Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the released code. Dense
+layers compute in `dtype`; normalisation, softmax and geometry in float32 whatever it is.
+
+Names matter: the optimiser decays no parameter whose name is `bias`, nor the `scale` of a norm
+named `LayerNorm` (see optim.py), and torch_checkpoint.py maps released names to these.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops.precision import wide, widen
+
+LAYER_NORM_EPSILON = 1e-5
+INITIALISER = nn.initializers.normal(0.02)
+
+
+def layer_norm(name: str, dtype: Any) -> nn.LayerNorm:
+    """A layer norm as released (epsilon 1e-5); Flax computes its statistics in float32."""
+    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
+    return nn.LayerNorm(LAYER_NORM_EPSILON, dtype=dtype, use_fast_variance=False, name=name)
+
+
+def dense(features: int, name: str, dtype: Any, use_bias: bool = True) -> nn.Dense:
+    """A linear layer initialised as released."""
+    return nn.Dense(features, use_bias=use_bias, dtype=dtype, kernel_init=INITIALISER, name=name)
+
+
+class InputProjection(nn.Module):
+    """LayerNorm, dropout, linear, ReLU."""
+
+    features: int
+    dropout: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch L D"], train: bool) -> Float[Array, "*batch L H"]:
+        x = layer_norm("LayerNorm", self.dtype)(x)
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        return nn.relu(dense(self.features, "dense", self.dtype)(x))
+
+
+class PositionEmbedding(nn.Module):
+    """Adds a learned embedding of the position, then LayerNorm and dropout.
+
+    The table has `max_length` rows, of which a shorter input uses the first.
+    """
+
+    max_length: int
+    dropout: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch L H"], train: bool) -> Float[Array, "*batch L H"]:
+        length, features = x.shape[-2:]
+        table = self.param("embedding", INITIALISER, (self.max_length, features))
+        row = table[:length].astype(self.dtype)
+        x = x + row.reshape((1,) * (x.ndim - 2) + row.shape)
+        x = layer_norm("LayerNorm", self.dtype)(x)
+        return nn.Dropout(self.dropout, deterministic=not train)(x)
+
+
+class FeedForward(nn.Module):
+    """Linear, ReLU, dropout, linear."""
+
+    hidden: int
+    dropout: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch L H"], train: bool) -> Float[Array, "*batch L H"]:
+        features = x.shape[-1]
+        x = nn.relu(dense(self.hidden, "layer1", self.dtype)(x))
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        return dense(features, "layer2", self.dtype)(x)
+
+
+class EuclideanAttention(nn.Module):
+    """Multi-head attention without an output projection (as released)."""
+
+    num_heads: int
+    dropout: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "*batch M H"],
+        key_value: Float[Array, "*batch L H"],
+        window: Float[Array, "M L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch M H"]:
+        features = query.shape[-1]
+        split = lambda x, name: _split_heads(dense(features, name, self.dtype)(x), self.num_heads)
+        attended = attention.euclidean_attention(
+            split(query, "query"),
+            split(key_value, "key"),
+            split(key_value, "value"),
+            window,
+            mask,
+            nn.Dropout(self.dropout, deterministic=not train),
+        )
+        attended = jnp.moveaxis(attended, -3, -2)
+        return attended.reshape(*attended.shape[:-2], features)
+
+
+class EuclideanBlock(nn.Module):
+    """Post-norm transformer block; cross-attention when `key_value` differs from `x`."""
+
+    num_heads: int
+    dropout: float
+    expansion: int = 4
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch M H"],
+        key_value: Float[Array, "*batch L H"],
+        window: Float[Array, "M L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch M H"]:
+        attend = EuclideanAttention(self.num_heads, self.dropout, self.dtype, name="attention")
+        return _post_norm(self, x, attend(x, key_value, window, mask, train), train)
+
+
+class LorentzLinear(nn.Module):
+    """Linear map of a point into one point per head.
+
+    z = W x per head, then time = sigmoid(z_0) exp(s) + 1.1 and space = z_1.. rescaled so that the
+    result lies on the hyperboloid. Where no space is left to rescale (dropout may remove the whole
+    input) the result is the origin, with gradient zero, and not 0 / 0.
+    """
+
+    num_heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(
+        self, point: Float[Array, "*batch L n"], train: bool
+    ) -> Float[Array, "*batch N L d"]:
+        scale = self.param("scale", nn.initializers.constant(2.3), ())
+        point = nn.Dropout(self.dropout, deterministic=not train)(point)
+        linear = nn.Dense(
+            point.shape[-1],
+            use_bias=False,
+            precision=jax.lax.Precision.HIGHEST,
+            kernel_init=INITIALISER,
+            name="dense",
+        )
+        z = _split_heads(linear(point), self.num_heads)
+        return lorentz_rescale(z, scale)
+
+
+def lorentz_rescale(z: Float[Array, "*batch d"], scale: Float[Array, ""]) -> Float[Array, "*batch d"]:
+    """Moves z onto the hyperboloid of curvature -1 at the time that its first coordinate asks for.
+
+    Args:
+      z: coordinates, the first for the time.
+      scale: logarithm of the range of the time.
+
+    Returns:
+      [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|^2 =
+      time^2 - 1; the origin where z_1.. is zero.
+
+    References:
+      HLFormer eq. 13, 14, as in the released code.
+    """
+    time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
+    squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
+    directed = squared_norm > jnp.finfo(z.dtype).tiny
+    radius = jnp.sqrt((time - 1) * (time + 1))
+    space = z[..., 1:] * (radius * jax.lax.rsqrt(jnp.where(directed, squared_norm, 1.0)))
+    space = jnp.where(directed, space, 0.0)
+    return jnp.concatenate([jnp.where(directed, time, 1.0), space], axis=-1)
+
+
+class LorentzAttention(nn.Module):
+    """Lorentz self-attention between two Euclidean projections (HLFormer eq. 11-16).
+
+    The dense projections compute in `dtype`, everything between them in float32.
+
+    Attributes:
+      dim: Lorentz dimension n; points have n + 1 coordinates, divisible by `num_heads`.
+      window: "released" multiplies the logits by the window, "corrected" adds its logarithm.
+      head_merge: "released" concatenates heads off the hyperboloid, "hyperboloid" merges on it.
+    """
+
+    dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch L H"],
+        log_window: Float[Array, "L L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch L H"]:
+        log_beta = self.param(
+            "scale_alpha", nn.initializers.constant(-0.5 * math.log(self.dim)), ()
+        )
+        scale = self.param("scale", nn.initializers.constant(math.sqrt(self.dim + 1)), ())
+        bias = self.param("bias", nn.initializers.zeros, ())
+        tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
+        beta = jnp.exp(log_beta)
+        point = lorentz.exp_map0(_limit_norm(widen(tangent) * beta))
+        linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
+        released = self.window == "released"
+        centroids = attention.lorentz_attention(
+            linear("query"),
+            linear("key"),
+            linear("value"),
+            scale,
+            bias,
+            window=jnp.exp(log_window) if released and log_window is not None else None,
+            log_window=None if released else log_window,
+            mask=mask,
+        )
+        if self.head_merge == "released":
+            merged = attention.concatenate_heads_released(centroids)
+        else:
+            merged = attention.merge_heads_on_hyperboloid(centroids)
+        output = InputProjection(x.shape[-1], self.dropout, self.dtype, name="output_proj")
+        return output((merged / beta).astype(self.dtype), train)
+
+
+MAX_TANGENT_NORM = 10.0
+"""Norm to which the released exponential map of the attention limits its argument."""
+
+
+def _limit_norm(tangent: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    squared_norm = jnp.sum(jnp.square(tangent), axis=-1, keepdims=True)
+    beyond = squared_norm > MAX_TANGENT_NORM**2
+    factor = MAX_TANGENT_NORM * jax.lax.rsqrt(jnp.where(beyond, squared_norm, 1.0))
+    return jnp.where(beyond, tangent * factor, tangent)
+
+
+class LorentzBlock(nn.Module):
+    """Post-norm transformer block around Lorentz attention; attributes as `LorentzAttention`."""
+
+    dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch L H"],
+        log_window: Float[Array, "L L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch L H"]:
+        attend = LorentzAttention(
+            self.dim,
+            self.num_heads,
+            self.dropout,
+            self.window,
+            self.head_merge,
+            self.dtype,
+            name="attention",
+        )
+        return _post_norm(self, x, attend(x, log_window, mask, train), train)
+
+
+def _post_norm(block: Any, x: Array, attended: Array, train: bool) -> Array:
+    """What both blocks do with what was attended: x = LN(x + drop(.)), twice."""
+    drop = nn.Dropout(block.dropout, deterministic=not train)
+    x = layer_norm("norm1", block.dtype)(x + drop(attended))
+    expansion = getattr(block, "expansion", 4)
+    forward = FeedForward(expansion * x.shape[-1], block.dropout, block.dtype, name="output")
+    return layer_norm("norm2", block.dtype)(x + drop(forward(x, train)))
+
+
+class GaussianBank(nn.Module):
+    """K Gaussian attention blocks over the same input: one vmapped block for each geometry.
+
+    Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
+    order). Widths of 0 are blocks without a window.
+
+    Attributes:
+      euclidean_widths: width of each Euclidean block.
+      lorentz_widths: width of each Lorentz block.
+      window: "released" or "printed" Gaussian.
+      lorentz_window: "released" or "corrected" use of it in the Lorentz blocks.
+    """
+
+    euclidean_widths: Sequence[float]
+    lorentz_widths: Sequence[float]
+    lorentz_dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    lorentz_window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"] | None, train: bool
+    ) -> Float[Array, "K *batch L H"]:
+        outputs = []
+        length, dtype = x.shape[-2], wide(x.dtype)
+        if self.euclidean_widths:
+            window = windows.gaussian_windows(self.euclidean_widths, length, self.window, dtype)
+            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
+                self.num_heads, self.dropout, dtype=self.dtype, name="euclidean"
+            )
+            outputs.append(bank(x, x, window, mask, train))
+        if self.lorentz_widths:
+            log_window = windows.log_gaussian_windows(
+                self.lorentz_widths, length, self.window, dtype
+            )
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None))(
+                self.lorentz_dim,
+                self.num_heads,
+                self.dropout,
+                self.lorentz_window,
+                self.head_merge,
+                self.dtype,
+                name="lorentz",
+            )
+            outputs.append(bank(x, log_window, mask, train))
+        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+
+
+def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:
+    return nn.vmap(
+        block,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=in_axes,
+    )
+
+
+def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:
+    return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, -3)

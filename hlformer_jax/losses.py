@@ -1,0 +1,235 @@
+"""The training losses, vectorised over the batch and exact under padding.
+
+Scores are [Q, V]: row q a caption, column v a video. Padded rows and columns (`Captions.mask`,
+`Videos.mask`) reach neither a value nor a gradient; the capacity they fill does not matter.
+Every mean is over real captions or real videos; a batch without a comparison to make gives 0.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from hlformer_jax.ops import cones
+from hlformer_jax.retrieval import unit
+
+
+class Pairs(NamedTuple):
+    """Which caption belongs to which video, with padding; what every loss needs to know.
+
+    Attributes:
+      video: column of each caption's video.
+      caption_mask: True for real captions.
+      video_mask: True for real videos.
+    """
+
+    video: Int[Array, " Q"]
+    caption_mask: Bool[Array, " Q"]
+    video_mask: Bool[Array, " V"]
+
+    def own(self) -> Bool[Array, "Q V"]:
+        """True where a real caption meets its own video."""
+        columns = jnp.arange(self.video_mask.shape[0])
+        return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
+
+    def real(self) -> Bool[Array, "Q V"]:
+        """True where a real caption meets a real video."""
+        return self.caption_mask[:, None] & self.video_mask[None]
+
+
+class NegativeRanks(NamedTuple):
+    """How far down its sorted negatives the triplet loss looks; 0 is the hardest.
+
+    Attributes:
+      video: for each caption, the place among the other videos.
+      caption: for each video, the place among the captions of other videos.
+    """
+
+    video: Int[Array, " Q"]
+    caption: Int[Array, " V"]
+
+
+def draw_negative_ranks(
+    key: Array, pairs: Pairs, hard: Bool[Array, ""] | bool, pool: int
+) -> NegativeRanks:
+    """Draws the negatives of the triplet loss, as released.
+
+    Text to video: uniform over all other videos; in the hard phase over the `pool` hardest. Video
+    to text: uniform over the captions of other videos; in the hard phase the hardest.
+
+    Args:
+      key: random key; row i depends on (key, i) alone, so that padding changes no draw.
+      pairs: captions and videos.
+      hard: whether the hard phase has begun.
+      pool: number of hardest videos to draw from.
+
+    Returns:
+      Ranks below the number of negatives there are (0 where there are none).
+    """
+    own = pairs.own()
+    other_videos = jnp.sum(pairs.video_mask) - 1
+    other_captions = jnp.sum(pairs.caption_mask) - jnp.sum(own, axis=0)
+    video_key, caption_key = jax.random.split(key)
+    among = jnp.where(hard, jnp.minimum(other_videos, pool), other_videos)
+    video = _draw(video_key, jnp.broadcast_to(among, pairs.video.shape))
+    caption = _draw(caption_key, jnp.where(hard, 1, other_captions))
+    return NegativeRanks(video, caption)
+
+
+def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
+    """Uniform integers in [0, count), one a row; 0 for an empty range."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(counts.shape[0]))
+    draw = lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1))
+    return jax.vmap(draw)(keys, counts)
+
+
+def triplet(
+    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: float
+) -> Float[Array, ""]:
+    """Triplet ranking loss on cosine scores, both directions.
+
+    Text to video: max(0, margin + negative - positive), mean over captions. Video to text: the
+    positive is the mean over the video's captions; mean over videos.
+
+    Args:
+      scores: cosine maxima of one branch.
+      pairs: captions and videos.
+      negatives: place of the negatives in descending order of score.
+      margin: m.
+
+    Returns:
+      The sum of both directions.
+
+    References:
+      HLFormer eq. 29.
+    """
+    own, real = pairs.own(), pairs.real()
+    lowest = jnp.finfo(scores.dtype).min
+    candidates = jnp.where(real & ~own, scores, lowest)
+
+    negative, exists = _at_rank(candidates, negatives.video)
+    positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
+    text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
+
+    negative, exists = _at_rank(candidates.T, negatives.caption)
+    positive = _mean(jnp.where(own, scores, 0), own, axis=0)
+    described = jnp.any(own, axis=0)
+    video = jnp.where(exists & described, jax.nn.relu(margin + negative - positive), 0)
+    return _mean(text, pairs.caption_mask) + _mean(video, pairs.video_mask)
+
+
+def _at_rank(
+    candidates: Float[Array, "M X"], rank: Int[Array, " M"]
+) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
+    """The candidate at that place of each row in descending order, and whether it is one."""
+    order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
+    index = jnp.take_along_axis(order, rank[:, None], axis=-1)
+    value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
+    exists = value > jnp.finfo(candidates.dtype).min
+    return jnp.where(exists, value, 0), exists
+
+
+def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
+    """Contrastive loss on un-normalised dot products, both directions, no temperature.
+
+    Text to video: logsumexp over videos less the positive, mean over captions. Video to text:
+    logsumexp over all captions less logsumexp over the video's own, mean over videos.
+
+    Args:
+      scores: dot-product maxima of one branch.
+      pairs: captions and videos.
+
+    Returns:
+      The sum of both directions.
+
+    References:
+      HLFormer eq. 30, as in the released code.
+    """
+    own, real = pairs.own(), pairs.real()
+    positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
+    text = _logsumexp(scores, real, axis=-1) - positive
+    video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, own, axis=0)
+    described = pairs.video_mask & jnp.any(own, axis=0)
+    return _mean(jnp.where(pairs.caption_mask, text, 0), pairs.caption_mask) + _mean(
+        jnp.where(described, video, 0), pairs.video_mask
+    )
+
+
+def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
+    # A finite filler keeps rows without any real entry finite; their weight is 0 later.
+    filler = jnp.finfo(scores.dtype).min / 2
+    return jax.nn.logsumexp(jnp.where(where, scores, filler), axis=axis)
+
+
+def query_diversity(
+    queries: Float[Array, "Q H"],
+    pairs: Pairs,
+    margin: float,
+    scale: float,
+    gamma: float,
+) -> Float[Array, ""]:
+    """Pushes apart the captions of one video, with a focal factor.
+
+    Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
+    margin))), summed and divided by the number of captions.
+
+    Args:
+      queries: sentence embeddings.
+      pairs: captions and videos.
+      margin: delta.
+      scale: alpha.
+      gamma: exponent of the focal factor; 0 is HLFormer's printed form.
+
+    Returns:
+      The loss.
+
+    References:
+      HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
+    """
+    units = unit(queries)
+    cosine = jnp.einsum("ih,jh->ij", units, units)
+    both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
+    same = both & (pairs.video[:, None] == pairs.video[None])
+    same = same & ~jnp.eye(same.shape[0], dtype=bool)
+    # Rounding may put 1 + cos at or below 0, where a power has no gradient.
+    focal = 1 + cosine
+    positive = focal > 0
+    focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
+    terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
+    return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask), 1)
+
+
+def partial_order(
+    videos: Float[Array, "V n"],
+    captions: Float[Array, "Q n"],
+    curvature: Float[Array, ""],
+    pairs: Pairs,
+    min_radius: float,
+) -> Float[Array, ""]:
+    """Keeps a caption inside the entailment cone of its video.
+
+    Args:
+      videos: lifted videos, points with n coordinates, time first.
+      captions: lifted captions.
+      curvature: c; the curvature of the space is -c.
+      pairs: captions and videos.
+      min_radius: sets the aperture near the origin.
+
+    Returns:
+      Mean over captions of max(0, exterior angle - half aperture), apex at the video.
+
+    References:
+      HLFormer eq. 18-20.
+    """
+    apex = videos[pairs.video]
+    angle = cones.exterior_angle(apex, captions, curvature)
+    aperture = cones.half_aperture(apex, curvature, min_radius)
+    outside = jax.nn.relu(angle - aperture)
+    return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
+
+
+def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:
+    """Mean of values that are zero where the mask is False; 0 for an empty mask."""
+    count = jnp.maximum(jnp.sum(mask, axis=axis), 1)
+    return jnp.sum(values, axis=axis) / count.astype(values.dtype)

@@ -1,0 +1,92 @@
+"""Command line: `python -m hlformer_jax.main --config=configs/anet.py --workdir=DIR`.
+
+Parses flags and dispatches to training or evaluation.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
+)
+MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the run; default runs/NAME, NAME that of the config file."
+)
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "evaluate: a run's directory or a converted checkpoint; default workdir."
+)
+SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; a wrong input ends it with one line and exit status 1."""
+    if len(argv) > 1:
+        return _fail(f"unexpected argument {argv[1]!r}: options begin with --")
+    if CONFIG.value is None:
+        return _fail("--config is missing: for example --config=configs/synthetic.py")
+    # Imported here so that flags are checked, and --help answers, without loading JAX.
+    from hlformer_jax import checkpoint, evaluate, report, train, workdir
+
+    config = CONFIG.value
+    directory = Path(WORKDIR.value or _default_workdir())
+    if config.dtype == "float32":
+        # Hardware may otherwise round the factors of float32 products to fewer bits.
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        if MODE.value == "train":
+            if CHECKPOINT.value or SCORES.value:
+                return _fail("--checkpoint and --scores go with --mode=evaluate")
+            train.train(config, directory)
+            return 0
+        source = Path(CHECKPOINT.value or directory)
+        scores = Path(SCORES.value) if SCORES.value else None
+        result = evaluate.evaluate_checkpoint(config, source, scores, print)
+        report.write_json(directory / "test_metrics.json", result.as_json())
+        title = f"Test split: {result.queries} queries, {result.videos} videos"
+        report.results_table(title, {"checkpoint": result.metrics})
+        return 0
+    except train.Stopped:
+        print(f"SIGTERM: saved in {directory}; the same command goes on.", file=sys.stderr)
+        return 128 + 15
+    except (
+        ValueError,
+        train.NonFiniteLossError,
+        checkpoint.CheckpointError,
+        workdir.WorkdirError,
+        OSError,
+    ) as error:
+        if logging.vlog_is_on(1):
+            raise
+        return _fail(str(error))
+
+
+def _default_workdir() -> str:
+    name = flags.FLAGS["config"].config_filename
+    return os.path.join("runs", Path(name).stem)
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    """Parses flags; a wrong one is one line, not a traceback."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(_fail(f"{error} (--helpshort lists the options)"))
+    except (AttributeError, KeyError, TypeError, ValueError, ImportError, OSError) as error:
+        sys.exit(_fail(f"configuration: {error}"))
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=_parse)

@@ -1,0 +1,161 @@
+"""Attention under a window and a mask, in Euclidean space and in the Lorentz model.
+
+Both are pure functions of per-head queries, keys and values. Logits and softmax are computed in
+float32 at least; the Lorentz form stays in float32 altogether, since its logits are differences
+of products of coordinates that reach cosh of the radius.
+
+The Lorentz model here is that of curvature -1, as in the paper: points are [time, space] with
+<x, x>_L = -1.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from hlformer_jax.ops import lorentz, numerics
+from hlformer_jax.ops.precision import wide, widen
+
+# What a masked key's logit becomes, as released. The Euclidean one is added, so a row without any
+# real key still gives a defined (uniformly shifted) softmax; the Lorentz one replaces the logit.
+EUCLIDEAN_MASKED = -1e4
+LORENTZ_MASKED = -1e18
+
+LORENTZ_WINDOWS = ("released", "corrected")
+HEAD_MERGES = ("released", "hyperboloid")
+
+Dropout = Callable[[Array], Array]
+
+
+def _identity(x: Array) -> Array:
+    return x
+
+
+def euclidean_attention(
+    query: Float[Array, "*batch N M d"],
+    key: Float[Array, "*batch N L d"],
+    value: Float[Array, "*batch N L d"],
+    window: Float[Array, "M L"] | None = None,
+    mask: Bool[Array, "*batch L"] | None = None,
+    dropout: Dropout = _identity,
+) -> Float[Array, "*batch N M d"]:
+    """Scaled dot-product attention whose logits are multiplied by a window.
+
+    Args:
+      query: queries at M positions, per head.
+      key: keys at L positions, per head.
+      value: values at L positions, per head.
+      window: factor of the logits before the softmax; None is a window of ones.
+      mask: True for real keys.
+      dropout: applied to the attention weights.
+
+    Returns:
+      Attended values, in the dtype of `value`.
+
+    References:
+      HLFormer eq. 10.
+    """
+    logits = jnp.einsum("...md,...ld->...ml", query, key, preferred_element_type=wide(query.dtype))
+    logits = logits / math.sqrt(query.shape[-1])
+    if window is not None:
+        logits = _broadcast_window(window, logits) * logits
+    if mask is not None:
+        masked = jnp.where(mask, 0.0, EUCLIDEAN_MASKED).astype(logits.dtype)
+        logits = logits + masked[..., None, None, :]
+    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(value.dtype))
+    return jnp.einsum("...ml,...ld->...md", weights, value)
+
+
+def lorentz_attention(
+    query: Float[Array, "*batch N M d"],
+    key: Float[Array, "*batch N L d"],
+    value: Float[Array, "*batch N L d"],
+    scale: Float[Array, ""],
+    bias: Float[Array, ""],
+    window: Float[Array, "M L"] | None = None,
+    log_window: Float[Array, "M L"] | None = None,
+    mask: Bool[Array, "*batch L"] | None = None,
+) -> Float[Array, "*batch N M d"]:
+    """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
+
+    The logits are -d_L^2(q, k) / scale + bias <= bias. As released they are multiplied by
+    `window`, which raises far positions towards 0, the maximum (REFERENCE: locality is turned
+    around). The corrected form adds `log_window` instead, which lowers far positions.
+
+    Args:
+      query: points of the hyperboloid (d coordinates, time first) at M positions, per head.
+      key: points at L positions, per head.
+      value: points at L positions, per head.
+      scale: divides the squared distance; learned, sqrt(n + 1) at the start.
+      bias: added to the logits before the window.
+      window: factor of the logits (as released); not together with `log_window`.
+      log_window: term of the logits (corrected).
+      mask: True for real keys.
+
+    Returns:
+      Centroids on the hyperboloid, float32 at least.
+
+    Raises:
+      ValueError: when both forms of the window are given.
+
+    References:
+      HLFormer eq. 6, 15.
+    """
+    if window is not None and log_window is not None:
+        raise ValueError("lorentz_attention takes a window or a log_window, not both")
+    query, key, value = widen(query), widen(key), widen(value)
+    logits = (2 + 2 * lorentz.pairwise_inner(query, key)) / scale + bias
+    if window is not None:
+        logits = _broadcast_window(window, logits) * logits
+    if log_window is not None:
+        logits = _broadcast_window(log_window, logits) + logits
+    if mask is not None:
+        logits = jnp.where(mask[..., None, None, :], logits, LORENTZ_MASKED)
+    return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1))
+
+
+def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L n"]:
+    """Tangent coordinates of concatenated heads, as released: off the hyperboloid.
+
+    The heads' coordinates are put side by side; head 0's time is taken for the time of the whole
+    and the other heads' times count as space. The logarithmic map at the origin then scales what
+    is left after that time by arcosh(t) / sqrt(t^2 - 1) = asinh(r) / r, where r is the norm of
+    head 0's space alone; written so, there is nothing to cancel near the origin.
+
+    Args:
+      points: one point per head and position (curvature -1, time first).
+
+    Returns:
+      The N * d - 1 coordinates after the time.
+    """
+    space = points[..., 0, :, 1:]
+    factor = numerics.asinhc_sqrt(jnp.sum(jnp.square(space), axis=-1, keepdims=True))
+    return factor * _side_by_side(points)[..., 1:]
+
+
+def merge_heads_on_hyperboloid(points: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L m"]:
+    """Tangent coordinates of the heads merged into one point of a larger hyperboloid.
+
+    The heads' space parts are put side by side and the time follows from them (t^2 is the sum of
+    the heads' t^2 less N - 1), so the merged point is exact; its logarithmic map is that of the
+    manifold.
+
+    Args:
+      points: one point per head and position (curvature -1, time first).
+
+    Returns:
+      m = N * (d - 1) tangent coordinates at the origin.
+    """
+    merged = lorentz.from_space(_side_by_side(points[..., 1:]))
+    return lorentz.log_map0(merged)
+
+
+def _side_by_side(heads: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L m"]:
+    heads = jnp.moveaxis(heads, -3, -2)
+    return heads.reshape(*heads.shape[:-2], -1)
+
+
+def _broadcast_window(window: Float[Array, "M L"], logits: Array) -> Array:
+    return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)

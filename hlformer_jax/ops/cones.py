@@ -1,0 +1,77 @@
+"""Entailment cones of the Lorentz model: what a point entails lies in the cone that it opens.
+
+Convention: the curvature is −c with c > 0; points have their time component first, of which only
+the space components are read (see `lorentz`). The cone of x has its apex at x, its axis along the
+geodesic from the origin through x and away from it, and opens as wide as `half_aperture`; y lies in
+it where `exterior_angle` is at most that. Angles are in radians, and their errors absolute: below
+1e-12 in float64 and 2e-5 in float32 for √c · norm up to 25, unless a docstring says otherwise.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Float
+
+from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.numerics import as_float, per_batch, safe_atan2, safe_norm, safe_sqrt
+from hlformer_jax.typing import Array
+
+
+def half_aperture(
+    x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0, min_radius: float = 0.1
+) -> Float[Array, "*batch"]:
+    """Half the opening angle of the cone of x, arcsin(2 min_radius / (√c |x_space|)).
+
+    Where √c |x_space| <= 2 min_radius the cone is a half-space: exactly π/2, with gradient 0. Just
+    beyond, at a relative excess δ of √c |x_space|, the angle falls like √(2δ), so that its error
+    is eps / √δ, and its gradient, −1 / √(2δ), is large but finite.
+
+    Args:
+      x: points.
+      c: curvature, positive.
+      min_radius: half the distance scale of the saturation, positive (0.1 in the paper).
+
+    Returns:
+      Angles in (0, π/2].
+
+    References:
+      HLFormer, eqs. 18 and 22-24, where min_radius is the constant c and the curvature is 1.
+    """
+    space = as_float(x)[..., 1:]
+    sine = jnp.asarray(2 * min_radius, space.dtype)
+    # (√c r)² − sine², as a product so that it does not cancel.
+    root_c = jnp.sqrt(per_batch(c, space))
+    radius = root_c * safe_norm(space)
+    outside = radius > sine
+    excess = jnp.where(outside, (radius - sine) * (radius + sine), 1)
+    angle = jnp.arctan2(sine, safe_sqrt(excess))
+    return jnp.where(outside, angle, jnp.asarray(math.pi / 2, space.dtype))
+
+
+def exterior_angle(
+    x: Float[Array, "*batch n+1"], y: Float[Array, "*batch n+1"], c: ArrayLike = 1.0
+) -> Float[Array, "*batch"]:
+    """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
+
+    It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
+    origin and x. There the angle has a kink, and where x_space and y_space are parallel to the
+    last bit its gradient is 0. Where it is not defined it is taken to be
+
+    * 0 at y = x: a point lies in its own cone;
+    * π/2 at x = origin, y ≠ x: no direction is radial;
+
+    with gradient 0 in either case.
+
+    Args:
+      x: the apexes.
+      y: points.
+      c: curvature, positive.
+
+    Returns:
+      Angles in [0, π].
+
+    References:
+      HLFormer, eqs. 19, 25 and 26.
+    """
+    radial, across = lorentz.direction(x, y, c)
+    return safe_atan2(safe_norm(across), radial)

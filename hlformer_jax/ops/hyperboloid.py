@@ -1,0 +1,180 @@
+"""Formulas of the hyperboloid that do not cancel, in space components; `lorentz` is their front.
+
+With D = x − y of the space components, exact for near points, r = |x|, q = |y|, p the component of
+y along x, D_⊥ that of D across x, and τ = √c x_time = √(1 + c r²), the squared Lorentzian distance
+m = −2/c − 2⟨x, y⟩ of two points is a sum of positive terms,
+
+    m = 2 (r − q)² (1 + (1 + c r² + c q²) / (τ_x τ_y + c r q)) / (τ_x + τ_y)² + 2 r |D_⊥|² / (q + p)
+
+where q + p > 0, and m = 2 (r² + q² + c r² q²) / (τ_x τ_y + 1) − 2 x · y is one where x · y < 0. The
+first is used where the second cancels; the second, which is smooth at the origin, elsewhere. The
+inner product of tangent vectors and the direction from one point to another are split likewise.
+
+Here ``c`` is an array of the dtype and the rank of the batch.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from hlformer_jax.ops.numerics import (
+    asinhc_sqrt,
+    cosh_sqrt,
+    dot,
+    largest_coordinate,
+    safe_norm,
+    safe_normalize,
+    safe_sqrt,
+    sinhc_sqrt,
+)
+from hlformer_jax.typing import Array
+
+Space = Float[Array, "*batch n"]
+Scalar = Float[Array, "*batch"]
+
+
+def tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
+    """⟨v, w⟩ for v, w tangent at x, from the space components of all three.
+
+    v · w − c (x · v)(x · w) / τ² cancels far out, where v_⊥ · w_⊥ + v_∥ w_∥ / τ² does not; the
+    latter has no direction to split along at the origin.
+    """
+    tau2 = 1 + c * dot(x, x)
+    near = tau2 <= 2
+    x_near = jnp.where(near[..., None], x, 0)
+    flat = dot(v, w) - c * (dot(x_near, v) / tau2) * dot(x_near, w)
+    unit, _ = safe_normalize(jnp.where(near[..., None], 1, x))
+    v_along, w_along = dot(unit, v), dot(unit, w)
+    v_across, w_across = v - unit * v_along[..., None], w - unit * w_along[..., None]
+    tau = jnp.sqrt(tau2)
+    return jnp.where(near, flat, dot(v_across, w_across) + (v_along / tau) * (w_along / tau))
+
+
+def tangent_norm(x: Space, v: Space, c: Scalar) -> Scalar:
+    """√⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
+    scale = largest_coordinate(v)
+    v = v / jnp.where(scale == 0, 1, scale)
+    return jnp.squeeze(scale, -1) * safe_sqrt(tangent_inner(x, v, v, c))
+
+
+def rescale(
+    x: Space, y: Space, c: Scalar
+) -> tuple[Float[Array, "*batch 1"], Space, Space, Space, Scalar]:
+    """Space components of a pair, brought to size 1 if smaller, so that no square underflows.
+
+    Dividing lengths by s and multiplying c by s² leaves the geometry as it was.
+
+    Args:
+      x: space components of points.
+      y: space components of points.
+      c: curvature.
+
+    Returns:
+      The scale s <= 1, a constant to differentiation; x / s, y / s, (x − y) / s; c s².
+    """
+    x, y = jnp.broadcast_arrays(x, y)
+    scale = largest_coordinate(jnp.concatenate([x, y], axis=-1))
+    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    c = c * jnp.squeeze(scale, -1) ** 2
+    return scale, x / scale, y / scale, (x - y) / scale, c
+
+
+def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
+    """⟨x − y, x − y⟩ by the formulas above; arguments from `rescale`."""
+    xx, yy, xy = dot(x, x), dot(y, y), dot(x, y)
+    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
+    # Reciprocals, for τ_x τ_y may be so large that the derivative of 1 / (τ_x τ_y) underflows.
+    inverse_x, inverse_y = 1 / tau_x, 1 / tau_y
+    inverse = inverse_x * inverse_y
+    lift = (xx * inverse_x * tau_y + yy * inverse) / (1 + inverse)
+    aligned = 2 * xy > lift  # so neither is 0
+    unit, r = safe_normalize(x)
+    q = safe_norm(y)
+    gap = dot(difference, x + y) / jnp.where(aligned, r + q, 1)  # r − q
+    across = difference - unit * dot(unit, difference)[..., None]
+    ratio = (1 + c * xx + c * yy) * inverse_x * inverse_y
+    ratio = ratio / (1 + c * r * inverse_x * q * inverse_y)
+    along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    opening = r / jnp.where(aligned, q + dot(unit, y), 1)
+    return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (lift - xy))
+
+
+def components(
+    x: Space, y: Space, difference: Space, c: Scalar
+) -> tuple[Space, Scalar, Space, Scalar]:
+    """Unit vector along x, τ_x, and the way to y, split as `lorentz.direction` describes.
+
+    The arguments come from `rescale`. At the origin the unit vector is 0.
+    """
+    unit, r = safe_normalize(x)
+    q = safe_norm(y)
+    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
+    p = dot(unit, y)
+    across = unit * dot(unit, difference)[..., None] - difference
+    # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
+    outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
+    along = -dot(difference, x + y) / tau_x / tau_y
+    along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
+    bend = tau_x / jnp.where(outward, q + p, 1) * dot(across, across)
+    return unit, tau_x, jnp.where(outward, along - bend, tau_x * p - r * tau_y), across
+
+
+def towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
+    """Space components of the logarithmic map of y at x; arguments from `rescale`.
+
+    It is arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with z = c m / 4 the factor is
+    asinh √z / √z / √(1 + z), smooth at y = x.
+    """
+    z = c * squared_chord(x, y, difference, c) / 4
+    unit, tau, radial, across = components(x, y, difference, c)
+    bent = asinhc_sqrt(z)
+    flat = 1 / jnp.sqrt(1 + z)
+    is_near = (tau * tau <= 2)[..., None]
+    near = -difference - 2 * z[..., None] * jnp.where(is_near, x, 0)
+    # The factors one by one, for far away their product underflows and y − β x overflows.
+    far = (flat[..., None] * across) + (tau * (flat * radial))[..., None] * unit
+    return bent[..., None] * jnp.where(is_near, flat[..., None] * near, far)
+
+
+def displace(x: Space, v: Space, c: Scalar) -> Space:
+    """Space components of the exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x.
+
+    Towards the origin from afar the terms cancel along x; there they are rewritten as
+    (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c and cos φ is the
+    radial component of v / |v|, and 1 + cos φ from its transverse component.
+    """
+    z = c * tangent_inner(x, v, v, c)
+    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
+    unit, r = safe_normalize(x)
+    tau = jnp.sqrt(1 + c * dot(x, x))
+    along = dot(unit, v)
+    across = v - unit * along[..., None]
+    inward = (tau * tau > 2) & (-2 * sinhc * along > cosh * r)  # so v is not 0
+    length = jnp.sqrt(jnp.where(inward, z, 1) / c)
+    s = sinhc * length
+    gap = (r - s) * (r + s) / jnp.where(inward, r * cosh + tau * s, 1)
+    bend = sinhc * tau * dot(across, across) / jnp.where(inward, length - along / tau, 1)
+    return jnp.where(
+        inward[..., None],
+        sinhc[..., None] * across + (gap + bend)[..., None] * unit,
+        cosh[..., None] * x + sinhc[..., None] * v,
+    )
+
+
+def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Space:
+    """Space components of v, tangent at x, transported to y; the points come from `rescale`.
+
+    It is v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩), where ⟨y, v⟩ is split as in `tangent_inner`.
+    """
+    unit, tau, radial, across = components(x, y, difference, c)
+    tau_y = jnp.sqrt(1 + c * dot(y, y))
+    v_along = dot(unit, v)
+    v_across = v - unit * v_along[..., None]
+    # ⟨y − x, v⟩, with the time component of y − x from its space components.
+    rise = dot(difference, x + y) / (tau + tau_y)
+    near = c * rise * (dot(x, v) / tau) - dot(difference, v)
+    far = dot(across, v_across) + radial * (v_along / tau)
+    root = 1 / jnp.sqrt(
+        2 + c * squared_chord(x, y, difference, c) / 2
+    )  # squared it would underflow
+    factor = c * (jnp.where(tau * tau <= 2, near, far) * root) * root
+    return v + factor[..., None] * (x + y)

@@ -1,0 +1,163 @@
+"""Primitives whose values and gradients stay right where the textbook formulas fail.
+
+Convention: ``z`` is a squared norm. cosh √z, sinh √z / √z and asinh √z / √z are smooth functions
+of z at 0, whereas √z and v / |v| are not; so a map written with them has the right derivatives, of
+every order, at the origin. Where a norm itself is wanted (a distance, an angle) its gradient at 0
+is defined to be 0. Choices are made by `where` on both sides: the branch that is not taken is
+given a harmless argument, for its gradient is multiplied by 0 and 0 · inf is NaN.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Float
+
+from hlformer_jax.typing import Array
+
+# Taylor coefficients, lowest order first. Enough of them for the second derivative of the sum to
+# be exact to float64 rounding below the thresholds at which they are used.
+_COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
+_SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
+_ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
+_ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
+_ASINHC_BELOW = 0.0625  # that of asinhc only for z < 1
+
+
+def as_float(x: ArrayLike) -> Array:
+    """Casts to float32 what is narrower (bfloat16, float16) or no float; leaves the rest alone."""
+    x = jnp.asarray(x)
+    if x.dtype in (jnp.float32, jnp.float64):
+        return x
+    return x.astype(jnp.float32)
+
+
+def per_batch(c: ArrayLike, x: Float[Array, "*batch n"]) -> Float[Array, "*#batch"]:
+    """Casts a curvature to the dtype of ``x`` and gives it one axis for each batch axis of ``x``.
+
+    Args:
+      c: number or array that broadcasts to ``*batch``.
+      x: vectors, of the dtype to compute in.
+
+    Returns:
+      ``c`` with leading axes of length 1 added where it has fewer than ``*batch``.
+    """
+    c = jnp.asarray(c).astype(x.dtype)
+    return c.reshape((1,) * (x.ndim - 1 - c.ndim) + c.shape)
+
+
+def dot(x: Float[Array, "*batch n"], y: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+    """Euclidean inner product over the last axis."""
+    return jnp.sum(x * y, axis=-1)
+
+
+def safe_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Square root, 0 with gradient 0 for every z below the smallest normal number."""
+    zero = z < jnp.finfo(z.dtype).tiny
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
+
+
+def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
+    """Largest absolute coordinate, a constant to differentiation; 0 where below tiny / eps.
+
+    Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
+    may treat it as a constant: its own derivative cancels.
+
+    Args:
+      v: vectors.
+
+    Returns:
+      The maximum norm, the last axis kept.
+    """
+    info = jnp.finfo(v.dtype)
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(v)), axis=-1, keepdims=True)
+    return jnp.where(largest < info.tiny / info.eps, 0, largest)
+
+
+def safe_normalize(
+    v: Float[Array, "*batch n"],
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch"]]:
+    """Direction and length of a vector, without under- or overflow of the square.
+
+    Args:
+      v: vectors. Below tiny / eps of the dtype (1e-31 in float32) they count as zero.
+
+    Returns:
+      The unit vector and the norm; of a zero vector both are 0, with gradient 0.
+    """
+    scale = largest_coordinate(v)
+    nonzero = scale != 0  # true of NaN, which must not pass for a zero
+    v = jnp.where(nonzero, v / jnp.where(nonzero, scale, 1), 0)
+    norm = jnp.sqrt(jnp.where(nonzero, jnp.sum(v * v, axis=-1, keepdims=True), 1))
+    return v / norm, jnp.squeeze(jnp.where(nonzero, scale * norm, 0), -1)
+
+
+def safe_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+    """Euclidean norm over the last axis; gradient 0 at 0. See `safe_normalize`."""
+    return safe_normalize(v)[1]
+
+
+def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Angle of the vector (x, y) in (-π, π]; 0 with gradient 0 where both are 0.
+
+    It keeps its gradient where x² + y² would under- or overflow.
+    """
+    scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
+    nonzero = scale != 0
+    scale = jnp.where(nonzero, scale, 1)
+    return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
+
+
+def limit_norm(
+    v: Float[Array, "*batch n"], limit: Float[Array, "*#batch"]
+) -> Float[Array, "*batch n"]:
+    """Shortens vectors longer than ``limit`` to that length, keeping their direction.
+
+    Args:
+      v: vectors.
+      limit: largest norm, positive.
+
+    Returns:
+      ``v`` where it is short enough, bit for bit; else its projection onto the sphere, so that
+      the gradient beyond the limit is tangential.
+    """
+    unit, norm = safe_normalize(v)
+    return jnp.where((norm > limit)[..., None], unit * limit[..., None], v)
+
+
+def max_hyperbolic_norm(dtype: jnp.dtype) -> float:
+    """Largest √c · distance from the origin of the points that the exponential maps return.
+
+    It is 3/8 of the logarithm of the largest finite number, 33.3 in float32 and 266 in float64, so
+    that sinh is at most its 3/8-th power, and products of two points are far from overflow.
+    """
+    return 0.375 * math.log(float(jnp.finfo(dtype).max))
+
+
+def _polynomial(coefficients: tuple[float, ...], z: Float[Array, "*batch"]) -> Array:
+    """Horner's scheme."""
+    result = jnp.full_like(z, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        result = result * z + coefficient
+    return result
+
+
+def cosh_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
+    small = z < _ENTIRE_BELOW
+    root = jnp.sqrt(jnp.where(small, 1, z))
+    return jnp.where(small, _polynomial(_COSH, jnp.where(small, z, 0)), jnp.cosh(root))
+
+
+def sinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
+    small = z < _ENTIRE_BELOW
+    root = jnp.sqrt(jnp.where(small, 1, z))
+    return jnp.where(small, _polynomial(_SINHC, jnp.where(small, z, 0)), jnp.sinh(root) / root)
+
+
+def asinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The value of asinh √z / √z, smooth at 0, where it is 1."""
+    small = z < _ASINHC_BELOW
+    root = jnp.sqrt(jnp.where(small, 1, z))
+    return jnp.where(small, _polynomial(_ASINHC, jnp.where(small, z, 0)), jnp.arcsinh(root) / root)

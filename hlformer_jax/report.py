@@ -1,0 +1,75 @@
+"""What a run tells: the results table, test_metrics.json, TensorBoard scalars and metrics.jsonl."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.table
+from tensorboardX import SummaryWriter
+
+from hlformer_jax.retrieval import RECALLS
+
+COLUMNS = (*(f"R@{k}" for k in RECALLS), "SumR")
+
+
+def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Prints metrics, one row a name, to standard output."""
+    table = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for name, metrics in rows.items():
+        table.add_row(name, *(f"{metrics[column]:.2f}" for column in COLUMNS))
+    rich.console.Console(width=100).print(table)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+class ScalarLog:
+    """Scalars of a run: metrics.jsonl, which is the record, and TensorBoard, which is a view of it.
+
+    The JSON lines hold nothing that depends on the clock, and a run that goes on from a checkpoint
+    first drops the lines written after it: an interrupted run leaves the same file as an
+    uninterrupted one.
+    """
+
+    def __init__(self, workdir: Path, position: int, step: int) -> None:
+        path = workdir / "metrics.jsonl"
+        path.touch()
+        self._file = path.open("r+", encoding="utf-8")
+        self._file.truncate(position)
+        self._file.seek(position)
+        self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step)
+
+    def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
+        """Records scalars at a step; `where` (the epoch) goes into the JSON line alone."""
+        line = {"step": step, **where, **scalars}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        self.board(step, scalars)
+
+    def board(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Shows scalars in TensorBoard alone: rates, which no two runs share."""
+        for name, value in scalars.items():
+            self._board.add_scalar(name, value, step)
+
+    def position(self) -> int:
+        """Length of the record so far, in bytes; what is before it is on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Closes both."""
+        self._file.close()
+        self._board.close()

@@ -1,0 +1,118 @@
+"""Similarities of queries and videos, ranks, and the metrics of partially relevant retrieval.
+
+The score of a video is the best of its positions (HLFormer eq. 8, 9). Zero vectors, which padded
+frames are, have cosine 0 with everything and take part in the maximum, as released.
+
+Ranks: 1 + the number of videos scored strictly higher + half the number of other videos scored
+equal, rounded up. Without ties this is the position in the sorted list; a model that scores all
+videos equal gets chance, not R@1 = 100.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from hlformer_jax.ops import numerics
+from hlformer_jax.ops.precision import wide
+
+RECALLS = (1, 5, 10, 100)
+NORM_EPSILON = 1e-12
+
+
+class Similarities(NamedTuple):
+    """Maxima over positions, [Q, V] each; those of a branch that is off are None."""
+
+    clip_cosine: Float[Array, "Q V"] | None
+    clip_dot: Float[Array, "Q V"] | None
+    frame_cosine: Float[Array, "Q V"] | None
+    frame_dot: Float[Array, "Q V"] | None
+
+
+def unit(x: Float[Array, "*batch H"]) -> Float[Array, "*batch H"]:
+    """Vectors of length one; a vector no longer than 1e-12 is divided by that, so zero stays."""
+    norm = numerics.safe_norm(x)[..., None]
+    return x / jnp.maximum(norm, NORM_EPSILON)
+
+
+def max_similarity(
+    queries: Float[Array, "Q H"], positions: Float[Array, "V L H"]
+) -> Float[Array, "Q V"]:
+    """Largest inner product of a query with any position of a video.
+
+    Args:
+      queries: query vectors.
+      positions: position vectors of each video.
+
+    Returns:
+      max over L of q . x, accumulated in float32 at least.
+
+    References:
+      HLFormer eq. 8.
+    """
+    similarity = jnp.einsum(
+        "qh,vlh->qvl", queries, positions, preferred_element_type=wide(queries.dtype)
+    )
+    return jnp.max(similarity, axis=-1)
+
+
+def similarities(
+    queries: Float[Array, "Q H"],
+    clips: Float[Array, "V C H"] | None,
+    frames: Float[Array, "V F H"] | None,
+) -> Similarities:
+    """Cosine and dot-product maxima of both branches, as the training losses need them."""
+    units = unit(queries)
+
+    def both(positions: Array | None) -> tuple[Array | None, Array | None]:
+        if positions is None:
+            return None, None
+        return max_similarity(units, unit(positions)), max_similarity(queries, positions)
+
+    return Similarities(*both(clips), *both(frames))
+
+
+def ranks(
+    scores: Float[Array, "Q V"], relevant: Int[Array, " Q"], num_videos: int | None = None
+) -> Int[Array, " Q"]:
+    """Rank of each query's own video, from 1.
+
+    Args:
+      scores: higher is better; a NaN anywhere in a row gives that query the worst rank.
+      relevant: column of each query's video.
+      num_videos: number of real columns; those after are padding. None: all.
+
+    Returns:
+      int32 ranks, see the module's docstring for ties.
+    """
+    columns = jnp.arange(scores.shape[-1])
+    real = columns < (scores.shape[-1] if num_videos is None else num_videos)
+    own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
+    other = real[None] & (columns[None] != relevant[:, None])
+    higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
+    equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
+    rank = 1 + higher + (equal + 1) // 2
+    broken = jnp.any(jnp.isnan(scores) & real[None], axis=-1)
+    return jnp.where(broken, jnp.sum(real, dtype=jnp.int32), rank)
+
+
+def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
+    """Share of queries, in percent, whose video is among the first k."""
+    return 100.0 * float(np.mean(np.asarray(rank) <= k))
+
+
+def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
+    """SumR: the sum of R@1, R@5, R@10 and R@100, in percent."""
+    return sum(recall_at_k(rank, k) for k in RECALLS)
+
+
+def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:
+    """Mean of 1 / rank, between 0 and 1."""
+    return float(np.mean(1.0 / np.asarray(rank, np.float64)))
+
+
+def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
+    """R@1, R@5, R@10, R@100 and SumR, in percent, by the names the field uses."""
+    return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}

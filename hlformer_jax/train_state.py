@@ -1,0 +1,64 @@
+"""The state of training: one frozen pytree. Random keys are derived from it, none is stored."""
+
+import zlib
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+from ml_collections import ConfigDict
+
+from hlformer_jax.models import hlformer
+from hlformer_jax.typing import Captions, Videos
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that a step changes.
+
+    Attributes:
+      step: number of steps taken.
+      params: the model's parameters.
+      optimiser: the optimiser's state.
+    """
+
+    step: Int[Array, ""]
+    params: Any
+    optimiser: Any
+
+
+def derive_key(seed: int, name: str, step: Int[Array, ""] | int = 0) -> Array:
+    """A random key for one purpose at one step; a function of its arguments alone."""
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+    return jax.random.fold_in(key, step)
+
+
+def init_params(model: nn.Module, config: ConfigDict) -> Any:
+    """Initial parameters, float32, a function of the model and `config.seed`."""
+    data = config.data
+    videos = Videos(
+        jnp.zeros((1, data.max_clips, data.visual_dim)),
+        jnp.zeros((1, data.max_frames, data.visual_dim)),
+        jnp.ones((1, data.max_frames), bool),
+        jnp.ones(1, bool),
+    )
+    captions = Captions(
+        jnp.zeros((1, data.max_words, data.text_dim)),
+        jnp.ones((1, data.max_words), bool),
+        jnp.zeros(1, jnp.int32),
+        jnp.ones(1, bool),
+    )
+    key = derive_key(config.seed, "params")
+    params = jax.jit(model.init)(key, videos, captions)["params"]
+    return hlformer.project(params, config.model.curvature)
+
+
+def init_state(
+    model: nn.Module, config: ConfigDict, optimiser: optax.GradientTransformation
+) -> TrainState:
+    """The state before the first step."""
+    params = init_params(model, config)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params))

@@ -1,0 +1,62 @@
+"""The directory of a run: who may use it. It belongs to one configuration and one data source."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.report import write_json
+
+MOVABLE = ("data.manual_dir", "data.data_dir", "data.cache_gib")
+"""Fields that may differ when a run goes on: where things lie, not what they are."""
+
+
+class WorkdirError(ValueError):
+    """The directory holds another run; the message names the difference."""
+
+
+def claim(workdir: Path, config: ConfigDict, fingerprint: str) -> None:
+    """Makes the directory this run's, or finds that it is; saves the resolved configuration.
+
+    Args:
+      workdir: the run's directory.
+      config: the resolved configuration.
+      fingerprint: of the data source.
+
+    Raises:
+      WorkdirError: when a run with another configuration or other data was started there.
+    """
+    path = workdir / "config.json"
+    wanted = {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+        differences = _differences(_flat(found), _flat(wanted))
+        if differences:
+            raise WorkdirError(
+                f"{workdir} holds a run that differs in {'; '.join(differences)}: choose another"
+                " --workdir, or give the configuration it was started with to go on with it"
+            )
+    write_json(path, wanted)
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        name: value
+        for key, child in tree.items()
+        for name, value in _flat(child, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    movable = {f"config.{field}" for field in MOVABLE}
+    return [
+        f"{name} ({found.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
+        for name in sorted(found.keys() | wanted.keys())
+        if name not in movable and found.get(name) != wanted.get(name)
+    ]

@@ -1,0 +1,95 @@
+# Sourced, not run. Gives `root`, the checkout, and `environment`, which makes $root/.venv hold the
+# package with the versions of launch/constraints.txt. It is made anew when it is not whole, or when
+# pyproject.toml, the constraints, the Python, the accelerator or the checkout's place has changed.
+#
+#   PYTHON            the Python to use; unset: the first of python3.13, 3.12, 3.11 and python3
+#   HLFORMER_EXTRAS   the accelerator's extra, cuda12 or cuda13, or empty for the CPU;
+#                     unset: cuda12 where nvidia-smi finds a GPU with a driver >= 525
+
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+say() { printf 'hlformer: %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Prints the real path of a Python >= 3.11: where an environment is active, that of its base.
+find_python() {
+  local name names=(python3.13 python3.12 python3.11 python3)
+  if [[ -n ${PYTHON-} ]]; then names=("$PYTHON"); fi
+  for name in "${names[@]}"; do
+    "$name" -c 'import os, sys
+if sys.version_info < (3, 11): sys.exit(1)
+print(os.path.realpath(sys.executable))' 2>/dev/null </dev/null && return
+  done
+  die "found no Python 3.11 or newer as ${names[*]}; install one, or set PYTHON to its path"
+}
+
+find_accelerator() {
+  local driver
+  if [[ -n ${HLFORMER_EXTRAS+set} ]]; then
+    printf '%s\n' "$HLFORMER_EXTRAS"
+  elif [[ $(nvidia-smi -L 2>/dev/null </dev/null) == GPU* ]]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader </dev/null) || driver=""
+    driver=${driver%%$'\n'*}
+    if [[ ${driver%%.*} =~ ^[0-9]+$ ]] && ((${driver%%.*} >= 525)); then
+      echo cuda12
+    else
+      say "CUDA 12 needs an NVIDIA driver >= 525, this one is ${driver:-unknown}: using the CPU"
+    fi
+  fi
+}
+
+# is_ready KEY EXTRA: whether .venv was made whole for this key and extra, and still runs.
+is_ready() {
+  local stamp="" modules=(hlformer_jax jax flax ${2:+pytest})
+  if [[ -f $root/.venv/.ready ]]; then stamp=$(<"$root/.venv/.ready"); fi
+  [[ $stamp == "$1" && -z $2 || $stamp == "$1 test" ]] &&
+    "$root/.venv/bin/python" -P -c 'import sys
+from importlib.util import find_spec
+sys.exit(any(find_spec(name) is None for name in sys.argv[1:]))' \
+      "${modules[@]}" 2>/dev/null </dev/null
+}
+
+# environment [test]: with the extra `test`, or without.
+environment() {
+  local extra=${1-} python accelerator key
+  python=$(find_python)
+  accelerator=$(find_accelerator)
+  key=$({
+    cat "$root/pyproject.toml" "$root/launch/constraints.txt"
+    "$python" -c 'import sys; print(sys.version, sys.executable)'
+    printf '%s\n' "$accelerator" "$root"
+  } | sha256sum | cut -d ' ' -f 1)
+  if is_ready "$key" "$extra"; then return; fi
+  (
+    # Of two launches at once, the second waits and then finds the work done.
+    if command -v flock >/dev/null; then flock 9; fi
+    is_ready "$key" "$extra" || install "$key" "$extra" "$python" "$accelerator"
+  ) 9>"$root/.venv.lock"
+}
+
+install() {
+  local key=$1 extra=$2 python=$3 accelerator=$4 names version
+  version=$("$python" -c 'import platform; print(platform.python_version())')
+  if is_ready "$key" ""; then
+    rm "$root/.venv/.ready" # only the extra is missing
+  else
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || die "Python $version cannot make virtual" \
+      "environments; on Debian or Ubuntu: apt install python3-venv (or python${version%.*}-venv)"
+    [[ ! -e $root/.venv || -e $root/.venv/.launch ]] ||
+      die "$root/.venv is not of launch/'s making; move it away"
+    say "making $root/.venv with Python $version"
+    rm -rf "$root/.venv"
+    mkdir "$root/.venv"
+    touch "$root/.venv/.launch"
+    "$python" -m venv "$root/.venv" || die "Python $version could not make $root/.venv, see above"
+  fi
+  names=$accelerator${accelerator:+${extra:+,}}$extra
+  say "installing hlformer_jax${names:+[$names]}: minutes the first time, then not again"
+  "$root/.venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
+    --constraint "$root/launch/constraints.txt" --editable "$root${names:+[$names]}" </dev/null ||
+    die "the installation failed, see above; the next launch starts it anew"
+  # Written last and moved into place: an installation that was cut short does not count as done.
+  printf '%s\n' "$key${extra:+ $extra}" >"$root/.venv/.ready.part"
+  mv "$root/.venv/.ready.part" "$root/.venv/.ready"
+}

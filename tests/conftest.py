@@ -1,0 +1,21 @@
+"""Settings of all tests: strict dtype and rank promotion, as the package promises to need none."""
+
+import os
+
+# Before JAX is imported: several virtual devices would only slow these tests down.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def float64():
+    """Switches double precision on for one test."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)

@@ -1,0 +1,317 @@
+"""The prepared form: equal to its source, complete or not there, and never mistaken for another."""
+
+import dataclasses
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hlformer_jax.data import builder, records
+from hlformer_jax.data.builder import Prepared, prepare
+from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
+
+
+def check_equal(prepared: Prepared, tiny, dtype=np.float32) -> None:
+    """Checks every record and the index against the values the corpus was written from."""
+    for split in SPLITS:
+        videos = {}
+        for caption, sentence in tiny.captions[split]:
+            videos.setdefault(caption.split("#")[0], []).append((caption, sentence))
+        source = prepared.split(split)
+        assert source.video_ids == tuple(videos)
+        assert len(source) == len(videos)
+        for k, (video, captions) in enumerate(videos.items()):
+            record = source[k]
+            words = [tiny.words[caption].astype(dtype) for caption, _ in captions]
+            assert record.video_id == video
+            assert list(zip(record.caption_ids, record.sentences, strict=True)) == captions
+            assert record.frames.dtype == record.words.dtype == dtype
+            np.testing.assert_array_equal(record.frames, tiny.frames[video].astype(dtype))
+            np.testing.assert_array_equal(record.words, np.concatenate(words))
+            assert record.word_counts.dtype == np.int32
+            np.testing.assert_array_equal(record.word_counts, [len(w) for w in words])
+            assert source.frames_per_video[k] == len(record.frames)
+            assert source.captions_per_video[k] == len(captions)
+            assert source.words_per_video[k] == len(record.words)
+
+
+def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
+    """Starts a process that has a `collection` and a `data_dir`."""
+    head = (
+        "import sys, os; from hlformer_jax.data.layout import Collection; "
+        "from hlformer_jax.data import builder; "
+        "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+def test_records_are_the_source_in_the_storage(tiny, write, tmp_path, storage):
+    prepared = prepare(write(tiny), tmp_path / "out", storage)
+    check_equal(prepared, tiny, np.dtype(storage))
+    assert storage in str(prepared.directory)
+
+
+def test_order_is_that_of_the_caption_list_over_many_shards(tiny, write, tmp_path, monkeypatch):
+    tiny.captions["train"].reverse()
+    monkeypatch.setattr(builder, "_SHARD_BYTES", 300)
+    prepared = prepare(write(tiny), tmp_path)
+    assert len(list(prepared.directory.glob("prvr-train.array_record*"))) > 2
+    check_equal(prepared, tiny)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([4, 4, 4], [2, 1]), ([9, 9], [1, 1]), ([1], [1]), ([2, 9, 2], [1, 1, 1])],
+)
+def test_shards_hold_neighbours_and_at_least_one(sizes, expected):
+    assert records.shard_lengths(sizes, 8) == expected
+
+
+def test_validation_list_may_be_the_test_list(tiny, write, tmp_path):
+    tiny.captions["val"] = tiny.captions["test"]
+    check_equal(prepare(write(tiny), tmp_path), tiny)
+
+
+def test_captions_that_are_not_ascii_come_back(tiny, write, tmp_path):
+    caption, _ = tiny.captions["val"][0]
+    tiny.captions["val"][0] = (caption, "Zoë isst 寿司, #1")
+    check_equal(prepare(write(tiny), tmp_path), tiny)
+
+
+def test_set_is_prepared_once_and_quietly(tiny, write, tmp_path, capfd):
+    collection = write(tiny)
+    first = prepare(collection, tmp_path / "out")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Preparing tiny/feat" in err
+    assert "ownload" not in err and "WARNING" not in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["prvr"]
+    times = {path: path.stat().st_mtime_ns for path in first.directory.iterdir()}
+    again = prepare(collection, tmp_path / "out")
+    assert again.directory == first.directory
+    assert {path: path.stat().st_mtime_ns for path in again.directory.iterdir()} == times
+
+
+def test_changed_source_is_another_set(tiny, write, tmp_path):
+    collection = write(tiny)
+    first = prepare(collection, tmp_path / "out")
+    changed = dataclasses.replace(tiny, frames={**tiny.frames, "val_0": -tiny.frames["val_0"]})
+    second = prepare(
+        changed.write(tmp_path / "changed", np.random.default_rng(1)), tmp_path / "out"
+    )
+    assert first.fingerprint != second.fingerprint
+    check_equal(second, changed)
+    check_equal(first, tiny)
+
+
+@pytest.mark.parametrize(("field", "width"), [("visual_dim", 7), ("text_dim", 7)])
+def test_other_widths_do_not_find_the_set(tiny, write, tmp_path, field, width):
+    collection = write(tiny)
+    prepare(collection, tmp_path / "out")
+    with pytest.raises(ReleasedDataError, match=field):
+        prepare(dataclasses.replace(collection, **{field: width}), tmp_path / "out")
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_one_prepared_set_serves_without_its_source(tiny, write, tmp_path, gone):
+    collection = write(tiny)
+    prepared = prepare(collection, tmp_path / "out")
+    prepare(collection, tmp_path / "out", "float16")
+    if gone:
+        collection.root.rename(tmp_path / "elsewhere")
+    else:
+        collection = dataclasses.replace(collection, manual_dir="")
+    found = prepare(collection, tmp_path / "out")
+    assert found.fingerprint == prepared.fingerprint
+    check_equal(found, tiny)
+
+
+def test_several_prepared_sets_without_source_are_listed(tiny, write, tmp_path):
+    collection = write(tiny)
+    sets = [prepare(collection, tmp_path / "out")]
+    os.utime(collection.captions("train"), (1, 1))
+    sets.append(prepare(collection, tmp_path / "out"))
+    with pytest.raises(ReleasedDataError, match="manual_dir") as error:
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    assert all(found.fingerprint in str(error.value) for found in sets)
+
+
+def test_nothing_at_all_says_what_to_download(tmp_path):
+    collection = Collection(tmp_path / "none", "activitynet", "i3d", 1024, 1024)
+    with pytest.raises(ReleasedDataError, match="MS-SL.*FeatureData/i3d/feature.bin") as error:
+        prepare(collection, tmp_path / "out")
+    assert str(tmp_path / "out") in str(error.value)
+
+
+def test_storage_that_is_unknown_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="data.storage.*float32"):
+        prepare(Collection("", "tiny", "feat", 6, 5), tmp_path, "bfloat16")
+
+
+def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
+    tiny.frames["val_1"][2, 3] = -7e4
+    collection = write(tiny)
+    with pytest.raises(
+        ReleasedDataError, match=r"feature.bin: frame 'val_1_2' holds -70000.*float32"
+    ):
+        prepare(collection, tmp_path / "out", "float16")
+    tiny.frames["val_1"][2, 3] = 65504.0
+    tiny.words["train_2#enc#1"][0, 0] = 1e6
+    collection = tiny.write(tmp_path / "text", np.random.default_rng(1))
+    with pytest.raises(ReleasedDataError, match="hdf5: caption 'train_2#enc#1' holds 1e.06"):
+        prepare(collection, tmp_path / "out", "float16")
+    check_equal(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_failed_preparation_leaves_nothing_to_be_taken_for_a_set(tiny, write, tmp_path):
+    tiny.frames["test_1"][0, 0] = np.nan  # the last record of all
+    collection = write(tiny)
+    with pytest.raises(ReleasedDataError, match="'test_1_0'"):
+        prepare(collection, tmp_path / "out")
+    assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
+    with pytest.raises(ReleasedDataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+
+
+def test_source_that_changes_while_it_is_read_is_refused(tiny, write, tmp_path, monkeypatch):
+    collection = write(tiny)
+    make_record = builder.make_record
+
+    def touching(*args):
+        os.utime(collection.captions("test"), (1, 1))
+        return make_record(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder, "make_record", touching)
+        with pytest.raises(ReleasedDataError, match="changed while"):
+            prepare(collection, tmp_path / "out")
+    check_equal(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_full_disk_is_said_before_anything_is_written(tiny, write, tmp_path, monkeypatch):
+    full = SimpleNamespace(total=10, used=10, free=0)
+    monkeypatch.setattr(records.shutil, "disk_usage", lambda _: full)
+    with pytest.raises(OSError, match="make room.*float16"):
+        prepare(write(tiny), tmp_path / "out")
+    assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
+
+
+def test_killed_preparation_is_done_again_in_full(tiny, write, tmp_path):
+    collection = write(tiny)
+    kill = """
+import signal
+make_record, calls = builder.make_record, []
+def dying(*args):
+    calls.append(args)
+    if len(calls) == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make_record(*args)
+builder.make_record = dying
+builder.prepare(collection, data_dir)
+"""
+    process = python(kill, collection.manual_dir, tmp_path / "out")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, err
+    left = list((tmp_path / "out").glob("prvr/*/incomplete*"))
+    assert len(left) == 1 and list(left[0].iterdir())
+    with pytest.raises(ReleasedDataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    again = prepare(collection, tmp_path / "out")
+    check_equal(again, tiny)
+    assert not left[0].exists()
+    undisturbed = prepare(collection, tmp_path / "undisturbed")
+    for path in undisturbed.directory.glob("*.array_record*"):
+        assert (again.directory / path.name).read_bytes() == path.read_bytes()
+
+
+def test_processes_at_the_same_time_make_one_set(tiny, write, tmp_path):
+    collection = write(tiny)
+    code = """
+import time
+make_record = builder.make_record
+def slow(*args):
+    time.sleep(0.02)
+    return make_record(*args)
+builder.make_record = slow
+prepared = builder.prepare(collection)
+assert len(prepared.split('train')[3].frames) == 7
+assert 'tensorflow' not in sys.modules
+print(prepared.directory)
+"""
+    out = tmp_path / "out"
+    processes = [python(code, collection.manual_dir, "", TFDS_DATA_DIR=str(out)) for _ in range(2)]
+    results = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert results[0][0] == results[1][0]
+    assert sorted("Preparing" in err for _, err in results) == [False, True]
+    assert len(list(out.glob("prvr/*/[!.]*"))) == 1
+    check_equal(prepare(collection, out), tiny)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "index"])
+def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
+    collection = write(tiny)
+    prepared = prepare(collection, tmp_path / "out")
+    (shard,) = prepared.directory.glob("prvr-val.array_record*")
+    if damage == "cut":
+        os.truncate(shard, shard.stat().st_size // 2)
+    elif damage == "missing":
+        shard.unlink()
+    else:
+        (prepared.directory / "index.json").write_text("{")
+    with pytest.raises(ReleasedDataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    check_equal(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_index_beyond_the_split_is_an_index_error(tiny, write, tmp_path):
+    source = prepare(write(tiny), tmp_path).split("train")
+    assert source[-1].video_id == source[3].video_id == "train_3"
+    for index in (4, -5):
+        with pytest.raises(IndexError, match="of 4"):
+            source[index]
+    assert [record.video_id for record in source] == list(source.video_ids)
+
+
+def test_a_source_is_read_from_threads_pickles_and_forks(tiny, write, tmp_path):
+    source = prepare(write(tiny), tmp_path).split("train")
+
+    def read(k):
+        return source[k % 4].frames.tobytes()
+
+    expected = [read(k) for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(200))) == expected * 50
+    assert pickle.loads(pickle.dumps(source))[2].frames.tobytes() == expected[2]
+    fork = """
+source = builder.prepare(collection, data_dir).split('train')
+first = source[2].frames.tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(0 if source[2].frames.tobytes() == first else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    process = python(fork, tmp_path / "manual", tmp_path)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+def test_the_package_does_not_import_tfds():
+    code = "import sys, hlformer_jax.data; sys.exit('tensorflow_datasets' in sys.modules)"
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

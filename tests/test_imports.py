@@ -1,0 +1,167 @@
+"""The import rule: which module may import which, and which file owns a dependency.
+
+A module's place is its own name in `MAY_IMPORT`, or that of the folder it is in. Imports inside of
+functions count as well. A new module must be given its place here.
+"""
+
+import ast
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
+
+_MODEL = {"typing", "ops", "layers", "fusion", "models"}
+_BELOW_TRAIN = _MODEL | {
+    "config", "losses", "retrieval", "objective", "data", "optim", "train_state", "checkpoint",
+    "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir",
+}  # fmt: skip
+
+# From the bottom up: what stands on the right has a line above, or is the module's own folder.
+MAY_IMPORT = {
+    "": set(),  # the package itself
+    "typing": set(),
+    "config": set(),
+    "ops": {"typing", "ops"},
+    "layers": {"typing", "ops"},
+    "fusion": {"typing", "ops", "layers"},
+    "models": _MODEL,
+    "losses": {"typing", "ops"},
+    "retrieval": {"typing", "ops"},
+    "data": {"typing", "data"},
+    "baseline": {"typing", "ops", "losses", "retrieval", "data"},
+    "report": {"typing", "retrieval"},
+    "workdir": {"report"},
+    "optim": {"typing", "ops"},
+    "objective": _MODEL | {"losses", "retrieval"},
+    "train_state": _MODEL | {"config", "optim"},
+    "checkpoint": {"typing", "train_state"},
+    "torch_pickle": set(),
+    "released_names": set(),
+    "torch_checkpoint": {"typing", "ops", "released_names", "torch_pickle"},
+    "evaluate": _BELOW_TRAIN,
+    "train": _BELOW_TRAIN | {"evaluate"},
+    "main": {"config", "train", "evaluate"},
+}
+
+# The only module that may import it.
+OWNER = {"orbax": "checkpoint", "tensorflow_datasets": "data.builder"}
+AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
+NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}
+NOWHERE = {"torch", "tensorflow"}
+NO_NAMES = {"utils", "common", "helpers", "misc"}
+MOST_LINES = 400
+
+
+def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
+    """The package's modules by dotted name within it; a folder's `__init__` has the folder's."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Dotted names that a file imports; `from a import b` is a.b."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def violations(package: pathlib.Path) -> list[str]:
+    found = []
+    users: dict[str, list[str]] = {}
+    names = modules(package)
+    places = {name.split(".")[0] for name in names}
+    for name, path in names.items():
+        place = name.split(".")[0]
+        if place not in MAY_IMPORT:
+            found.append(
+                f"{name}: has no place in MAY_IMPORT of tests/test_imports.py; give it one"
+            )
+            continue
+        if name.split(".")[-1] in NO_NAMES:
+            found.append(f"{name}: name it by its concept")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES:
+            found.append(f"{name}: has {lines} lines, more than {MOST_LINES}: two concepts?")
+        for imported in sorted(imports(path)):
+            first, _, rest = imported.partition(".")
+            target = rest.split(".")[0]
+            if first == "":
+                found.append(f"{name}: import {imported} by its full name")
+            elif first == package.name and target in places - {""}:
+                if target not in MAY_IMPORT[place]:
+                    found.append(f"{name}: must not import {rest}")
+            elif OWNER.get(first, name) != name:
+                found.append(f"{name}: only {OWNER[first]} may import {first}")
+            elif first in NOWHERE or (place == "ops" and first in NOT_IN_OPS):
+                found.append(f"{name}: must not import {first}")
+            elif first in AT_MOST_ONE_MODULE and name not in users.setdefault(first, []):
+                users[first].append(name)
+    for dependency, importers in users.items():
+        if len(importers) > 1:
+            found.append(f"{', '.join(importers)}: only one module may import {dependency}")
+    return found
+
+
+def test_the_package_follows_the_import_rule():
+    found = violations(PACKAGE)
+    assert not found, "\n".join(found)
+
+
+def test_the_rule_itself_has_no_cycle():
+    order = list(MAY_IMPORT)
+    for place, below in MAY_IMPORT.items():
+        assert below <= set(order), f"{place} may import what has no place"
+        assert all(order.index(other) <= order.index(place) for other in below), place
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "complaint"),
+    [
+        ("ops/lorentz", "from hlformer_jax.layers import dense", "must not import layers.dense"),
+        ("ops/lorentz", "from hlformer_jax import layers", "must not import layers"),
+        ("ops/lorentz", "import hlformer_jax.layers as x", "must not import layers"),
+        ("ops/lorentz", "def f():\n  import flax.linen as nn", "must not import flax"),
+        ("ops/lorentz", "from ..layers import dense", "by its full name"),
+        ("layers", "from hlformer_jax.ops import lorentz", None),
+        ("models/hlformer", "from hlformer_jax.data import pipeline", "must not import data"),
+        ("data/pipeline", "from hlformer_jax.ops import numerics", "must not import ops"),
+        ("data/pipeline", "from hlformer_jax.data.layout import Collection", None),
+        ("data/pipeline", "import tensorflow_datasets as tfds", "only data.builder may"),
+        ("data/builder", "import tensorflow_datasets as tfds", None),
+        ("train", "import orbax.checkpoint as ocp", "only checkpoint may"),
+        ("evaluate", "from hlformer_jax import train", "must not import train"),
+        ("main", "from hlformer_jax.models import hlformer", "must not import models"),
+        ("layers", "import torch", "must not import torch"),
+        ("newcomer", "", "has no place"),
+        ("ops/utils", "", "by its concept"),
+        ("layers", "x = 0\n" * 401, "401 lines"),
+        ("layers", "x = 0\n" * 400, None),
+    ],
+)
+def test_the_check_sees_what_it_forbids(tmp_path, name, source, complaint):
+    package = tmp_path / "hlformer_jax"
+    for other in ("layers", "train", "ops/numerics", "data/layout", "models/gmmformer"):
+        (package / other).parent.mkdir(parents=True, exist_ok=True)
+        (package / other).with_suffix(".py").write_text("import jax\n")
+    (package / name).with_suffix(".py").write_text(source)
+    found = violations(package)
+    if complaint is None:
+        assert found == []
+    else:
+        assert len(found) == 1 and complaint in found[0]
+
+
+def test_the_check_sees_a_second_file_that_plots(tmp_path):
+    package = tmp_path / "hlformer_jax"
+    package.mkdir()
+    for name in ("train", "evaluate"):
+        (package / f"{name}.py").write_text("import matplotlib.pyplot as plt\nimport matplotlib\n")
+    assert violations(package) == ["evaluate, train: only one module may import matplotlib"]
