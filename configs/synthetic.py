@@ -31,9 +31,9 @@ def get_config(variant: str = "") -> ConfigDict:
                 "input_dropout": 0.1,
                 "dropout": 0.1,
             },
-            "loss": {"hard_negative_epoch": 10},
+            "loss": {"hard_negative_epoch": 5},
             "optim": {"learning_rate": 1e-3},
-            "train": {"epochs": 30, "batch_size": 64, "baseline": True},
+            "train": {"epochs": 15, "batch_size": 64, "baseline": True},
         }
     )
     return debug(config) if variant == "debug" else config

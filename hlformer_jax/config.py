@@ -7,6 +7,10 @@ The values below are those of the released code on ActivityNet Captions.
 from ml_collections import ConfigDict
 
 
+class ConfigError(ValueError):
+    """A field has a value that is unknown or makes no sense; the message names the field."""
+
+
 def default() -> ConfigDict:
     """Returns the complete configuration, locked: an unknown field is an error, not a new field."""
     config = ConfigDict(
@@ -121,3 +125,63 @@ def debug(config: ConfigDict) -> ConfigDict:
     config.eval.video_batch = 8
     config.eval.query_batch = 16
     return config
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses values that no run could mean; options of the model are checked where it is built.
+
+    Raises:
+      ConfigError: naming the field, what it is and what it may be.
+    """
+
+    def require(field: str, holds: bool, meaning: str) -> None:
+        if not holds:
+            value = config
+            for part in field.split("."):
+                value = value[part]
+            raise ConfigError(f"config.{field} is {value!r}: it must be {meaning}")
+
+    for field in (
+        "data.visual_dim",
+        "data.text_dim",
+        "data.max_frames",
+        "data.max_clips",
+        "data.max_words",
+        "model.hidden_size",
+        "model.lorentz_dim",
+        "model.num_heads",
+        "loss.hard_pool_size",
+        "train.epochs",
+        "train.batch_size",
+        "train.patience",
+        "train.log_every",
+        "eval.video_batch",
+        "eval.query_batch",
+    ):
+        section, name = field.split(".")
+        require(field, config[section][name] >= 1, "at least 1")
+    for name in ("input_dropout", "dropout"):
+        require(f"model.{name}", 0 <= config.model[name] < 1, "in [0, 1)")
+    for field, value in (
+        ("model.temperature", config.model.temperature),
+        ("model.curvature", config.model.curvature),
+        ("loss.min_radius", config.loss.min_radius),
+        ("optim.learning_rate", config.optim.learning_rate),
+        ("optim.clip_norm", config.optim.clip_norm),
+    ):
+        require(field, value > 0, "positive")
+    require("optim.warmup", 0 <= config.optim.warmup < 1, "in [0, 1)")
+    require("dtype", config.dtype in ("float32", "bfloat16"), "float32 or bfloat16")
+    require("data.storage", config.data.storage in ("float32", "float16"), "float32 or float16")
+    sizes = config.data.synthetic_videos
+    require(
+        "data.synthetic_videos",
+        len(sizes) == 3 and (min(sizes) > 0 or not any(sizes)),
+        "three positive numbers, or three zeros",
+    )
+    require("seed", 0 <= config.seed < 2**31, "in [0, 2^31)")
+    require(
+        "data.max_frames",
+        config.data.max_clips <= config.data.max_frames,
+        "at least config.data.max_clips, whose positions share its table",
+    )

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import checkpoint, models, retrieval, train_state
+from hlformer_jax import checkpoint, models, report, retrieval, train_state
 from hlformer_jax.data import pipeline
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.models import hlformer
@@ -49,7 +49,7 @@ class Evaluator:
 
         Args:
           params: the model's parameters.
-          split: captions and videos, in the order of the caption list.
+          split: captions and videos; captions are grouped by video.
 
         Returns:
           float32 scores, higher is better.
@@ -127,7 +127,7 @@ def _score_videos(
 
 
 def evaluate_checkpoint(
-    config: ConfigDict, path: Path, scores_file: Path | None, report: Callable[[str], None]
+    config: ConfigDict, path: Path, scores_file: Path | None, tell: Callable[[str], None]
 ) -> Result:
     """Evaluates a checkpoint on the test split.
 
@@ -135,7 +135,7 @@ def evaluate_checkpoint(
       config: the configuration it was trained with.
       path: a run's directory or a converted checkpoint.
       scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
-      report: takes one line about what was loaded.
+      tell: takes one line about what was loaded.
 
     Returns:
       The metrics of the test split.
@@ -149,15 +149,11 @@ def evaluate_checkpoint(
     params, info = checkpoint.load_params(path, like)
     params = hlformer.project(params, config.model.curvature)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if np.isscalar(value))
-    report(f"checkpoint {path} ({described})")
+    tell(f"checkpoint {path} ({described})")
     split = pipeline.open_data(config).test
     evaluator = Evaluator(model, config)
     scores = evaluator.scores(params, split)
     if scores_file is not None:
-        np.savez(
-            scores_file,
-            scores=scores,
-            queries=np.array(split.caption_ids()),
-            videos=np.array(split.video_ids),
-        )
+        arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
+        report.write_npz(scores_file, arrays)
     return evaluator.result(scores, split)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from hlformer_jax.layers import INITIALISER, EuclideanBlock, dense
+from hlformer_jax.layers import INITIALISER, Dropout, EuclideanBlock, dense
 from hlformer_jax.ops.precision import widen
 
 KINDS = ("maim", "mean", "concat")
@@ -43,7 +43,7 @@ class MeanGuidedFusion(nn.Module):
         cross = EuclideanBlock(self.num_heads, self.dropout, 1, self.dtype, name="cross")
         seen = cross(token, blocks, None, mask, train)[..., 0, :]
         seen = nn.relu(dense(features, "layer1", self.dtype)(seen))
-        seen = nn.Dropout(self.dropout, deterministic=not train)(seen)
+        seen = Dropout(self.dropout, train)(seen)
         logits = dense(length, "layer2", self.dtype)(seen)
         logits = widen(logits)
         self.sow("intermediates", "logits", logits)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.precision import wide, widen
 
 LAYER_NORM_EPSILON = 1e-5
@@ -34,6 +35,19 @@ def dense(features: int, name: str, dtype: Any, use_bias: bool = True) -> nn.Den
     return nn.Dense(features, use_bias=use_bias, dtype=dtype, kernel_init=INITIALISER, name=name)
 
 
+class Dropout(nn.Module):
+    """Dropout in training, the identity else; takes the `dropout` random stream."""
+
+    rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        if not self.train or self.rate == 0:
+            return x
+        return dropout(self.make_rng("dropout"), x, self.rate)
+
+
 class InputProjection(nn.Module):
     """LayerNorm, dropout, linear, ReLU."""
 
@@ -44,7 +58,7 @@ class InputProjection(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch L D"], train: bool) -> Float[Array, "*batch L H"]:
         x = layer_norm("LayerNorm", self.dtype)(x)
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        x = Dropout(self.dropout, train)(x)
         return nn.relu(dense(self.features, "dense", self.dtype)(x))
 
 
@@ -65,7 +79,7 @@ class PositionEmbedding(nn.Module):
         row = table[:length].astype(self.dtype)
         x = x + row.reshape((1,) * (x.ndim - 2) + row.shape)
         x = layer_norm("LayerNorm", self.dtype)(x)
-        return nn.Dropout(self.dropout, deterministic=not train)(x)
+        return Dropout(self.dropout, train)(x)
 
 
 class FeedForward(nn.Module):
@@ -79,7 +93,7 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "*batch L H"], train: bool) -> Float[Array, "*batch L H"]:
         features = x.shape[-1]
         x = nn.relu(dense(self.hidden, "layer1", self.dtype)(x))
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        x = Dropout(self.dropout, train)(x)
         return dense(features, "layer2", self.dtype)(x)
 
 
@@ -107,7 +121,7 @@ class EuclideanAttention(nn.Module):
             split(key_value, "value"),
             window,
             mask,
-            nn.Dropout(self.dropout, deterministic=not train),
+            Dropout(self.dropout, train),
         )
         attended = jnp.moveaxis(attended, -3, -2)
         return attended.reshape(*attended.shape[:-2], features)
@@ -150,7 +164,7 @@ class LorentzLinear(nn.Module):
         self, point: Float[Array, "*batch L n"], train: bool
     ) -> Float[Array, "*batch N L d"]:
         scale = self.param("scale", nn.initializers.constant(2.3), ())
-        point = nn.Dropout(self.dropout, deterministic=not train)(point)
+        point = Dropout(self.dropout, train)(point)
         linear = nn.Dense(
             point.shape[-1],
             use_bias=False,
@@ -282,7 +296,7 @@ class LorentzBlock(nn.Module):
 
 def _post_norm(block: Any, x: Array, attended: Array, train: bool) -> Array:
     """What both blocks do with what was attended: x = LN(x + drop(.)), twice."""
-    drop = nn.Dropout(block.dropout, deterministic=not train)
+    drop = Dropout(block.dropout, train)
     x = layer_norm("norm1", block.dtype)(x + drop(attended))
     expansion = getattr(block, "expansion", 4)
     forward = FeedForward(expansion * x.shape[-1], block.dropout, block.dtype, name="output")

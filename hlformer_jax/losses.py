@@ -30,7 +30,7 @@ class Pairs(NamedTuple):
 
     def own(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets its own video."""
-        columns = jnp.arange(self.video_mask.shape[0])
+        columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
         return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
 
     def real(self) -> Bool[Array, "Q V"]:
@@ -68,8 +68,8 @@ def draw_negative_ranks(
       Ranks below the number of negatives there are (0 where there are none).
     """
     own = pairs.own()
-    other_videos = jnp.sum(pairs.video_mask) - 1
-    other_captions = jnp.sum(pairs.caption_mask) - jnp.sum(own, axis=0)
+    other_videos = _count(pairs.video_mask) - 1
+    other_captions = _count(pairs.caption_mask) - _count(own, axis=0)
     video_key, caption_key = jax.random.split(key)
     among = jnp.where(hard, jnp.minimum(other_videos, pool), other_videos)
     video = _draw(video_key, jnp.broadcast_to(among, pairs.video.shape))
@@ -77,10 +77,15 @@ def draw_negative_ranks(
     return NegativeRanks(video, caption)
 
 
+def _count(mask: Array, axis: int | None = None) -> Array:
+    return jnp.sum(mask, axis=axis, dtype=jnp.int32)
+
+
 def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
     """Uniform integers in [0, count), one a row; 0 for an empty range."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(counts.shape[0]))
-    draw = lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1))
+    rows = jnp.arange(counts.shape[0], dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+    draw = lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1), jnp.int32)
     return jax.vmap(draw)(keys, counts)
 
 
@@ -113,7 +118,7 @@ def triplet(
     text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
 
     negative, exists = _at_rank(candidates.T, negatives.caption)
-    positive = _mean(jnp.where(own, scores, 0), own, axis=0)
+    positive = _mean(jnp.where(own, scores, 0), own, axis=0)  # of the video's captions
     described = jnp.any(own, axis=0)
     video = jnp.where(exists & described, jax.nn.relu(margin + negative - positive), 0)
     return _mean(text, pairs.caption_mask) + _mean(video, pairs.video_mask)
@@ -197,7 +202,7 @@ def query_diversity(
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
     terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
-    return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask), 1)
+    return jnp.sum(terms) / jnp.maximum(_count(pairs.caption_mask), 1).astype(terms.dtype)
 
 
 def partial_order(
@@ -231,5 +236,5 @@ def partial_order(
 
 def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:
     """Mean of values that are zero where the mask is False; 0 for an empty mask."""
-    count = jnp.maximum(jnp.sum(mask, axis=axis), 1)
+    count = jnp.maximum(_count(mask, axis), 1)
     return jnp.sum(values, axis=axis) / count.astype(values.dtype)

@@ -16,7 +16,10 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the run; default runs/NAME, NAME that of the config file."
+    "workdir",
+    None,
+    "Directory of the run; default runs/NAME, NAME that of the config file. evaluate writes"
+    " test_metrics.json there; default beside --checkpoint.",
 )
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "evaluate: a run's directory or a converted checkpoint; default workdir."
@@ -32,39 +35,43 @@ def main(argv: Sequence[str]) -> int:
         return _fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax import checkpoint, evaluate, report, train, workdir
+    from hlformer_jax.config import ConfigError, check
+    from hlformer_jax.data.layout import ReleasedDataError
 
     config = CONFIG.value
-    directory = Path(WORKDIR.value or _default_workdir())
+    logging.set_verbosity(logging.WARNING)
     if config.dtype == "float32":
         # Hardware may otherwise round the factors of float32 products to fewer bits.
         import jax
 
         jax.config.update("jax_default_matmul_precision", "highest")
     try:
+        check(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value:
                 return _fail("--checkpoint and --scores go with --mode=evaluate")
+            directory = Path(WORKDIR.value or _default_workdir())
             train.train(config, directory)
             return 0
-        source = Path(CHECKPOINT.value or directory)
+        source = Path(CHECKPOINT.value or WORKDIR.value or _default_workdir())
+        directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print)
         report.write_json(directory / "test_metrics.json", result.as_json())
         title = f"Test split: {result.queries} queries, {result.videos} videos"
         report.results_table(title, {"checkpoint": result.metrics})
         return 0
-    except train.Stopped:
-        print(f"SIGTERM: saved in {directory}; the same command goes on.", file=sys.stderr)
+    except train.Stopped as stopped:
+        print(stopped, file=sys.stderr)
         return 128 + 15
     except (
-        ValueError,
-        train.NonFiniteLossError,
+        ReleasedDataError,
         checkpoint.CheckpointError,
+        ConfigError,
+        train.NonFiniteLossError,
         workdir.WorkdirError,
         OSError,
     ) as error:
-        if logging.vlog_is_on(1):
-            raise
         return _fail(str(error))
 
 

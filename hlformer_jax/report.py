@@ -2,10 +2,12 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
@@ -29,10 +31,25 @@ def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
+    with _whole(path) as draft:
+        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays as .npz, under exactly that name, whole or not at all."""
+    with _whole(path) as draft, draft.open("wb") as file:
+        np.savez(file, **{name: np.asarray(value) for name, value in arrays.items()})
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 class ScalarLog:
@@ -61,7 +78,7 @@ class ScalarLog:
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows scalars in TensorBoard alone: rates, which no two runs share."""
         for name, value in scalars.items():
-            self._board.add_scalar(name, value, step)
+            self._board.add_scalar(name.replace("@", "_"), value, step)  # it knows no @
 
     def position(self) -> int:
         """Length of the record so far, in bytes; what is before it is on disk."""

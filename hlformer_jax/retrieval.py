@@ -87,7 +87,7 @@ def ranks(
     Returns:
       int32 ranks, see the module's docstring for ties.
     """
-    columns = jnp.arange(scores.shape[-1])
+    columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
     real = columns < (scores.shape[-1] if num_videos is None else num_videos)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
     other = real[None] & (columns[None] != relevant[:, None])

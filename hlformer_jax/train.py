@@ -149,7 +149,10 @@ class Trainer:
                     pending = []
                 if terminated():
                     self._save()
-                    raise Stopped
+                    raise Stopped(
+                        f"SIGTERM: saved step {number + 1} in {self.directory}; the same command"
+                        " goes on from there"
+                    )
                 if ends_epoch:
                     self._validate(bar)
         self.log.close()
@@ -187,10 +190,11 @@ class Trainer:
         if (last + 1) % self.config.train.log_every == 0:
             self.log.write(last, {k: float(v) for k, v in values[-1].items()}, epoch=epoch)
         bar.update(len(values))
+        best = self.progress.best_sum_recall
         bar.set_postfix(
             epoch=f"{epoch + 1}/{self.config.train.epochs}",
             loss=f"{float(values[-1]['loss']):.3f}",
-            val=f"{max(self.progress.best_sum_recall, 0):.1f}",
+            best_SumR=f"{best:.1f}" if best >= 0 else "-",
             refresh=False,
         )
         rate = bar.format_dict["rate"]
@@ -214,7 +218,6 @@ class Trainer:
             self.best.save(step, self.state.params, info)
         self.progress = progress
         self._save()
-        bar.set_postfix(val=f"{sum_recall:.1f}", refresh=False)
 
     def _save(self) -> None:
         self.progress = self.progress._replace(log_position=self.log.position())

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "checkpoint": {"typing", "train_state"},
     "torch_pickle": set(),
     "released_names": set(),
-    "torch_checkpoint": {"typing", "ops", "released_names", "torch_pickle"},
+    "torch_checkpoint": _MODEL | {"config", "checkpoint", "released_names", "torch_pickle"},
     "evaluate": _BELOW_TRAIN,
     "train": _BELOW_TRAIN | {"evaluate"},
     "main": {"config", "train", "evaluate"},

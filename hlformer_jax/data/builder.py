@@ -4,14 +4,13 @@ A prepared set lies in ``{data_dir}/prvr/{collection}_{feature}_{D}x{E}_{storage
 so that another source, a changed one or another storage is another set. Records stand in the order
 in which the caption list first names their videos. They are written as they are read, without the
 shuffle of TFDS, which would hold a whole split in memory. The directory gets its name when it is
-complete; ``index.json`` in it holds what a pipeline asks before it reads a record.
+complete, and `prepared` reads it.
 """
 
 import contextlib
 import dataclasses
 import fcntl
 import itertools
-import json
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -29,9 +28,16 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from tqdm import tqdm
 
 from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
+from hlformer_jax.data.prepared import (
+    Prepared,
+    VideoRecord,
+    VideoSource,
+    is_complete,
+    read_index,
+    write_index,
+)
 from hlformer_jax.data.records import (
     check_space,
-    files_of,
     index_of,
     input_bytes,
     make_record,
@@ -39,31 +45,21 @@ from hlformer_jax.data.records import (
 )
 from hlformer_jax.data.released import Released, open_collection
 
+# What a pipeline needs of a prepared set can be had from here.
+__all__ = [
+    "Prepared",
+    "Prvr",
+    "PrvrConfig",
+    "VideoRecord",
+    "VideoSource",
+    "prepare",
+    "root_directory",
+]
+
 _STORAGES = ("float32", "float16")
-_INDEX = "index.json"
 _SHARD_BYTES = 1 << 30
 # Features hardly compress, and zstd, TFDS's choice, would read them five times slower.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
-
-
-class VideoRecord(NamedTuple):
-    """A video with all its captions.
-
-    Attributes:
-      video_id: its id.
-      frames: features in time order, [F_i, D] in the dtype of the storage, read-only.
-      caption_ids: ids of its captions.
-      sentences: their text.
-      words: word features of all captions, one after the other, [sum W_i, E], read-only.
-      word_counts: words of every caption, int32 [captions].
-    """
-
-    video_id: str
-    frames: np.ndarray
-    caption_ids: list[str]
-    sentences: list[str]
-    words: np.ndarray
-    word_counts: np.ndarray
 
 
 @dataclasses.dataclass(eq=False)
@@ -128,14 +124,13 @@ class Prvr(tfds.core.DatasetBuilder):
             index = {
                 **{field: getattr(config, field) for field in _IDENTITY},
                 "splits": {split: index_of(source, split) for split in SPLITS},
-                "files": dict(files_of(directory)),
             }
             if collection.fingerprint() != config.fingerprint:
                 raise ReleasedDataError(
                     f"{collection.root}: changed while it was read; start again when it is still"
                 )
         self.info.set_splits(tfds.core.SplitDict(infos))
-        (directory / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+        write_index(directory, index)
 
     def _write(
         self, source: Released, split: str, sizes: list[int], bar: tqdm
@@ -189,91 +184,6 @@ class Prvr(tfds.core.DatasetBuilder):
 _IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fingerprint")
 
 
-class VideoSource:
-    """The videos of a split, by index; safe to share between threads, processes and pickles.
-
-    Attributes:
-      video_ids: ids of the videos, in the order of the caption list.
-      frames_per_video: frames of every video, int32 [videos].
-      captions_per_video: captions of every video, int32 [videos].
-      words_per_video: words of all its captions together, int32 [videos].
-    """
-
-    def __init__(self, builder: Prvr, split: str, index: dict[str, list]) -> None:
-        self.video_ids: tuple[str, ...] = tuple(index["video_ids"])
-        self.frames_per_video = np.asarray(index["frames_per_video"], np.int32)
-        self.captions_per_video = np.asarray(index["captions_per_video"], np.int32)
-        self.words_per_video = np.asarray(index["words_per_video"], np.int32)
-        self._builder, self._split = builder, split
-        self._opened: tuple[int, Any] = (-1, None)
-
-    def __len__(self) -> int:
-        """Returns the number of videos."""
-        return len(self.video_ids)
-
-    def __getitem__(self, index: int) -> VideoRecord:
-        """Reads one video.
-
-        Args:
-          index: its place in the caption list.
-
-        Returns:
-          Its record.
-
-        Raises:
-          IndexError: if there is no such video.
-        """
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"video {index} of {len(self)}")
-        example = self._source()[int(index) % len(self)]
-        return VideoRecord(
-            example["video_id"].decode(),
-            example["frames"],
-            [caption.decode() for caption in example["caption_ids"]],
-            [sentence.decode() for sentence in example["sentences"]],
-            example["words"],
-            example["word_counts"],
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without open files."""
-        return {**self.__dict__, "_opened": (-1, None)}
-
-    def _source(self) -> Any:
-        # Readers own threads, which a fork does not copy: a forked process opens its own.
-        process, source = self._opened
-        if process != os.getpid():
-            source = self._builder.as_data_source(self._split)
-            self._opened = (os.getpid(), source)
-        return source
-
-
-class Prepared:
-    """A prepared set.
-
-    Attributes:
-      directory: where it lies.
-      fingerprint: of the source that it was made from.
-    """
-
-    def __init__(self, builder: Prvr) -> None:
-        self.directory = Path(builder.data_dir)
-        self._index = _read_index(self.directory)
-        self.fingerprint: str = self._index["fingerprint"]
-        self._builder = builder
-
-    def split(self, name: str) -> VideoSource:
-        """Opens a split.
-
-        Args:
-          name: train, val or test.
-
-        Returns:
-          Its videos.
-        """
-        return VideoSource(self._builder, name, self._index["splits"][name])
-
-
 def root_directory(data_dir: str | Path = "") -> Path:
     """Where prepared sets lie: `data_dir`, or TFDS's default where it is empty."""
     return Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
@@ -303,16 +213,19 @@ def prepare(
     root = root_directory(data_dir)
     if not collection.present():
         return _only_prepared(collection, root, storage)
-    builder = _builder(collection, collection.fingerprint(), root, storage)
-    directory = Path(builder.data_dir)
-    if not _complete(directory):
+    fingerprint = collection.fingerprint()
+    name = _config_name(collection, storage, fingerprint)
+    directory = root / Prvr.name / name / str(Prvr.VERSION)
+    if not is_complete(directory):
         with _lock(directory.parent) as alone:
-            if not _complete(directory):  # another process may have made it meanwhile
-                _make(builder, directory, collection, alone)
-    return Prepared(builder)
+            if not is_complete(directory):  # another process may have made it meanwhile
+                _clear(directory, alone)
+                logging.info("Preparing %s in %s, once", collection.root, directory)
+                _make(_builder(collection, fingerprint, root, storage), collection)
+    return Prepared(_builder(collection, fingerprint, root, storage))
 
 
-def _make(builder: Prvr, directory: Path, collection: Collection, alone: bool) -> None:
+def _clear(directory: Path, alone: bool) -> None:
     if directory.exists():
         logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
         shutil.rmtree(directory)
@@ -321,7 +234,9 @@ def _make(builder: Prvr, directory: Path, collection: Collection, alone: bool) -
         for stale in directory.parent.glob("incomplete.*"):
             logging.warning("%s was left by a killed process; it is removed", stale)
             shutil.rmtree(stale, ignore_errors=True)
-    logging.info("Preparing %s in %s, once", collection.root, directory)
+
+
+def _make(builder: Prvr, collection: Collection) -> None:
     options = tfds.download.DownloadConfig(
         manual_dir=Path(collection.manual_dir).expanduser(), try_download_gcs=False
     )
@@ -332,7 +247,7 @@ def _make(builder: Prvr, directory: Path, collection: Collection, alone: bool) -
             )
     except OSError:
         # Without locks, as on some network disks, another process may have been the first.
-        if not _complete(directory):
+        if not is_complete(Path(builder.data_dir)):
             raise
 
 
@@ -341,7 +256,7 @@ def _only_prepared(collection: Collection, root: Path, storage: str) -> Prepared
     found = [
         path
         for path in sorted((root / Prvr.name).glob(f"{pattern}/{Prvr.VERSION}"))
-        if _complete(path) and _read_index(path)["feature"] == collection.feature
+        if is_complete(path) and _is_of(read_index(path), collection)
     ]
     if not found:
         raise ReleasedDataError(f"{collection.missing()} (nor is there a prepared set in {root})")
@@ -352,7 +267,13 @@ def _only_prepared(collection: Collection, root: Path, storage: str) -> Prepared
             f"collection: {listed}; set data.manual_dir to the source, or remove all but one"
         )
     logging.info("Using the prepared set %s; its source is not there", found[0])
-    return Prepared(_builder(collection, _read_index(found[0])["fingerprint"], root, storage))
+    return Prepared(_builder(collection, read_index(found[0])["fingerprint"], root, storage))
+
+
+def _is_of(index: dict[str, Any], collection: Collection) -> bool:
+    # The directory's name joins names that may hold its separator, or had characters replaced.
+    found = (index["collection"], index["feature"])
+    return found == (collection.name, collection.feature)
 
 
 def _builder(collection: Collection, fingerprint: str, root: Path, storage: str) -> Prvr:
@@ -377,18 +298,6 @@ def _config_name(collection: Collection, storage: str, fingerprint: str) -> str:
     names = [re.sub(r"[^A-Za-z0-9_-]", "-", name) for name in (collection.name, collection.feature)]
     widths = f"{collection.visual_dim}x{collection.text_dim}"
     return "_".join([*names, widths, storage, fingerprint])
-
-
-def _read_index(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / _INDEX).read_text(encoding="utf-8"))
-
-
-def _complete(directory: Path) -> bool:
-    """Whether a set is whole; a copy that was cut short, or a power cut, can leave less."""
-    try:
-        return _read_index(directory)["files"] == dict(files_of(directory))
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 @contextlib.contextmanager

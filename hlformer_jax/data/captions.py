@@ -75,7 +75,9 @@ def _parse(where: str, line: str, number: int) -> Caption:
         raise ReleasedDataError(f"{where}: blank line; remove it")
     if "\r" in line:
         raise ReleasedDataError(f"{where}: a carriage return inside the line; remove it")
-    caption_id, gap, sentence = _LINE.fullmatch(line).groups()
+    match = _LINE.fullmatch(line)
+    assert match is not None  # a line that is not blank always has this form
+    caption_id, gap, sentence = match.groups()
     video, mark, rest = caption_id.partition("#")
     if not (video and mark and rest):
         raise ReleasedDataError(

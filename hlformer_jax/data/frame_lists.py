@@ -18,7 +18,7 @@ from hlformer_jax.data.layout import ReleasedDataError
 
 Rows = np.ndarray  # int32 [F_i]
 
-_SPACE = re.compile(rb"\s*")
+_TEXT = re.compile(rb"\S")
 _STRING = re.compile(rb"""u?(?:'(?:[^'\\\r\n]|\\.)*'|"(?:[^"\\\r\n]|\\.)*")""", re.DOTALL)
 _CLOSING = {b"[": b"]", b"(": b")"}
 
@@ -160,7 +160,8 @@ class _FrameLists:
         return parts[1::2]
 
     def tokens(self, start: int, opening: bytes, closing: bytes) -> list[bytes]:
-        self.at, names, comma = start, [], False
+        names: list[bytes] = []
+        self.at, comma = start, False
         while not self.take(closing):
             if names and not comma:
                 raise self.error(f"expected ',' or {closing.decode()!r}")
@@ -196,7 +197,8 @@ class _FrameLists:
             raise self.error(f"name {name!r} is not UTF-8; convert the file to UTF-8") from None
 
     def skip(self) -> None:
-        self.at = _SPACE.match(self.text, self.at).end()
+        match = _TEXT.search(self.text, self.at)
+        self.at = match.start() if match else len(self.text)
 
     def take(self, token: bytes) -> bool:
         self.skip()

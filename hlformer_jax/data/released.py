@@ -140,7 +140,7 @@ class Released:
         ends = np.append(starts[1:], len(rows))
         frames = np.empty((len(rows), width), "<f4")
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            target = memoryview(frames[start:end]).cast("B")
+            target = frames[start:end].data.cast("B")
             offset = int(in_order[start]) * width * 4
             while len(target):
                 count = os.preadv(self._file.fileno(), [target], offset)

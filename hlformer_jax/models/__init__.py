@@ -3,6 +3,7 @@
 import flax.linen as nn
 from ml_collections import ConfigDict
 
+from hlformer_jax.config import ConfigError
 from hlformer_jax.models import hlformer
 
 
@@ -13,8 +14,8 @@ def build(config: ConfigDict) -> nn.Module:
       config: the whole configuration (data sizes and compute dtype matter too).
 
     Raises:
-      ValueError: for an unknown model, or a combination of options that makes no sense.
+      ConfigError: for an unknown model, or a combination of options that makes no sense.
     """
     if config.model.name != "hlformer":
-        raise ValueError(f"config.model.name {config.model.name!r} is unknown: use 'hlformer'")
+        raise ConfigError(f"config.model.name {config.model.name!r} is unknown: use 'hlformer'")
     return hlformer.from_config(config)

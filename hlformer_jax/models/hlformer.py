@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import fusion, layers
+from hlformer_jax.config import ConfigError
 from hlformer_jax.ops import attention, lorentz, windows
 from hlformer_jax.ops.precision import widen
 from hlformer_jax.typing import Captions, Videos
@@ -214,7 +215,7 @@ def from_config(config: ConfigDict) -> HLFormer:
     """Returns the model of a configuration.
 
     Raises:
-      ValueError: for options that are unknown or make no sense together.
+      ConfigError: for options that are unknown or make no sense together.
     """
     model = config.model
     _choice("window", model.window, windows.KINDS)
@@ -222,21 +223,21 @@ def from_config(config: ConfigDict) -> HLFormer:
     _choice("head_merge", model.head_merge, attention.HEAD_MERGES)
     _choice("fusion", model.fusion, fusion.KINDS)
     if not (model.gaze or model.glance):
-        raise ValueError("config.model.gaze and config.model.glance are both off: keep one branch")
+        raise ConfigError("config.model.gaze and config.model.glance are both off: keep one branch")
     if model.euclidean_blocks + model.lorentz_blocks < 1:
-        raise ValueError("config.model has no Gaussian block: ask for one Euclidean or Lorentz")
+        raise ConfigError("config.model has no Gaussian block: ask for one Euclidean or Lorentz")
     if model.hidden_size % model.num_heads:
-        raise ValueError(
+        raise ConfigError(
             f"config.model.hidden_size {model.hidden_size} is not divisible by"
             f" config.model.num_heads {model.num_heads}"
         )
     if model.lorentz_blocks and (model.lorentz_dim + 1) % model.num_heads:
-        raise ValueError(
+        raise ConfigError(
             f"config.model.lorentz_dim + 1 = {model.lorentz_dim + 1} is not divisible by"
             f" config.model.num_heads {model.num_heads}"
         )
     if model.lorentz_blocks and (model.lorentz_dim + 1) // model.num_heads < 2:
-        raise ValueError("config.model.lorentz_dim leaves a head no space coordinate: enlarge it")
+        raise ConfigError("config.model.lorentz_dim leaves a head no space coordinate: enlarge it")
     return HLFormer(
         hidden_size=model.hidden_size,
         num_heads=model.num_heads,
@@ -265,7 +266,7 @@ def from_config(config: ConfigDict) -> HLFormer:
 
 def _choice(field: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise ValueError(f"config.model.{field} {value!r} is unknown: use {', '.join(known)}")
+        raise ConfigError(f"config.model.{field} {value!r} is unknown: use {', '.join(known)}")
 
 
 def _widths(field: str, widths: Sequence[float], blocks: int) -> tuple[float, ...]:
@@ -274,7 +275,7 @@ def _widths(field: str, widths: Sequence[float], blocks: int) -> tuple[float, ..
     if len(widths) == 1:
         return tuple(float(widths[0]) for _ in range(blocks))
     if len(widths) != blocks:
-        raise ValueError(
+        raise ConfigError(
             f"config.model.{field} has {len(widths)} entries for {blocks} blocks: give one for"
             " all, or one each"
         )

@@ -13,6 +13,7 @@ inner product of tangent vectors and the direction from one point to another are
 Here ``c`` is an array of the dtype and the rank of the batch.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
@@ -21,6 +22,7 @@ from hlformer_jax.ops.numerics import (
     cosh_sqrt,
     dot,
     largest_coordinate,
+    max_hyperbolic_norm,
     safe_norm,
     safe_normalize,
     safe_sqrt,
@@ -82,17 +84,19 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     """⟨x − y, x − y⟩ by the formulas above; arguments from `rescale`."""
     xx, yy, xy = dot(x, x), dot(y, y), dot(x, y)
     tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
-    # Reciprocals, for τ_x τ_y may be so large that the derivative of 1 / (τ_x τ_y) underflows.
-    inverse_x, inverse_y = 1 / tau_x, 1 / tau_y
-    inverse = inverse_x * inverse_y
-    lift = (xx * inverse_x * tau_y + yy * inverse) / (1 + inverse)
+    # (τ_x τ_y − 1) / c, written without cancellation where the points are near the origin.
+    curved = tau_x * tau_y > 2
+    xx_flat, yy_flat = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
+    flat = (xx_flat + yy_flat + c * xx_flat * yy_flat) / (tau_x * tau_y + 1)
+    lift = jnp.where(curved, (tau_x * tau_y - 1) / jnp.where(curved, c, 1), flat)
     aligned = 2 * xy > lift  # so neither is 0
     unit, r = safe_normalize(x)
     q = safe_norm(y)
     gap = dot(difference, x + y) / jnp.where(aligned, r + q, 1)  # r − q
     across = difference - unit * dot(unit, difference)[..., None]
-    ratio = (1 + c * xx + c * yy) * inverse_x * inverse_y
-    ratio = ratio / (1 + c * r * inverse_x * q * inverse_y)
+    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
+    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
     opening = r / jnp.where(aligned, q + dot(unit, y), 1)
     return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (lift - xy))
@@ -112,9 +116,9 @@ def components(
     across = unit * dot(unit, difference)[..., None] - difference
     # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
     outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
-    along = -dot(difference, x + y) / tau_x / tau_y
+    along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
     along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
-    bend = tau_x / jnp.where(outward, q + p, 1) * dot(across, across)
+    bend = dot((tau_x / jnp.where(outward, q + p, 1))[..., None] * across, across)
     return unit, tau_x, jnp.where(outward, along - bend, tau_x * p - r * tau_y), across
 
 
@@ -138,20 +142,29 @@ def towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
 def displace(x: Space, v: Space, c: Scalar) -> Space:
     """Space components of the exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x.
 
-    Towards the origin from afar the terms cancel along x; there they are rewritten as
-    (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c and cos φ is the
-    radial component of v / |v|, and 1 + cos φ from its transverse component.
+    v is shortened, by a factor held constant, where the result would lie beyond
+    `max_hyperbolic_norm`. Towards the origin from afar the terms cancel along x; there they are
+    rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
+    the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
     """
-    z = c * tangent_inner(x, v, v, c)
-    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
     unit, r = safe_normalize(x)
     tau = jnp.sqrt(1 + c * dot(x, x))
     along = dot(unit, v)
     across = v - unit * along[..., None]
+
+    z = c * tangent_inner(x, v, v, c)
+    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arcsinh(jnp.sqrt(c) * r), 0)
+    over = z > limit * limit
+    shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
+    # All shortened at once: computed again from the shortened v, small differences would change.
+    z, along = z * shorten**2, along * shorten
+    v, across = v * shorten[..., None], across * shorten[..., None]
+
+    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
     inward = (tau * tau > 2) & (-2 * sinhc * along > cosh * r)  # so v is not 0
     length = jnp.sqrt(jnp.where(inward, z, 1) / c)
     s = sinhc * length
-    gap = (r - s) * (r + s) / jnp.where(inward, r * cosh + tau * s, 1)
+    gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
     bend = sinhc * tau * dot(across, across) / jnp.where(inward, length - along / tau, 1)
     return jnp.where(
         inward[..., None],
@@ -170,7 +183,7 @@ def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Spa
     v_along = dot(unit, v)
     v_across = v - unit * v_along[..., None]
     # ⟨y − x, v⟩, with the time component of y − x from its space components.
-    rise = dot(difference, x + y) / (tau + tau_y)
+    rise = dot(difference, (x + y) / (tau + tau_y)[..., None])
     near = c * rise * (dot(x, v) / tau) - dot(difference, v)
     far = dot(across, v_across) + radial * (v_along / tau)
     root = 1 / jnp.sqrt(

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from hlformer_jax.data import builder, records
-from hlformer_jax.data.builder import Prepared, prepare
+from hlformer_jax.data.builder import prepare
 from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
+from hlformer_jax.data.prepared import Prepared
 
 
 def check_equal(prepared: Prepared, tiny, dtype=np.float32) -> None:
@@ -203,7 +204,7 @@ def test_source_that_changes_while_it_is_read_is_refused(tiny, write, tmp_path, 
 
 
 def test_full_disk_is_said_before_anything_is_written(tiny, write, tmp_path, monkeypatch):
-    full = SimpleNamespace(total=10, used=10, free=0)
+    full = SimpleNamespace(total=10, used=10, free=600)
     monkeypatch.setattr(records.shutil, "disk_usage", lambda _: full)
     with pytest.raises(OSError, match="make room.*float16"):
         prepare(write(tiny), tmp_path / "out")

@@ -1,0 +1,17 @@
+"""HLFormer on ActivityNet Captions, with the released hyper-parameters (Table 4 of the paper).
+
+    python -m hlformer_jax.main --config=configs/anet.py --workdir=DIR --config.data.manual_dir=PATH
+
+PATH holds `activitynet/` as released. Published: R@1 8.7, R@5 27.1, R@10 40.1, R@100 79.0,
+SumR 154.9.
+"""
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import debug, default
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the configuration, the package's default; variant "debug" runs in seconds."""
+    config = default()
+    return debug(config) if variant == "debug" else config

@@ -1,0 +1,24 @@
+"""HLFormer on Charades-STA, with the released hyper-parameters (Table 4 of the paper).
+
+    python -m hlformer_jax.main --config=configs/charades.py --workdir=DIR \
+        --config.data.manual_dir=PATH
+
+PATH holds `charades/` as released. Published: R@1 2.6, R@5 8.5, R@10 13.7, R@100 54.0, SumR 78.7.
+"""
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import debug, default
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the configuration; variant "debug" runs in seconds."""
+    config = default()
+    config.update(
+        {
+            "data": {"collection": "charades", "feature": "i3d_rgb_lgi"},
+            "model": {"input_dropout": 0.25, "dropout": 0.25},
+            "optim": {"learning_rate": 2e-4},
+        }
+    )
+    return debug(config) if variant == "debug" else config

@@ -1,0 +1,34 @@
+"""HLFormer on TVR, with the released hyper-parameters (Table 4 of the paper).
+
+    python -m hlformer_jax.main --config=configs/tvr.py --workdir=DIR --config.data.manual_dir=PATH
+
+PATH holds `tvr/` as released. Published: R@1 15.7, R@5 37.1, R@10 48.5, R@100 86.4, SumR 187.7.
+"""
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import debug, default
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the configuration; variant "debug" runs in seconds."""
+    config = default()
+    config.update(
+        {
+            "data": {
+                "collection": "tvr",
+                "feature": "i3d_resnet",
+                "visual_dim": 3072,
+                "text_dim": 768,
+            },
+            "model": {"input_dropout": 0.2, "dropout": 0.2, "temperature": 0.09},
+            "loss": {
+                "margin": 0.1,
+                "diversity_margin": 0.15,
+                "clip_nce": 0.05,
+                "query_diversity": 8e-5,
+            },
+            "optim": {"learning_rate": 3e-4},
+        }
+    )
+    return debug(config) if variant == "debug" else config

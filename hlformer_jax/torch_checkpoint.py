@@ -1,0 +1,124 @@
+"""Turns a checkpoint of the authors' released code into one of ours.
+
+    python -m hlformer_jax.torch_checkpoint best.ckpt OUT
+
+No torch is needed and nothing in the file is executed (see torch_pickle.py). Sizes are read off
+the tensors; OUT is then evaluated with the configuration of that size:
+
+    python -m hlformer_jax.main --config=configs/anet.py --mode=evaluate --checkpoint=OUT \
+        --config.data.manual_dir=PATH
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app
+
+from hlformer_jax import checkpoint, released_names, torch_pickle
+
+REQUIRED = ("query_input", "query_position", "query_encoder", "query_pooling")
+
+
+class ConversionError(ValueError):
+    """The file is no checkpoint of a released model; the message says why."""
+
+
+def convert(source: Path, out: Path) -> dict[str, Any]:
+    """Converts one file.
+
+    Args:
+      source: a checkpoint written by the released code.
+      out: directory to create.
+
+    Returns:
+      What is known of the checkpoint: epoch, validation SumR, sizes.
+
+    Raises:
+      ConversionError: when the file is not a checkpoint of a released model.
+      UnsafeCheckpointError: when it asks for anything beyond tensors and plain containers.
+      CheckpointError: when `out` is not empty.
+    """
+    content = torch_pickle.load(source)
+    state = content.get("state_dict") if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise ConversionError(
+            f"{source} has no 'state_dict': give the file that the released code saved (best.ckpt)"
+        )
+    params = _params(source, state)
+    info = {"source": source.name, **_progress(content), **sizes(params)}
+    checkpoint.save_params(out, params, info)
+    return info
+
+
+def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in state.items():
+        if not isinstance(value, np.ndarray):
+            raise ConversionError(f"{source}: state_dict[{name!r}] is not a tensor")
+        if not np.all(np.isfinite(value.astype(np.float64))):
+            raise ConversionError(f"{source}: {name} holds NaN or infinite values")
+    try:
+        params = released_names.to_params(state)
+    except ValueError as error:
+        raise ConversionError(f"{source}: {error}") from None
+    if missing := [name for name in REQUIRED if name not in params]:
+        raise ConversionError(
+            f"{source} is not a checkpoint of HLFormer: it has no {', '.join(missing)}"
+        )
+    return jax.tree.map(lambda value: value.astype(np.float32), params)
+
+
+def _progress(content: Mapping[str, Any]) -> dict[str, Any]:
+    progress = {}
+    for name, ours, kind in (("epoch", "epoch", int), ("model_val", "validation_SumR", float)):
+        value = content.get(name)
+        if isinstance(value, (int, float, np.ndarray)) and np.size(value) == 1:
+            progress[ours] = kind(value)
+    return progress
+
+
+def sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of a model, by the names of the configuration fields that must match them."""
+    found = {
+        "model.hidden_size": params["query_pooling"]["kernel"].shape[0],
+        "data.text_dim": params["query_input"]["dense"]["kernel"].shape[0],
+        "data.max_words": params["query_position"]["embedding"].shape[0],
+    }
+    for branch in ("clip_branch", "frame_branch"):
+        if branch not in params:
+            continue
+        found["data.visual_dim"] = params[branch]["input"]["dense"]["kernel"].shape[0]
+        bank = params[branch]["bank"]
+        if "euclidean" in bank:
+            found["model.euclidean_blocks"] = bank["euclidean"]["norm1"]["scale"].shape[0]
+        if "lorentz" in bank:
+            projection = bank["lorentz"]["attention"]["input_proj"]["dense"]["bias"]
+            found["model.lorentz_blocks"], found["model.lorentz_dim"] = projection.shape
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command."""
+    if len(argv) != 3:
+        print(
+            "usage: python -m hlformer_jax.torch_checkpoint best.ckpt OUT", file=sys.stderr
+        )
+        return 2
+    try:
+        info = convert(Path(argv[1]), Path(argv[2]))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{argv[2]}: converted from {argv[1]}")
+    options = " ".join(
+        f"--config.{name}={value}" for name, value in info.items() if "." in name
+    )
+    print(f"evaluate with --mode=evaluate --checkpoint={argv[2]} {options}")
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,65 @@
+"""Gaussian windows: recorded values' formula rewritten row by row, and their edges."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlformer_jax.ops.windows import gaussian_windows, log_gaussian_windows
+
+
+def _released(width, length):
+    """As the released code computes it: a list of centres against a linear space."""
+    rows = []
+    for centre in np.linspace(0, 1, length + 1)[:-1]:
+        sigma = max(width, 1e-2) / 9
+        weight = 0.3989422804014327 / sigma * np.exp(
+            -((np.linspace(0, 1, length) - centre) ** 2) / (2 * sigma**2)
+        )
+        rows.append(weight / weight.max())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("length", [2, 7, 32])
+@pytest.mark.parametrize("width", [0.5, 2.0, 10.0])
+def test_released_window(float64, length, width):
+    ours = gaussian_windows((width,), length, dtype=jnp.float64)[0]
+    np.testing.assert_allclose(ours, _released(width, length), rtol=1e-12)
+
+
+def test_printed_window_is_equation_10(float64):
+    ours = gaussian_windows((3.0,), 6, "printed", jnp.float64)[0]
+    i, j = np.mgrid[:6, :6]
+    np.testing.assert_allclose(ours, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
+
+
+def test_width_zero_is_no_window():
+    np.testing.assert_array_equal(gaussian_windows((0.0,), 5)[0], np.ones((5, 5)))
+    printed = gaussian_windows((0.0,), 5, "printed")[0]
+    np.testing.assert_allclose(printed, np.full((5, 5), 1 / (2 * np.pi)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["released", "printed"])
+def test_logarithms_stay_finite_where_the_window_underflows(kind):
+    log_window = log_gaussian_windows((0.01, 0.1, 1.0), 128, kind)
+    assert np.all(np.isfinite(log_window))
+    window = gaussian_windows((0.01, 0.1, 1.0), 128, kind)
+    assert np.any(window == 0)
+    np.testing.assert_allclose(window, np.exp(np.asarray(log_window, np.float64)), rtol=2e-5, atol=1e-37)
+
+
+def test_a_bank_is_the_stack_of_its_windows():
+    bank = gaussian_windows((0.0, 2.0, 8.0), 9)
+    for row, width in zip(bank, (0.0, 2.0, 8.0), strict=True):
+        np.testing.assert_array_equal(row, gaussian_windows((width,), 9)[0])
+
+
+def test_one_position():
+    np.testing.assert_array_equal(gaussian_windows((2.0,), 1), np.ones((1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    "arguments", [((1.0,), 4, "boxcar"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
+)
+def test_what_makes_no_sense_is_refused(arguments):
+    with pytest.raises(ValueError, match="window"):
+        log_gaussian_windows(*arguments)
