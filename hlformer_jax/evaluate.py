@@ -20,6 +20,7 @@ from hlformer_jax import checkpoint, models, report, retrieval, train_state
 from hlformer_jax.data import pipeline
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.models import hlformer
+from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Captions, Videos
 
 
@@ -96,7 +97,7 @@ def _fetch(item: tuple[int, Array], scores: np.ndarray) -> None:
 
 
 def _encode_queries(model: nn.Module, params: Any, captions: Captions) -> Float[Array, "Q H"]:
-    return retrieval.unit(model.apply({"params": params}, captions, method="encode_query"))
+    return unit(model.apply({"params": params}, captions, method="encode_query"))
 
 
 def _branch_weights(config: ConfigDict) -> tuple[float, float]:
@@ -115,7 +116,7 @@ def _score_videos(
 ) -> Float[Array, "B Q V"]:
     encoding = model.apply({"params": params}, videos, method="encode_video")
     positions = [
-        (weight, retrieval.unit(encoded))
+        (weight, unit(encoded))
         for weight, encoded in zip(weights, (encoding.clips, encoding.frames), strict=True)
         if encoded is not None
     ]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from hlformer_jax.ops import cones
-from hlformer_jax.retrieval import unit
+from hlformer_jax.ops.numerics import unit
 
 
 class Pairs(NamedTuple):

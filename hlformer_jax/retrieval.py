@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hlformer_jax.ops import numerics
+from hlformer_jax.ops.numerics import unit
 from hlformer_jax.ops.precision import wide
 
 RECALLS = (1, 5, 10, 100)
-NORM_EPSILON = 1e-12
 
 
 class Similarities(NamedTuple):
@@ -29,12 +28,6 @@ class Similarities(NamedTuple):
     clip_dot: Float[Array, "Q V"] | None
     frame_cosine: Float[Array, "Q V"] | None
     frame_dot: Float[Array, "Q V"] | None
-
-
-def unit(x: Float[Array, "*batch H"]) -> Float[Array, "*batch H"]:
-    """Vectors of length one; a vector no longer than 1e-12 is divided by that, so zero stays."""
-    norm = numerics.safe_norm(x)[..., None]
-    return x / jnp.maximum(norm, NORM_EPSILON)
 
 
 def max_similarity(

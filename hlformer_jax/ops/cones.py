@@ -54,8 +54,8 @@ def exterior_angle(
     """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
 
     It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
-    origin and x. There the angle has a kink, and where x_space and y_space are parallel to the
-    last bit its gradient is 0. Where it is not defined it is taken to be
+    origin and x. There it has a kink, with gradient 0 where no transverse component is left, else
+    with that of the side on which rounding has put y. Where it is not defined it is taken to be
 
     * 0 at y = x: a point lies in its own cone;
     * π/2 at x = origin, y ≠ x: no direction is radial;

@@ -357,7 +357,7 @@ def centroid(
 
     The sum's Lorentzian norm is a difference of squares: the relative error is up to eps · c
     x_time² (8e-5 in float32 at √c x_time = 25), the effect of rounding the points. The norm is at
-    least the sum of the weights over √c, and is set to that where rounding takes it below.
+    least the sum of the weights over √c, and is set to that where rounding leaves nothing of it.
 
     Args:
       points: points, time components included.
@@ -382,6 +382,6 @@ def centroid(
     total = total / scale
     curvature = per_batch(per_batch(c, points[..., 0])[..., None], total)
     norm2 = -inner(total, total) * curvature
-    norm2 = jnp.where(norm2 < mass * mass, mass * mass, norm2)
+    norm2 = jnp.where(2 * norm2 < mass * mass, mass * mass, norm2)
     norm2 = jnp.where(norm2 == 0, 1, norm2)
     return from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)

@@ -99,6 +99,11 @@ def safe_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
     return safe_normalize(v)[1]
 
 
+def unit(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """Direction of a vector; zero stays zero, with gradient 0. See `safe_normalize`."""
+    return safe_normalize(v)[0]
+
+
 def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Angle of the vector (x, y) in (-π, π]; 0 with gradient 0 where both are 0.
 

@@ -103,8 +103,10 @@ def half_aperture(x, c, min_radius):
 
 
 def centroid(points, weights, c):
-    total = [mpmath.fsum(w * a for w, a in zip(weights, column, strict=True))
-             for column in zip(*points, strict=True)]
+    total = [
+        mpmath.fsum(w * a for w, a in zip(weights, column, strict=True))
+        for column in zip(*points, strict=True)
+    ]
     scale = mpmath.sqrt(c * (total[0] ** 2 - dot(total[1:], total[1:])))
     return [a / scale for a in total]
 

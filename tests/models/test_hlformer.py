@@ -1,0 +1,264 @@
+"""The model's options and invariants, on tiny sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlformer_jax import models, objective, train_state
+from hlformer_jax.config import ConfigError, default
+from hlformer_jax.layers import EuclideanBlock, LorentzBlock, lorentz_rescale
+from hlformer_jax.models import hlformer
+from hlformer_jax.typing import Batch, Captions, Videos
+
+VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
+
+
+def _config(**options):
+    config = default()
+    config.data.update(
+        visual_dim=WIDTH, text_dim=WIDTH, max_frames=FRAMES, max_clips=CLIPS, max_words=WORDS
+    )
+    config.model.update(
+        hidden_size=8, lorentz_dim=7, num_heads=2, euclidean_blocks=1, lorentz_blocks=1
+    )
+    config.model.update(dropout=0.0, input_dropout=0.0)
+    config.update_from_flattened_dict(options)
+    return config
+
+
+def _batch(seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    frame_mask = np.arange(FRAMES)[None] < np.array([8, 5, 1])[:, None]
+    frames = rng.normal(size=(VIDEOS, FRAMES, WIDTH)) * frame_mask[..., None]
+    word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 4, 2])[:, None]
+    words = rng.normal(size=(CAPTIONS, WORDS, WIDTH)) * word_mask[..., None]
+    clips = rng.normal(size=(VIDEOS, CLIPS, WIDTH))
+    return Batch(
+        Videos(clips.astype(dtype), frames.astype(dtype), frame_mask, np.ones(VIDEOS, bool)),
+        Captions(
+            words.astype(dtype),
+            word_mask,
+            np.array([0, 0, 1, 2, 2], np.int32),
+            np.ones(CAPTIONS, bool),
+        ),
+    )
+
+
+def _loss(config, params, batch, dropout_key=None):
+    model = models.build(config)
+    negatives = objective.draw_negatives(jax.random.key(1), batch, True, 1)
+    return objective.objective(model, config, params, batch, negatives, dropout_key)
+
+
+OPTIONS = {
+    "no gaze": {"model.gaze": False},
+    "no glance": {"model.glance": False},
+    "mean fusion": {"model.fusion": "mean"},
+    "concatenation": {"model.fusion": "concat"},
+    "all Euclidean": {"model.euclidean_blocks": 3, "model.lorentz_blocks": 0},
+    "all Lorentz": {"model.euclidean_blocks": 0, "model.lorentz_blocks": 2},
+    "one width for all": {"model.euclidean_blocks": 2, "model.euclidean_widths": (3.0,)},
+    "printed window": {"model.window": "printed"},
+    "corrected window": {"model.lorentz_window": "corrected"},
+    "merge on the hyperboloid": {"model.head_merge": "hyperboloid"},
+    "one loss term": {
+        "loss.clip_nce": 0.0,
+        "loss.frame_nce": 0.0,
+        "loss.frame_triplet": 0.0,
+        "loss.query_diversity": 0.0,
+        "loss.partial_order": 0.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_trains_with_finite_gradients_and_changes_the_loss(name):
+    config = _config(**OPTIONS[name])
+    params = train_state.init_params(models.build(config), config)
+    batch = _batch()
+
+    def loss(params):
+        return _loss(config, params, batch)
+
+    (value, terms), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    assert set(terms) == set(objective.active_terms(config))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+    plain = _config()
+    reference = _loss(plain, train_state.init_params(models.build(plain), plain), batch)[0]
+    assert value != reference
+    branches = {"clip_branch": config.model.glance, "frame_branch": config.model.gaze}
+    for branch, on in branches.items():
+        assert (branch in params) == on
+
+
+def test_a_bank_equals_its_blocks_one_by_one():
+    config = _config(**{"model.euclidean_blocks": 2, "model.lorentz_blocks": 2})
+    model = models.build(config)
+    params = train_state.init_params(model, config)
+    videos = _batch().videos
+    _, inside = model.apply(
+        {"params": params}, videos, method="encode_video", capture_intermediates=True
+    )
+    branch = inside["intermediates"]["frame_branch"]
+    x = branch["position"]["__call__"][0]
+    bank = branch["bank"]["__call__"][0]
+    from hlformer_jax.ops import windows
+
+    log_windows = windows.log_gaussian_windows((0.0, 2.0), FRAMES)
+    for k in range(2):
+        own = jax.tree.map(lambda p, k=k: p[k], params["frame_branch"]["bank"])
+        euclidean = EuclideanBlock(2, 0.0).apply(
+            {"params": own["euclidean"]}, x, x, jnp.exp(log_windows[k]), videos.frame_mask, False
+        )
+        lorentzian = LorentzBlock(7, 2, 0.0).apply(
+            {"params": own["lorentz"]}, x, log_windows[k], videos.frame_mask, False
+        )
+        np.testing.assert_allclose(bank[k], euclidean, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(bank[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_of_a_bank_start_different():
+    config = _config(**{"model.euclidean_blocks": 2})
+    bank = train_state.init_params(models.build(config), config)["clip_branch"]["bank"]
+    kernel = bank["euclidean"]["attention"]["query"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+    # N(0, 0.02), as released.
+    everything = bank["euclidean"]["output"]["layer1"]["kernel"]
+    assert 0.015 < np.std(everything) < 0.025
+
+
+def test_a_permuted_batch_permutes_its_encodings():
+    config = _config()
+    model = models.build(config)
+    params = train_state.init_params(model, config)
+    videos = _batch().videos
+    order = np.array([2, 0, 1])
+    encode = jax.jit(lambda v: model.apply({"params": params}, v, method="encode_video"))
+    straight, permuted = encode(videos), encode(jax.tree.map(lambda x: x[order], videos))
+    np.testing.assert_allclose(permuted.frames, straight.frames[order], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(permuted.clips, straight.clips[order], rtol=1e-5, atol=1e-6)
+
+
+def test_padded_frames_come_out_zero_and_padded_words_do_not_matter():
+    config = _config()
+    model = models.build(config)
+    params = train_state.init_params(model, config)
+    batch = _batch()
+    encoded = model.apply({"params": params}, batch.videos, method="encode_video")
+    assert not np.any(np.asarray(encoded.frames)[~batch.videos.frame_mask])
+    words = np.array(batch.captions.words)
+    words[~batch.captions.word_mask] = 9.0
+    encode = lambda c: model.apply({"params": params}, c, method="encode_query")
+    np.testing.assert_array_equal(
+        encode(batch.captions), encode(batch.captions._replace(words=words))
+    )
+
+
+def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
+    config = _config(dtype="float64")
+    with jax.numpy_dtype_promotion("standard"):
+        params = train_state.init_params(models.build(config), config)
+        params = jax.tree.map(lambda x: x.astype(np.float64), params)
+        batch = _batch(dtype=np.float64)
+        pad = lambda x, n: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
+        padded = Batch(
+            Videos(*(pad(x, 2) for x in batch.videos)),
+            Captions(*(pad(x, 4) for x in batch.captions)),
+        )
+        grad = jax.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b)[0]))
+        value, gradient = grad(params, batch)
+        value2, gradient2 = grad(params, padded)
+    np.testing.assert_allclose(value2, value, rtol=1e-12)
+    for one, other in zip(
+        jax.tree.leaves(gradient), jax.tree.leaves(gradient2), strict=True
+    ):
+        np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.9])
+def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
+    config = _config(**{"model.dropout": rate, "model.input_dropout": rate})
+    params = train_state.init_params(models.build(config), config)
+    batch = _batch()
+    grad = jax.jit(
+        jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0])
+    )
+    values = set()
+    for seed in range(12):
+        value, gradient = grad(params, jax.random.key(seed))
+        values.add(float(value))
+        assert np.isfinite(value)
+        assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+    assert len(values) == 12  # the masks differ
+
+
+def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
+    z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
+    scale = jnp.asarray(2.3)
+    point = lorentz_rescale(z, scale)
+    np.testing.assert_array_equal(point[0], [1, 0, 0, 0])
+    np.testing.assert_allclose(-point[1, 0] ** 2 + np.sum(point[1, 1:] ** 2), -1, rtol=1e-4)
+    time = 1 / (1 + np.exp(-0.3)) * np.exp(2.3) + 1.1
+    np.testing.assert_allclose(point[1, 0], time, rtol=1e-6)
+    gradient = jax.grad(lambda z: jnp.sum(lorentz_rescale(z, scale)))(z)
+    assert not np.any(gradient[0])
+    assert np.all(np.isfinite(gradient))
+
+
+def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters():
+    config, half = _config(), _config(dtype="bfloat16")
+    params = train_state.init_params(models.build(half), half)
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    batch = _batch()
+    with jax.numpy_dtype_promotion("standard"):
+        ours = models.build(half).apply({"params": params}, batch.videos, method="encode_video")
+        exact = models.build(config).apply({"params": params}, batch.videos, method="encode_video")
+        assert ours.frames.dtype == jnp.float32
+        # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1.
+        np.testing.assert_allclose(ours.clips, exact.clips, atol=0.1)
+        np.testing.assert_allclose(ours.frames, exact.frames, atol=0.1)
+
+
+def test_the_lift_is_limited_and_its_gradient_finite():
+    c = jnp.asarray(1.0)
+    far = jnp.full((1, 4), 1e3)
+    point = hlformer.lift(far, c)
+    space = np.linalg.norm(point[0, 1:])
+    np.testing.assert_allclose(space, hlformer.MAX_SINH, rtol=1e-4)
+    gradient = jax.grad(lambda u: jnp.sum(hlformer.lift(u, c)))(far)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_projection_clamps_what_the_released_model_clamps():
+    params = {"curv": jnp.asarray(9.0), "a": {"scale_alpha": jnp.array([-1.0, 0.5])}, "b": 2.0}
+    projected = hlformer.project(params, curvature=2.0)
+    np.testing.assert_allclose(projected["curv"], np.log(20.0), rtol=1e-6)
+    np.testing.assert_array_equal(projected["a"]["scale_alpha"], [-1.0, 0.0])
+    assert projected["b"] == 2.0
+
+
+def test_default_widths_are_the_released_ones():
+    assert hlformer.default_widths(4) == (0.0, 2.0, 4.0, 8.0)
+    assert hlformer.default_widths(1) == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model.name": "clip"}, "model.name"),
+        ({"model.gaze": False, "model.glance": False}, "keep one branch"),
+        ({"model.euclidean_blocks": 0, "model.lorentz_blocks": 0}, "no Gaussian block"),
+        ({"model.hidden_size": 9}, "hidden_size 9 is not divisible"),
+        ({"model.lorentz_dim": 8}, "lorentz_dim"),
+        ({"model.window": "hann"}, "model.window"),
+        ({"model.lorentz_window": "x"}, "model.lorentz_window"),
+        ({"model.head_merge": "x"}, "model.head_merge"),
+        ({"model.fusion": "x"}, "model.fusion"),
+        ({"model.euclidean_widths": (1.0, 2.0, 3.0)}, "3 entries for 1 blocks"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_field_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        models.build(_config(**options))

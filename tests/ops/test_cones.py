@@ -1,0 +1,155 @@
+"""Entailment cones against 80-digit arithmetic, and at the points where an angle is undefined."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from jax.test_util import check_grads
+from mpmath import mpf
+
+from hlformer_jax.ops import cones, lorentz
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+BOUND = {"float32": 2e-5, "float64": 1e-12}  # absolute, in radians
+DTYPES = tuple(BOUND)
+
+
+def exterior_angle(x, y, c=1.0):
+    return cones.exterior_angle(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+
+
+def half_aperture(x, c=1.0):
+    return cones.half_aperture(lorentz.from_space(x, c), c)
+
+
+@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_angles_of_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
+    rows = [
+        (*reference.pair(kind, norm, dim, dtype), np.asarray(c, dtype))
+        for kind in reference.KINDS
+        for norm in reference.NORMS
+        for c in reference.CURVATURES
+    ]
+    x, y, c = map(np.stack, zip(*rows, strict=True))
+    angles, apertures = exterior_angle(x, y, c), half_aperture(x, c)
+    assert angles.dtype == apertures.dtype == dtype
+    radius = mpf(float(np.asarray(0.2, dtype))) / 2
+    for i, row in enumerate(rows):
+        point, other, curvature = *map(reference.vector, row[:2]), mpf(float(c[i]))
+        want = reference.exterior_angle(point, other, curvature)
+        assert abs(mpf(float(angles[i])) - want) <= BOUND[dtype], (i, float(want))
+        want = reference.half_aperture(point, curvature, radius)
+        assert abs(mpf(float(apertures[i])) - want) <= BOUND[dtype], (i, float(want))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norm", [0, 1e-20, 1e-6, 0.1999])
+def test_inside_the_minimum_radius_the_cone_is_a_half_space_with_gradient_zero(norm, dtype):
+    x = jnp.asarray([norm, 0, 0], dtype)
+    value, gradient = jax.value_and_grad(half_aperture)(x)
+    assert value == jnp.asarray(np.pi / 2, dtype)
+    assert not gradient.any()
+
+
+def test_just_outside_the_minimum_radius_the_error_is_that_of_the_rounded_radius():
+    for excess in (1e-15, 1e-10, 1e-5):
+        x = jnp.array([0.2 * (1 + excess), 0.0])
+        value, gradient = jax.value_and_grad(half_aperture)(x)
+        exact = reference.half_aperture(reference.vector(x), mpf(1), mpf(0.2) / 2)
+        assert abs(mpf(float(value)) - exact) <= 4 * np.finfo(float).eps / np.sqrt(excess)
+        assert np.isfinite(gradient).all()
+
+
+def test_second_derivatives_of_both_angles():
+    x = jnp.array([[0.3, -0.7, 0.2], [3.0, -7.0, 2.0], [0.3, 0.1, 0.0], [0.3, -0.7, 0.2]])
+    y = jnp.array([[-0.4, 0.5, 0.9], [2.0, -7.0, 3.0], [0.0, 0.0, 2.0], [0.31, -0.7, 0.25]])
+    c = jnp.array([0.7, 1.0, 2.0, 1.0])
+    both = dict(order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
+    check_grads(exterior_angle, (x, y, c), **both)
+    check_grads(half_aperture, (x, c), **both)
+
+
+def test_collinear_points_are_straight_behind_or_straight_before():
+    for dtype in DTYPES:
+        pi = jnp.asarray(np.pi, dtype)
+        axis, other = jnp.asarray([[0, -1.5, 0], [0.3, -0.7, 0.2]], dtype)
+        eps = float(jnp.finfo(dtype).eps)
+        for point, close in ((axis, 0), (other, 8 * eps)):
+            assert exterior_angle(point, 2 * point) <= close
+            assert pi - exterior_angle(point, point / 2) <= close
+        assert exterior_angle(other, 0 * other) == pi
+        gradient = jax.grad(exterior_angle, argnums=(0, 1))(axis, 2 * axis)
+        assert not gradient[0].any() and not gradient[1].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_undefined_angles_are_as_documented_with_gradient_zero(dtype):
+    x, zero = jnp.asarray([0.3, -0.7, 0.2], dtype), jnp.zeros(3, dtype)
+    for apex, y, want in ((x, x, 0), (zero, zero, 0), (zero, x, np.pi / 2), (9 * x, 9 * x, 0)):
+        value, gradient = jax.value_and_grad(exterior_angle, argnums=(0, 1))(apex, y)
+        assert value == jnp.asarray(want, dtype)
+        assert not gradient[0].any() and not gradient[1].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_angles_and_gradients_are_finite_everywhere(dtype):
+    direction = np.array([0.6, -0.64, 0.48])
+    radii = [0, 1e-20, 1e-6, 0.05, 0.2, 1, 80]
+    points = np.array([r * s * direction for r in radii for s in (1, -1)] + [[0, 80, 1e-9]])
+    points = points.astype(dtype)
+    points = np.concatenate(
+        [points, lorentz.exp_map0(points[-3:])[:, 1:], points * np.asarray(1 + 1e-6, dtype)]
+    )
+    x, y = np.repeat(points, len(points), axis=0), np.tile(points, (len(points), 1))
+    c = np.resize(np.array([0.1, 10], dtype), len(x))
+
+    def both(x, y, c):
+        return exterior_angle(x, y, c), half_aperture(x, c)
+
+    @jax.jit
+    def everything(*args):
+        value, pullback = jax.vjp(both, *args)
+        _, forward = jax.jvp(both, args, tuple(map(jnp.ones_like, args)))
+        return value, pullback(jax.tree.map(jnp.ones_like, value)), forward
+
+    result = everything(x, y, c)
+    assert all(jnp.isfinite(array).all() for array in jax.tree.leaves(result))
+    angle, aperture = result[0]
+    assert ((angle >= 0) & (angle <= jnp.asarray(np.pi, dtype))).all()
+    assert ((aperture > 0) & (aperture <= jnp.asarray(np.pi / 2, dtype))).all()
+
+
+def test_jit_vmap_and_more_batch_axes_change_nothing():
+    x, y = np.random.default_rng(0).normal(size=(2, 2, 3, 4))
+    c = np.array([0.5, 1.0, 2.0])
+    want = exterior_angle(x, y, c)
+    got = jax.jit(jax.vmap(exterior_angle))(x, y, np.stack([c, c]))
+    np.testing.assert_allclose(got, want, rtol=1e-13)
+    got = jax.jit(jax.vmap(half_aperture))(x, np.stack([c, c]))
+    np.testing.assert_allclose(got, half_aperture(x, c), rtol=1e-13)
+
+
+def test_angle_agrees_with_the_direction_of_the_logarithm():
+    x, y = np.random.default_rng(1).normal(size=(2, 5, 4))
+    a, b = lorentz.from_space(x), lorentz.from_space(y)
+    to_y, to_origin = lorentz.log_map(a, b), lorentz.log_map(a, lorentz.project(0 * b))
+    lengths = lorentz.tangent_norm(a, to_y) * lorentz.tangent_norm(a, to_origin)
+    cosine = lorentz.inner(to_y, to_origin) / lengths
+    np.testing.assert_allclose(cones.exterior_angle(a, b), np.pi - np.arccos(cosine), rtol=1e-10)
+
+
+def test_a_point_that_a_point_of_the_cone_entails_is_entailed():
+    # Along a ray the cone of the farther point lies inside that of the nearer one.
+    ray = jnp.array([[0.5, 0.1], [1.0, 0.2], [2.0, 0.4]])
+    apertures = half_aperture(ray)
+    assert apertures[0] > apertures[1] > apertures[2]
+    assert (exterior_angle(ray[:1], ray[1:]) < apertures[:1]).all()
+
+
+def test_bfloat16_is_computed_in_float32():
+    x = jnp.array([[1.0, 0.3, -0.5, 1.0], [1.0, 0.7, 0.1, -0.2]], jnp.bfloat16)
+    assert jax.eval_shape(cones.exterior_angle, x, x).dtype == jnp.float32
+    assert jax.eval_shape(cones.half_aperture, x).dtype == jnp.float32

@@ -1,0 +1,369 @@
+"""The Lorentz model against 80-digit arithmetic, its gradients where they are awkward, its laws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from jax.test_util import check_grads
+from mpmath import mpf
+
+from hlformer_jax.ops import lorentz
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+BOUND = {"float32": 2e-5, "float64": 1e-12}  # what the module promises
+DTYPES = tuple(BOUND)
+
+
+def tangent(x, u, c):
+    """A tangent vector at x, moved there from the origin."""
+    return lorentz.transport0(x, u, c)
+
+
+# Every function, of the space components of two points (or of a point and a vector) and c.
+OPS = {
+    "inner": lambda x, y, c: lorentz.inner(lorentz.from_space(x, c), lorentz.from_space(y, c)),
+    "project_tangent": lambda x, y, c: lorentz.project_tangent(
+        lorentz.from_space(x, c), jnp.concatenate([y[..., :1], y], axis=-1), c
+    ),
+    "tangent_norm": lambda x, y, c: lorentz.tangent_norm(
+        lorentz.from_space(x, c), tangent(lorentz.from_space(x, c), y, c), c
+    ),
+    "direction": lambda x, y, c: lorentz.direction(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    )[1],
+    "squared_distance": lambda x, y, c: lorentz.squared_distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    ),
+    "distance": lambda x, y, c: lorentz.distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    ),
+    "exp_map0": lambda x, y, c: lorentz.exp_map0(y, c),
+    "log_map0": lambda x, y, c: lorentz.log_map0(lorentz.from_space(x, c), c),
+    "exp_map": lambda x, y, c: lorentz.exp_map(
+        lorentz.from_space(x, c), tangent(lorentz.from_space(x, c), y, c), c
+    ),
+    "log_map": lambda x, y, c: lorentz.log_map(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    ),
+    "transport": lambda x, y, c: lorentz.parallel_transport(
+        lorentz.from_space(x, c),
+        lorentz.from_space(y, c),
+        tangent(lorentz.from_space(x, c), jnp.ones_like(x), c),
+        c,
+    ),
+    "centroid": lambda x, y, c: lorentz.centroid(
+        jnp.stack([lorentz.from_space(x, c), lorentz.from_space(y, c)], axis=-2), None, c
+    ),
+}
+SMOOTH_EVERYWHERE = sorted(set(OPS) - {"distance", "tangent_norm", "direction"})
+
+
+def pairs(dtype, dim):
+    """All kinds of pairs at all norms and curvatures: (x, y, c) with one leading axis."""
+    rows = [
+        (*reference.pair(kind, norm, dim, dtype), np.asarray(c, dtype), kind)
+        for kind in reference.KINDS
+        for norm in reference.NORMS
+        for c in reference.CURVATURES
+    ]
+    x, y, c, kinds = zip(*rows, strict=True)
+    return np.stack(x), np.stack(y), np.stack(c), kinds
+
+
+def assert_close(got, want, bound, context):
+    error = reference.relative_error(got, want)
+    assert error <= bound, f"{context}: {error:.1e} > {bound:.1e}"
+
+
+@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
+    x, y, c, kinds = pairs(dtype, dim)
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    # Tangent vectors of at most norm 8.
+    u = (y * np.minimum(1, 8 / np.linalg.norm(y, axis=-1, keepdims=True))).astype(dtype)
+    v = np.asarray(tangent(a, u, c))
+    got = {
+        "squared_distance": lorentz.squared_distance(a, b, c),
+        "distance": lorentz.distance(a, b, c),
+        "log_map": lorentz.log_map(a, b, c),
+        "tangent_norm": lorentz.tangent_norm(a, v, c),
+        "exp_map": lorentz.exp_map(a, v, c),
+        "parallel_transport": lorentz.parallel_transport(a, b, v, c),
+    }
+    assert all(value.dtype == dtype for value in got.values())
+    eps = float(jnp.finfo(dtype).eps)
+    for i, kind in enumerate(kinds):
+        point, other, vector = map(reference.vector, (x[i], y[i], v[i, 1:]))
+        curvature = mpf(float(c[i]))
+        norm2 = reference.tangent_inner(point, vector, vector, curvature)
+        want = {
+            "squared_distance": reference.squared_distance(point, other, curvature),
+            "distance": reference.distance(point, other, curvature),
+            "log_map": reference.log_map(point, other, curvature),
+            "tangent_norm": norm2**0.5,
+            "exp_map": reference.exp_map(point, vector, curvature),
+            "parallel_transport": reference.parallel_transport(point, other, vector, curvature),
+        }
+        for name in want:
+            bound = BOUND[dtype]
+            if name == "exp_map" and kind == "antipodal":
+                # Through the origin: v's own rounding is worth this much.
+                bound = max(bound, 4 * eps * float(c[i]) * float(a[i, 0]) ** 2)
+            context = (name, kind, float(c[i]), np.linalg.norm(x[i]))
+            assert_close(got[name][i], want[name], bound, context)
+
+
+@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_at_the_origin_of_the_maps(dtype, dim):
+    x, y, c, _ = pairs(dtype, dim)
+    x, y, c = x[:12], y[:12], c[:12]
+    a = lorentz.from_space(x, c)
+    points, logs, moved = lorentz.exp_map0(x, c), lorentz.log_map0(a, c), tangent(a, y, c)
+    for i in range(len(x)):
+        point, other = reference.vector(x[i]), reference.vector(y[i])
+        zero, curvature = [mpf(0)] * dim, mpf(float(c[i]))
+        exact = reference.exp_map(zero, point, curvature)
+        assert_close(a[i, 0], reference.time(point, curvature), BOUND[dtype], "time")
+        assert_close(points[i], exact, BOUND[dtype], "exp_map0")
+        # By itself, for near the origin the time component hides it.
+        assert_close(points[i, 1:], exact[1:], BOUND[dtype], "exp_map0, space")
+        assert_close(
+            logs[i], reference.log_map(zero, point, curvature)[1:], BOUND[dtype], "log_map0"
+        )
+        want = reference.parallel_transport(zero, point, other, curvature)
+        assert_close(moved[i], want, BOUND[dtype], "transport0")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inner_products_are_exact_relative_to_their_terms(dtype):
+    x, y, c, _ = pairs(dtype, 127)
+    a, b = np.asarray(lorentz.from_space(x, c)), np.asarray(lorentz.from_space(y, c))
+    pairwise, aligned = map(np.asarray, (lorentz.pairwise_inner(a, b), lorentz.inner(a, b)))
+    assert pairwise.shape == (len(a), len(b))
+    assert pairwise.dtype == aligned.dtype == dtype
+    sign = np.r_[-1, np.ones(127)]
+    want = (a * sign).astype(np.float64) @ b.astype(np.float64).T
+    bound = 64 * float(jnp.finfo(dtype).eps) * a[:, :1] * b[:, 0]  # a sum of 127 terms
+    assert (abs(pairwise - want) <= bound).all()
+    assert (abs(aligned - np.diag(want)) <= np.diag(bound)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_centroid_values(dtype):
+    x, y, c, _ = pairs(dtype, 3)
+    space = np.stack([x, y, (x + y) / 2], axis=-2).astype(dtype)
+    weights = np.array([[0.2, 0.5, 0.3], [3, 0, 1]], dtype)
+    points = lorentz.from_space(space, c[:, None])
+    got = lorentz.centroid(points, np.broadcast_to(weights, (len(x), 2, 3)), c)
+    for i in range(len(x)):
+        curvature = mpf(float(c[i]))
+        rows = [reference.vector(row) for row in space[i]]
+        exact = [[reference.time(row, curvature), *row] for row in rows]
+        # A difference of squares: the rounding of the time components is worth this much.
+        largest = float(points[i, :, 0].max()) ** 2
+        bound = max(BOUND[dtype], float(jnp.finfo(dtype).eps * c[i]) * largest)
+        for m in range(2):
+            want = reference.centroid(exact, reference.vector(weights[m]), curvature)
+            assert_close(got[i, m], want, bound, (i, m))
+
+
+AWKWARD = {
+    "generic": ([0.3, -0.7, 0.2], [-0.4, 0.5, 0.9]),
+    "far": ([3.0, -7.0, 2.0], [4.0, -5.0, 1.0]),
+    "tiny": ([1e-9, 2e-9, 0.0], [0.0, -1e-9, 1e-9]),
+    "origins": ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+    "from the origin": ([0.0, 0.0, 0.0], [0.4, 0.5, -0.9]),
+    "to the origin": ([0.4, 0.5, -0.9], [0.0, 0.0, 0.0]),
+    "coincident": ([0.3, -0.7, 0.2], [0.3, -0.7, 0.2]),
+    "coincident, far": ([3.0, -7.0, 2.0], [3.0, -7.0, 2.0]),
+    "collinear": ([3.0, -6.0, 2.0], [1.5, -3.0, 1.0]),
+    "antipodal": ([0.3, -0.7, 0.2], [-0.3, 0.7, -0.2]),
+}
+
+
+KINK = {"distance", "direction", "tangent_norm"}  # where a norm is 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_second_derivatives_wherever_the_function_is_smooth(name):
+    smooth = ("generic", "far", "collinear", "antipodal") if name in KINK else AWKWARD
+    x, y = (jnp.array(points) for points in zip(*(AWKWARD[kind] for kind in smooth), strict=True))
+    c = jnp.full(len(x), 0.7)
+    check_grads(OPS[name], (x, y, c), order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
+
+
+def test_the_exponential_map_at_the_origin_starts_as_the_identity_exactly():
+    jacobian = jax.jacrev(lorentz.exp_map0)(jnp.zeros(3, jnp.float32))
+    np.testing.assert_array_equal(jacobian, np.eye(4, 3, k=-1))
+    tiny = jnp.full(3, 1e-20, jnp.float32)
+    np.testing.assert_array_equal(lorentz.exp_map0(tiny)[1:], tiny)
+    np.testing.assert_array_equal(lorentz.log_map0(lorentz.exp_map0(tiny)), tiny)
+
+
+def test_distance_of_tiny_and_of_coincident_points_and_their_gradients():
+    def function(x, y):
+        return lorentz.distance(lorentz.from_space(x), lorentz.from_space(y))
+
+    x = jnp.array([3e-20, 4e-20], jnp.float32)  # whose square underflows
+    np.testing.assert_allclose(function(x, 0 * x), 5e-20, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(function)(x, 0 * x), [0.6, 0.8], rtol=1e-6)
+    for point in (x, 0 * x, jnp.array([0.3, 8.0], jnp.float32)):
+        assert function(point, point) == 0
+        assert not jax.grad(function)(point, point).any()
+
+
+def grid(dtype, c):
+    """Pairs of points from 0 over 1e-20 to where the exponential map stops, all with all."""
+    direction = np.array([0.6, -0.64, 0.48])
+    radii = [0, 1e-20, 1e-6, 0.05, 1, 80]
+    rows = [r * s * direction for r in radii for s in (1, -1)] + [[1, 0, 0], [0, 80, 1e-9]]
+    points = np.array(rows).astype(dtype)
+    far = np.asarray(lorentz.exp_map0(points[-3:], c))[:, 1:]
+    x = np.concatenate([points, far, points * np.asarray(1 + 1e-6, dtype)])
+    count = len(x)
+    first, second = np.repeat(x, count, axis=0), np.tile(x, (count, 1))
+    vectors = np.tile(np.concatenate([points, points[-5:], points[-12:]])[:count], (count, 1))
+    return first, second, vectors, np.full(len(first), c, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPS)
+def test_values_and_gradients_are_finite_everywhere(name, dtype):
+    x, y, vectors, c = map(np.concatenate, zip(grid(dtype, 0.1), grid(dtype, 10), strict=True))
+    if name in ("project_tangent", "tangent_norm", "exp_map0", "exp_map"):
+        y = vectors  # of norm up to 80: at the far points nothing can be moved farther
+    args = (x, y, c)
+
+    @jax.jit
+    def everything(*args):
+        value, pullback = jax.vjp(OPS[name], *args)
+        _, forward = jax.jvp(OPS[name], args, tuple(map(jnp.ones_like, args)))
+        return value, pullback(jnp.ones_like(value)), forward
+
+    for array in jax.tree.leaves(everything(*args)):
+        assert array.dtype == dtype
+        assert jnp.isfinite(array).all()
+
+
+def test_the_exponential_maps_stop_where_they_say():
+    u = jnp.full((2, 3), 50, jnp.float32) * jnp.array([[1], [2]], jnp.float32)
+    stopped = lorentz.exp_map0(u)
+    np.testing.assert_allclose(stopped[0], stopped[1], rtol=1e-6)
+    np.testing.assert_allclose(jnp.linalg.norm(lorentz.log_map0(stopped[0])), 31.885, rtol=1e-4)
+    # Only turning the vector still moves the point.
+    _, outward = jax.jvp(lorentz.exp_map0, (u,), (u,))
+    assert (abs(outward) < 1e-4 * abs(stopped)).all()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_jit_vmap_and_more_batch_axes_change_nothing(name):
+    x, y, c, _ = pairs("float64", 3)
+    rows, columns = 4, len(x) // 4
+    want = OPS[name](x.reshape(rows, columns, 3), y.reshape(rows, columns, 3), c.reshape(rows, -1))
+    got = jax.jit(jax.vmap(OPS[name]))(x, y, c)
+    assert got.shape == (rows * columns, *want.shape[2:])
+    scale = 1e-13 * max(1, abs(np.asarray(want)).max())  # fused sums are rounded otherwise
+    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-11, atol=scale)
+
+
+def test_bfloat16_is_computed_and_returned_in_float32():
+    x, y = jnp.array(AWKWARD["generic"], jnp.bfloat16)
+    for name in OPS:
+        assert jax.eval_shape(OPS[name], x, y, 1.0).dtype == jnp.float32
+    got = OPS["distance"](x, y, 1.0)
+    assert got == OPS["distance"](x.astype(jnp.float32), y.astype(jnp.float32), 1.0)
+
+
+POINTS = np.random.default_rng(0).normal(size=(3, 6, 5)) * np.array([0.1, 0.5, 1, 2, 3, 4])[:, None]
+CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])
+
+
+def test_maps_invert_each_other_and_stay_on_the_hyperboloid():
+    c = CURVATURE
+    x, y, u = POINTS
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    v = tangent(a, u / 4, c)
+    loose = dict(rtol=1e-9, atol=1e-9)  # eps · c x_time², and points at 8
+    np.testing.assert_allclose(lorentz.log_map0(lorentz.exp_map0(u / 4, c), c), u / 4, rtol=1e-13)
+    np.testing.assert_allclose(lorentz.exp_map(a, lorentz.log_map(a, b, c), c), b, **loose)
+    np.testing.assert_allclose(lorentz.log_map(a, lorentz.exp_map(a, v, c), c), v, **loose)
+    for point in (a, lorentz.exp_map0(u / 4, c), lorentz.exp_map(a, v, c), lorentz.project(a, c)):
+        error = lorentz.inner(point, point) + 1 / c
+        assert (abs(error) <= 1e-15 * 8 * point[:, 0] ** 2).all()
+    np.testing.assert_allclose(lorentz.origin(5, c, jnp.float64), lorentz.exp_map0(0 * x, c))
+
+
+def test_distance_is_symmetric_and_the_length_of_the_logarithm():
+    c = CURVATURE
+    a, b = lorentz.from_space(POINTS[0], c), lorentz.from_space(POINTS[1], c)
+    distance = lorentz.distance(a, b, c)
+    np.testing.assert_allclose(lorentz.distance(b, a, c), distance, rtol=1e-14)
+    length = lorentz.tangent_norm(a, lorentz.log_map(a, b, c), c)
+    np.testing.assert_allclose(length, distance, rtol=1e-12)
+    squared = lorentz.squared_distance(a, b, c)
+    np.testing.assert_allclose(squared, lorentz.inner(a - b, a - b), rtol=1e-10)
+    np.testing.assert_allclose(squared, 4 / c * jnp.sinh(c**0.5 * distance / 2) ** 2, rtol=1e-12)
+    pairwise = lorentz.pairwise_inner(a, b)
+    np.testing.assert_allclose(-2 / c - 2 * jnp.diag(pairwise), squared, rtol=1e-10)
+
+
+def test_transport_is_an_isometry_that_takes_the_geodesic_along_itself():
+    c = CURVATURE
+    x, y, u = POINTS
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    v, w = tangent(a, u, c), tangent(a, y, c)
+    moved_v = lorentz.parallel_transport(a, b, v, c)
+    moved_w = lorentz.parallel_transport(a, b, w, c)
+    size = np.asarray(b[:, 0]) ** 2 * np.linalg.norm(moved_v, axis=-1)
+    assert (abs(lorentz.inner(b, moved_v)) <= 1e-14 * size).all()
+    np.testing.assert_allclose(lorentz.tangent_norm(b, moved_v, c), jnp.linalg.norm(u, axis=-1))
+    np.testing.assert_allclose(lorentz.inner(moved_v, moved_w), jnp.sum(u * y, axis=-1), 1e-9)
+    forward, back = lorentz.log_map(a, b, c), lorentz.log_map(b, a, c)
+    np.testing.assert_allclose(lorentz.parallel_transport(a, b, forward, c), -back, 1e-9, 1e-9)
+    start = lorentz.project(jnp.zeros_like(a), c)
+    flat = jnp.concatenate([0 * u[:, :1], u], axis=-1)
+    np.testing.assert_allclose(lorentz.parallel_transport(start, a, flat, c), v, rtol=1e-12)
+
+
+def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors():
+    x, u, _ = POINTS
+    a = lorentz.from_space(x)
+    v = lorentz.project_tangent(a, jnp.concatenate([u[:, :1], u], axis=-1))
+    assert (abs(lorentz.inner(a, v)) <= 1e-14 * a[:, 0] * jnp.linalg.norm(v, axis=-1)).all()
+    np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(dtype):
+    x = POINTS[0].astype(dtype)
+    points = lorentz.from_space(x, 2.0)
+    same = jnp.stack([points] * 4, axis=-2)
+    rtol = 1e3 * float(jnp.finfo(dtype).eps)  # eps · c x_time²
+    np.testing.assert_allclose(lorentz.centroid(same, c=2.0)[:, 0], points, rtol=rtol)
+    weights = jnp.asarray([[0.1, 0, 2, 1, 1, 1], [0, 0, 0, 1, 0, 0]], dtype)
+    want = lorentz.centroid(points, weights, 2.0)
+    np.testing.assert_allclose(want[1], points[3], rtol=rtol)
+    for scale in (1e-15, 1e15):
+        scaled = lorentz.centroid(points, weights * jnp.asarray(scale, dtype), 2.0)
+        np.testing.assert_allclose(scaled, want, rtol=rtol)
+
+
+def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
+    points = lorentz.from_space(POINTS[0])
+    weights = jnp.zeros((1, 6))
+    np.testing.assert_array_equal(lorentz.centroid(points, weights)[0], np.eye(6)[0])
+    gradient = jax.jacrev(lorentz.centroid, argnums=(0, 1))(points, weights)
+    assert all(jnp.isfinite(array).all() for array in gradient)
+
+
+def test_curvature_broadcasts_over_trailing_batch_axes():
+    x, y = POINTS[0].reshape(2, 3, 5), POINTS[1].reshape(2, 3, 5)
+    c = jnp.array([0.5, 1.0, 2.0])
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    got = lorentz.distance(a, b, c)
+    for i in range(3):
+        np.testing.assert_allclose(got[:, i], lorentz.distance(a[:, i], b[:, i], c[i]), 1e-14)

@@ -1,0 +1,118 @@
+"""The safe primitives: values, and gradients at the edge of every domain."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from mpmath import mpf
+from reference import relative_error, vector
+
+from hlformer_jax.ops import numerics
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+SMOOTH = {
+    "cosh_sqrt": (numerics.cosh_sqrt, mpmath.cosh),
+    "sinhc_sqrt": (numerics.sinhc_sqrt, lambda r: mpmath.sinh(r) / r),
+    "asinhc_sqrt": (numerics.asinhc_sqrt, lambda r: mpmath.asinh(r) / r),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+# sinh of 25 has 25 times the relative error of its argument.
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("float64", 1e-14)])
+def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(name, dtype, bound):
+    function, exact = SMOOTH[name]
+    z = np.array([1e-30, 1e-12, 1e-3, 0.062, 0.063, 0.5, 0.999, 1, 2, 40, 640], dtype)
+    want = [exact(mpmath.sqrt(a)) for a in vector(z)]
+    for got, value in zip(function(z), want, strict=True):
+        assert got.dtype == dtype
+        assert relative_error(got, value) < bound
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_smooth_functions_of_the_squared_norm_have_second_derivatives(name):
+    z = jnp.array([0.0, 1e-30, 1e-9, 0.0625, 0.3, 1.0, 30.0])
+    check_grads(SMOOTH[name][0], (z,), order=2, modes=("fwd", "rev"))
+
+
+def test_sinhc_of_a_zero_vector_has_the_hessian_of_its_series():
+    def function(v):
+        return numerics.sinhc_sqrt(jnp.sum(v * v))
+
+    np.testing.assert_allclose(jax.hessian(function)(jnp.zeros(2)), np.eye(2) / 3, rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
+def test_norm_and_its_gradient_survive_squares_beyond_the_range(dtype, size):
+    v = jnp.asarray(np.array([3, 0, -4]) * size, dtype)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(numerics.safe_norm(v), 5 * size, rtol=4 * eps)
+    np.testing.assert_allclose(jax.grad(numerics.safe_norm)(v), [0.6, 0, -0.8], rtol=4 * eps)
+    unit, _ = numerics.safe_normalize(v)
+    np.testing.assert_allclose(unit, [0.6, 0, -0.8], rtol=4 * eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zero_gives_zero_and_gradient_zero(dtype):
+    zero = jnp.zeros(3, dtype)
+    assert numerics.safe_norm(zero) == 0
+    assert not jax.grad(numerics.safe_norm)(zero).any()
+    assert not jax.jacrev(lambda v: numerics.safe_normalize(v)[0])(zero).any()
+    assert numerics.safe_sqrt(zero[0]) == 0
+    assert jax.grad(numerics.safe_sqrt)(zero[0]) == 0
+    assert numerics.safe_atan2(zero[0], zero[0]) == 0
+    assert jax.grad(numerics.safe_atan2, argnums=(0, 1))(zero[0], zero[0]) == (0, 0)
+
+
+def test_primitives_are_twice_differentiable_away_from_zero():
+    v = jnp.array([0.3, -1.2, 2.0])
+
+    def everything(v):
+        unit, norm = numerics.safe_normalize(v)
+        return unit, norm, numerics.safe_atan2(v[1], v[2]), numerics.safe_sqrt(v[0])
+
+    check_grads(everything, (v,), order=2, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e18])
+def test_angle_keeps_its_gradient_where_the_squares_leave_float32(size):
+    y, x = jnp.float32(3 * size), jnp.float32(-4 * size)
+    np.testing.assert_allclose(numerics.safe_atan2(y, x), np.arctan2(3, -4), rtol=1e-6)
+    gradient = jax.grad(numerics.safe_atan2, argnums=(0, 1))(y, x)
+    np.testing.assert_allclose(np.array(gradient) * size, [-4 / 25, -3 / 25], rtol=1e-6)
+
+
+def test_limit_leaves_short_vectors_alone_and_turns_long_ones_only():
+    short, long = jnp.array([0.3, 0.4]), jnp.array([30.0, 40.0])
+    limit = jnp.asarray(5.0)
+    np.testing.assert_array_equal(numerics.limit_norm(short, limit), short)
+    np.testing.assert_allclose(numerics.limit_norm(long, limit), [3, 4], rtol=1e-15)
+    jacobian = jax.jacrev(numerics.limit_norm)(long, limit)
+    np.testing.assert_allclose(jacobian @ long, 0, atol=1e-14)
+    np.testing.assert_allclose(jacobian @ jnp.array([-4.0, 3.0]), [-0.4, 0.3], rtol=1e-14)
+    check_grads(numerics.limit_norm, (long, limit), order=2, modes=("fwd", "rev"))
+
+
+def test_nan_is_not_taken_for_a_zero():
+    nan = jnp.full(3, jnp.nan)
+    for function in (numerics.safe_norm, numerics.safe_sqrt, numerics.sinhc_sqrt):
+        assert jnp.isnan(function(nan)).all()
+    assert jnp.isnan(numerics.safe_atan2(nan, nan)).all()
+    assert jnp.isnan(numerics.limit_norm(nan, jnp.asarray(1.0))).all()
+
+
+def test_narrow_types_become_float32_and_wide_ones_stay():
+    for narrow in (jnp.bfloat16, jnp.float16, jnp.int32):
+        assert numerics.as_float(jnp.ones(2, narrow)).dtype == jnp.float32
+    for wide in (jnp.float32, jnp.float64):
+        assert numerics.as_float(jnp.ones(2, wide)).dtype == wide
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_the_farthest_points_are_finite(dtype):
+    largest = mpmath.sinh(mpf(numerics.max_hyperbolic_norm(dtype)))
+    assert 100 * largest**2 < mpf(float(jnp.finfo(dtype).max))
