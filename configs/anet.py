@@ -8,10 +8,9 @@ SumR 154.9.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import default, variant
 
 
-def get_config(variant: str = "") -> ConfigDict:
-    """Returns the configuration, the package's default; variant "debug" runs in seconds."""
-    config = default()
-    return debug(config) if variant == "debug" else config
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration, the package's default; "debug" is a variant that runs in seconds."""
+    return variant(default(), name)

@@ -8,11 +8,11 @@ PATH holds `charades/` as released. Published: R@1 2.6, R@5 8.5, R@10 13.7, R@10
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import default, variant
 
 
-def get_config(variant: str = "") -> ConfigDict:
-    """Returns the configuration; variant "debug" runs in seconds."""
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration; "debug" is a variant that runs in seconds."""
     config = default()
     config.update(
         {
@@ -21,4 +21,4 @@ def get_config(variant: str = "") -> ConfigDict:
             "optim": {"learning_rate": 2e-4},
         }
     )
-    return debug(config) if variant == "debug" else config
+    return variant(config, name)

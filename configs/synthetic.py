@@ -1,15 +1,15 @@
 """A small HLFormer on the synthetic corpus with planted moments; made on first use, in seconds.
 
-    bash launch/local.sh --config=configs/synthetic.py
+bash launch/local.sh --config=configs/synthetic.py
 """
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import default, variant
 
 
-def get_config(variant: str = "") -> ConfigDict:
-    """Returns the configuration; variant "debug" runs in seconds."""
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration; "debug" is a variant that runs in seconds."""
     config = default()
     config.update(
         {
@@ -36,4 +36,4 @@ def get_config(variant: str = "") -> ConfigDict:
             "train": {"epochs": 15, "batch_size": 64, "baseline": True},
         }
     )
-    return debug(config) if variant == "debug" else config
+    return variant(config, name)

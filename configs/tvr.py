@@ -7,11 +7,11 @@ PATH holds `tvr/` as released. Published: R@1 15.7, R@5 37.1, R@10 48.5, R@100 8
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import default, variant
 
 
-def get_config(variant: str = "") -> ConfigDict:
-    """Returns the configuration; variant "debug" runs in seconds."""
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration; "debug" is a variant that runs in seconds."""
     config = default()
     config.update(
         {
@@ -31,4 +31,4 @@ def get_config(variant: str = "") -> ConfigDict:
             "optim": {"learning_rate": 3e-4},
         }
     )
-    return debug(config) if variant == "debug" else config
+    return variant(config, name)

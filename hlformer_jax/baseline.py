@@ -44,7 +44,8 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
 
 
 def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "V D"]]:
-    words, frames = [], []
+    words: list[np.ndarray] = []
+    frames: list[np.ndarray] = []
     for index in range(len(split)):
         example = split[index]
         words.extend(caption.mean(axis=0, dtype=np.float64) for caption in example.words)

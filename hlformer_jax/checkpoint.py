@@ -36,7 +36,10 @@ class Series:
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=1, enable_async_checkpointing=False, create=True
             ),
-            item_handlers={"tree": ocp.StandardCheckpointHandler(), "info": ocp.JsonCheckpointHandler()},
+            item_handlers={
+                "tree": ocp.StandardCheckpointHandler(),
+                "info": ocp.JsonCheckpointHandler(),
+            },
         )
 
     def latest(self) -> int | None:
@@ -157,7 +160,9 @@ def restore_state(series: Series, like: TrainState) -> tuple[TrainState, dict[st
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        ".".join(_key(entry) for entry in path): tuple(np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape)
+        ".".join(_key(entry) for entry in path): tuple(
+            np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape
+        )
         for path, leaf in leaves
     }
 

@@ -102,6 +102,17 @@ def default() -> ConfigDict:
     return config.lock()
 
 
+def variant(config: ConfigDict, name: str) -> ConfigDict:
+    """The variant of a configuration that stands behind the colon of `configs/x.py:NAME`.
+
+    Raises:
+      ConfigError: when there is none of that name.
+    """
+    if name not in ("", "debug"):
+        raise ConfigError(f"there is no variant {name!r} of the configuration: only 'debug'")
+    return debug(config) if name else config
+
+
 def debug(config: ConfigDict) -> ConfigDict:
     """Shrinks a configuration until it runs in seconds on a CPU, without any features.
 

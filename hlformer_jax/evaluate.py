@@ -4,8 +4,8 @@ Videos are encoded batch by batch and each batch is scored against all captions 
 captions at a time, so that no encoded corpus and no queries x videos x positions array is kept.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import checkpoint, models, report, retrieval, train_state
@@ -21,7 +21,7 @@ from hlformer_jax.data import pipeline
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.models import hlformer
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.typing import Captions, Videos
+from hlformer_jax.typing import Array, Captions, Videos
 
 
 class Result(NamedTuple):
@@ -41,8 +41,8 @@ class Evaluator:
 
     def __init__(self, model: nn.Module, config: ConfigDict) -> None:
         self._config = config
-        self._encode = jax.jit(partial(_encode_queries, model))
-        self._score = jax.jit(partial(_score_videos, model, _branch_weights(config)))
+        self._encode = jax.jit(functools.partial(_encode_queries, model))
+        self._score = jax.jit(functools.partial(_score_videos, model, _branch_weights(config)))
         self._rank = jax.jit(retrieval.ranks)
 
     def scores(self, params: Any, split: Split) -> Float[np.ndarray, "Q V"]:
@@ -97,7 +97,7 @@ def _fetch(item: tuple[int, Array], scores: np.ndarray) -> None:
 
 
 def _encode_queries(model: nn.Module, params: Any, captions: Captions) -> Float[Array, "Q H"]:
-    return unit(model.apply({"params": params}, captions, method="encode_query"))
+    return unit(models.encode_query(model, params, captions))
 
 
 def _branch_weights(config: ConfigDict) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def _score_videos(
     videos: Videos,
     queries: Float[Array, "B Q H"],
 ) -> Float[Array, "B Q V"]:
-    encoding = model.apply({"params": params}, videos, method="encode_video")
+    encoding = models.encode_video(model, params, videos)
     positions = [
         (weight, unit(encoded))
         for weight, encoded in zip(weights, (encoding.clips, encoding.frames), strict=True)
@@ -122,7 +122,8 @@ def _score_videos(
     ]
 
     def score(block: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-        return sum(weight * retrieval.max_similarity(block, units) for weight, units in positions)
+        scores = [weight * retrieval.max_similarity(block, units) for weight, units in positions]
+        return functools.reduce(jnp.add, scores)
 
     return jax.lax.map(score, queries)
 
@@ -149,7 +150,7 @@ def evaluate_checkpoint(
     like = jax.eval_shape(lambda: train_state.init_params(model, config))
     params, info = checkpoint.load_params(path, like)
     params = hlformer.project(params, config.model.curvature)
-    described = ", ".join(f"{key} {value}" for key, value in info.items() if np.isscalar(value))
+    described = ", ".join(f"{key} {value}" for key, value in info.items())
     tell(f"checkpoint {path} ({described})")
     split = pipeline.open_data(config).test
     evaluator = Evaluator(model, config)

@@ -5,10 +5,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.layers import INITIALISER, Dropout, EuclideanBlock, dense
 from hlformer_jax.ops.precision import widen
+from hlformer_jax.typing import Array
 
 KINDS = ("maim", "mean", "concat")
 
@@ -82,9 +83,7 @@ class ConcatFusion(nn.Module):
         return dense(features, "dense", self.dtype)(joined.reshape(*joined.shape[:-2], -1))
 
 
-def build(
-    kind: str, num_heads: int, temperature: float, dropout: float, dtype: Any
-) -> nn.Module:
+def build(kind: str, num_heads: int, temperature: float, dropout: float, dtype: Any) -> nn.Module:
     """Returns the fusion of that kind, one of `KINDS`, for a parent module to adopt."""
     if kind == "maim":
         return MeanGuidedFusion(num_heads, temperature, dropout, dtype, parent=None)

@@ -14,11 +14,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import attention, lorentz, windows
 from hlformer_jax.ops.dropout import dropout
+from hlformer_jax.ops.numerics import limit_norm
 from hlformer_jax.ops.precision import wide, widen
+from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
 INITIALISER = nn.initializers.normal(0.02)
@@ -176,7 +178,9 @@ class LorentzLinear(nn.Module):
         return lorentz_rescale(z, scale)
 
 
-def lorentz_rescale(z: Float[Array, "*batch d"], scale: Float[Array, ""]) -> Float[Array, "*batch d"]:
+def lorentz_rescale(
+    z: Float[Array, "*batch d"], scale: Float[Array, ""]
+) -> Float[Array, "*batch d"]:
     """Moves z onto the hyperboloid of curvature -1 at the time that its first coordinate asks for.
 
     Args:
@@ -232,7 +236,7 @@ class LorentzAttention(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, ())
         tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
         beta = jnp.exp(log_beta)
-        point = lorentz.exp_map0(_limit_norm(widen(tangent) * beta))
+        point = lorentz.exp_map0(limit_norm(widen(tangent) * beta, MAX_TANGENT_NORM))
         linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
         released = self.window == "released"
         centroids = attention.lorentz_attention(
@@ -255,13 +259,6 @@ class LorentzAttention(nn.Module):
 
 MAX_TANGENT_NORM = 10.0
 """Norm to which the released exponential map of the attention limits its argument."""
-
-
-def _limit_norm(tangent: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-    squared_norm = jnp.sum(jnp.square(tangent), axis=-1, keepdims=True)
-    beyond = squared_norm > MAX_TANGENT_NORM**2
-    factor = MAX_TANGENT_NORM * jax.lax.rsqrt(jnp.where(beyond, squared_norm, 1.0))
-    return jnp.where(beyond, tangent * factor, tangent)
 
 
 class LorentzBlock(nn.Module):

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
+from hlformer_jax.typing import Array
 
 
 class Pairs(NamedTuple):
@@ -114,7 +115,7 @@ def triplet(
     candidates = jnp.where(real & ~own, scores, lowest)
 
     negative, exists = _at_rank(candidates, negatives.video)
-    positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
+    positive: Array = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
     text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
 
     negative, exists = _at_rank(candidates.T, negatives.caption)

@@ -39,6 +39,10 @@ def main(argv: Sequence[str]) -> int:
     from hlformer_jax.data.layout import ReleasedDataError
 
     config = CONFIG.value
+    try:
+        config.to_dict()  # a file that could not be read is reported at its first use
+    except OSError as error:
+        return _fail(f"the configuration file cannot be read: {_last(error)}")
     logging.set_verbosity(logging.WARNING)
     if config.dtype == "float32":
         # Hardware may otherwise round the factors of float32 products to fewer bits.
@@ -76,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _default_workdir() -> str:
-    name = flags.FLAGS["config"].config_filename
+    name = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - not in absl's types
     return os.path.join("runs", Path(name).stem)
 
 
@@ -90,9 +94,22 @@ def _parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        sys.exit(_fail(f"{error} (--helpshort lists the options)"))
-    except (AttributeError, KeyError, TypeError, ValueError, ImportError, OSError) as error:
-        sys.exit(_fail(f"configuration: {error}"))
+        sys.exit(_fail(f"{_last(error)} (--helpshort lists the options)"))
+    except (AttributeError, KeyError) as error:
+        options = [option for option in argv[1:] if option.startswith("--config.")]
+        sys.exit(
+            _fail(
+                f"unknown configuration field {_last(error)} in {' '.join(options)}:"
+                " hlformer_jax/config.py lists the fields"
+            )
+        )
+    except (ImportError, SyntaxError, OSError) as error:
+        sys.exit(_fail(f"configuration file: {_last(error)}"))
+
+
+def _last(error: Exception) -> str:
+    """The last line of a message; those before it are a traceback or a context."""
+    return str(error).strip().splitlines()[-1].strip().strip('"')
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import losses, retrieval
+from hlformer_jax import losses, models, retrieval
 from hlformer_jax.losses import NegativeRanks, Pairs
-from hlformer_jax.typing import Batch
+from hlformer_jax.typing import Array, Batch
 
 Terms = dict[str, Float[Array, ""]]
 
@@ -77,30 +77,24 @@ def objective(
     Returns:
       The weighted sum and the terms without their weights; terms of weight 0 are not computed.
     """
-    train = dropout_key is not None
-    rngs = {"dropout": dropout_key} if train else {}
-    apply = lambda *args, method: model.apply({"params": params}, *args, rngs=rngs, method=method)
-    queries = apply(batch.captions, train, method="encode_query")
-    videos = apply(batch.videos, train, method="encode_video")
+    keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+    queries = models.encode_query(model, params, batch.captions, keys[0])
+    videos = models.encode_video(model, params, batch.videos, keys[1])
     similarities = retrieval.similarities(queries, videos.clips, videos.frames)
     pairs, loss = _pairs(batch), config.loss
 
     def compute(name: str) -> Float[Array, ""]:
-        if name == "clip_triplet":
-            scores, ranks = similarities.clip_cosine, negatives.clip
-            return losses.triplet(scores, pairs, ranks, loss.margin)
-        if name == "frame_triplet":
-            scores, ranks = similarities.frame_cosine, negatives.frame
-            return losses.triplet(scores, pairs, ranks, loss.margin)
-        if name == "clip_nce":
-            return losses.nce(similarities.clip_dot, pairs)
-        if name == "frame_nce":
-            return losses.nce(similarities.frame_dot, pairs)
+        branch, _, kind = name.partition("_")
+        if kind == "triplet":
+            scores = getattr(similarities, f"{branch}_cosine")
+            return losses.triplet(scores, pairs, getattr(negatives, branch), loss.margin)
+        if kind == "nce":
+            return losses.nce(getattr(similarities, f"{branch}_dot"), pairs)
         if name == "query_diversity":
             return losses.query_diversity(
                 queries, pairs, loss.diversity_margin, loss.diversity_scale, loss.diversity_gamma
             )
-        lifted = apply(videos, queries, method="lift")
+        lifted = models.lift(model, params, videos, queries)
         return losses.partial_order(
             lifted.videos, lifted.captions, lifted.curvature, pairs, loss.min_radius
         )

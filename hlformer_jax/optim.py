@@ -64,9 +64,7 @@ def clip_by_tensor_norm(max_norm: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def scale_by_bert_adam(
-    beta1: float, beta2: float, epsilon: float
-) -> optax.GradientTransformation:
+def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """Adam without bias correction; epsilon outside the root."""
 
     def init(params: Params) -> BertAdamState:

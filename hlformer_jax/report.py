@@ -38,7 +38,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes arrays as .npz, under exactly that name, whole or not at all."""
     with _whole(path) as draft, draft.open("wb") as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in arrays.items()})
+        content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
+        np.savez(file, **content)
 
 
 @contextmanager

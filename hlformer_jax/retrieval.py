@@ -10,13 +10,13 @@ videos equal gets chance, not R@1 = 100.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
-from hlformer_jax.ops.numerics import unit
+from hlformer_jax.ops.numerics import safe_norm
 from hlformer_jax.ops.precision import wide
+from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
 
@@ -56,15 +56,27 @@ def similarities(
     clips: Float[Array, "V C H"] | None,
     frames: Float[Array, "V F H"] | None,
 ) -> Similarities:
-    """Cosine and dot-product maxima of both branches, as the training losses need them."""
-    units = unit(queries)
+    """Cosine and dot-product maxima of both branches, as the training losses need them.
+
+    One product serves both: the cosines are the dot products over the norms.
+    """
+    query_norm = _inverse_norm(queries)
 
     def both(positions: Array | None) -> tuple[Array | None, Array | None]:
         if positions is None:
             return None, None
-        return max_similarity(units, unit(positions)), max_similarity(queries, positions)
+        dots = jnp.einsum("qh,vlh->qvl", queries, positions)
+        cosines = jnp.max(dots * _inverse_norm(positions)[None], axis=-1) * query_norm[:, None]
+        return cosines, jnp.max(dots, axis=-1)
 
     return Similarities(*both(clips), *both(frames))
+
+
+def _inverse_norm(x: Float[Array, "*batch H"]) -> Float[Array, "*batch"]:
+    """1 / |x|, and 0 for zero vectors, which have cosine 0 with everything."""
+    norm = safe_norm(x)
+    nonzero = norm > 0
+    return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
 def ranks(

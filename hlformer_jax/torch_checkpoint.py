@@ -103,9 +103,7 @@ def sizes(params: Mapping[str, Any]) -> dict[str, int]:
 def main(argv: Sequence[str]) -> int:
     """Runs the command."""
     if len(argv) != 3:
-        print(
-            "usage: python -m hlformer_jax.torch_checkpoint best.ckpt OUT", file=sys.stderr
-        )
+        print("usage: python -m hlformer_jax.torch_checkpoint best.ckpt OUT", file=sys.stderr)
         return 2
     try:
         info = convert(Path(argv[1]), Path(argv[2]))
@@ -113,9 +111,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{argv[2]}: converted from {argv[1]}")
-    options = " ".join(
-        f"--config.{name}={value}" for name, value in info.items() if "." in name
-    )
+    options = " ".join(f"--config.{name}={value}" for name, value in info.items() if "." in name)
     print(f"evaluate with --mode=evaluate --checkpoint={argv[2]} {options}")
     return 0
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -38,9 +37,10 @@ from hlformer_jax.evaluate import Evaluator, Result
 from hlformer_jax.models import hlformer
 from hlformer_jax.objective import draw_negatives, objective
 from hlformer_jax.train_state import TrainState, derive_key
-from hlformer_jax.typing import Batch
+from hlformer_jax.typing import Array, Batch
 
-Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Scalars = dict[str, Array]
+Step = Callable[[TrainState, Batch], tuple[TrainState, Scalars]]
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -79,7 +79,7 @@ def make_train_step(
     compilation. The state is donated.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         epoch = state.step // steps_per_epoch
         negatives = draw_negatives(
             derive_key(config.seed, "negatives", state.step),
@@ -89,7 +89,7 @@ def make_train_step(
         )
         dropout_key = derive_key(config.seed, "dropout", state.step)
 
-        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        def loss(params: Any) -> tuple[Array, Scalars]:
             return objective(model, config, params, batch, negatives, dropout_key)
 
         (total, terms), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
@@ -115,9 +115,7 @@ class Trainer:
         self.capacity = self.schedule.capacity(self.data.train.captions_per_video, train.epochs)
         self.total_steps = self.schedule.steps_per_epoch * train.epochs
         optimiser = optim.build(config, self.total_steps)
-        self.step = make_train_step(
-            self.model, config, optimiser, self.schedule.steps_per_epoch
-        )
+        self.step = make_train_step(self.model, config, optimiser, self.schedule.steps_per_epoch)
         self.evaluator = Evaluator(self.model, config)
         self.newest = checkpoint.newest(directory)
         self.best = checkpoint.best(directory)
@@ -137,14 +135,15 @@ class Trainer:
             # A run that was stopped between the last step of an epoch and its validation.
             if first == (self.progress.epochs + 1) * steps_per_epoch:
                 self._validate(bar)
-            pending: list[dict[str, jax.Array]] = []
+            pending: list[Scalars] = []
             for number in range(first, self.total_steps):
                 if self._finished():
                     break
                 self.state, scalars = self.step(self.state, next(batches))
                 pending.append(scalars)
                 ends_epoch = (number + 1) % steps_per_epoch == 0
-                if len(pending) >= self.config.train.log_every or ends_epoch or terminated():
+                due = (number + 1) % self.config.train.log_every == 0
+                if due or ends_epoch or terminated():
                     self._record(number, pending, bar)
                     pending = []
                 if terminated():
@@ -173,7 +172,7 @@ class Trainer:
             mininterval=0.2 if sys.stderr.isatty() else 30.0,
         )
 
-    def _record(self, last: int, pending: list[dict[str, jax.Array]], bar: tqdm) -> None:
+    def _record(self, last: int, pending: list[Scalars], bar: tqdm) -> None:
         """Checks the losses of some steps, of which `last` is the last, and logs that one's."""
         values = jax.device_get(pending)
         for number, scalars in enumerate(values, start=last + 1 - len(values)):

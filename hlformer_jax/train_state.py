@@ -8,11 +8,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax.models import hlformer
-from hlformer_jax.typing import Captions, Videos
+from hlformer_jax.typing import Array, Captions, Videos
 
 
 @flax.struct.dataclass

@@ -35,9 +35,7 @@ def _ranks(pairs, seed=1):
     video = rng.integers(0, len(COUNTS) - 1, sum(COUNTS))
     caption = np.array([rng.integers(0, sum(COUNTS) - count) for count in COUNTS])
     pad = lambda x, size: np.pad(x, (0, size - len(x))).astype(np.int32)
-    return NegativeRanks(
-        pad(video, len(pairs.video)), pad(caption, len(pairs.video_mask))
-    )
+    return NegativeRanks(pad(video, len(pairs.video)), pad(caption, len(pairs.video_mask)))
 
 
 def _numpy_triplet(scores, pairs, ranks, margin):
@@ -56,8 +54,7 @@ def _numpy_triplet(scores, pairs, ranks, margin):
 
 def _numpy_nce(scores, pairs):
     text = [
-        np.log(np.sum(np.exp(row))) - row[own]
-        for row, own in zip(scores, pairs.video, strict=True)
+        np.log(np.sum(np.exp(row))) - row[own] for row, own in zip(scores, pairs.video, strict=True)
     ]
     video = []
     for v, column in enumerate(scores.T):

@@ -296,12 +296,17 @@ def test_saturated_cones(dtype):
     np.testing.assert_allclose(
         aperture[~saturated], recorded_aperture[~saturated], rtol=0, atol=rounding
     )
-    expected = np.mean(np.maximum(golden["f64/popvar/angle"] - np.where(
-        saturated, np.pi / 2, recorded_aperture), 0))
+    expected = np.mean(
+        np.maximum(
+            golden["f64/popvar/angle"] - np.where(saturated, np.pi / 2, recorded_aperture), 0
+        )
+    )
     np.testing.assert_allclose(value, expected, rtol=0, atol=rounding)
     for name in ("curv", "textual_alpha", "video_alpha"):
         np.testing.assert_allclose(
-            gradient[name], golden[f"f64/popvar/grad/{name}"], rtol=1e-4 if dtype == "float32" else 1e-6
+            gradient[name],
+            golden[f"f64/popvar/grad/{name}"],
+            rtol=1e-4 if dtype == "float32" else 1e-6,
         )
 
 

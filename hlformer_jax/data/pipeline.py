@@ -14,7 +14,6 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import grain
@@ -22,7 +21,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import builder, synthetic, transforms
-from hlformer_jax.data.layout import Collection
+from hlformer_jax.data.layout import SPLITS, Collection
 from hlformer_jax.typing import Batch, Captions, Videos
 
 CAPACITY_MULTIPLE = 16
@@ -122,8 +121,8 @@ def open_data(config: ConfigDict) -> Data:
             data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
         )
     prepared = builder.prepare(collection, data.data_dir, data.storage)
-    splits = (Split(prepared.split(name), data) for name in ("train", "val", "test"))
-    return Data(*splits, prepared.fingerprint)
+    train, val, test = (Split(prepared.split(name), data) for name in SPLITS)
+    return Data(train, val, test, prepared.fingerprint)
 
 
 def _synthetic(data: ConfigDict) -> Collection:

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import fusion, layers
 from hlformer_jax.config import ConfigError
 from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops.numerics import limit_norm
 from hlformer_jax.ops.precision import widen
-from hlformer_jax.typing import Captions, Videos
+from hlformer_jax.typing import Array, Captions, Videos
 
 MAX_CURVATURE_FACTOR = 10.0
 """The curvature of the partial order loss stays within this factor of its initial value."""
@@ -136,9 +137,7 @@ class HLFormer(nn.Module):
     def encode_video(self, videos: Videos, train: bool = False) -> VideoEncoding:
         """Encodes videos at both granularities, float32 at least."""
         clips = self.clip_branch(videos.clips, None, train) if self.glance else None
-        frames = (
-            self.frame_branch(videos.frames, videos.frame_mask, train) if self.gaze else None
-        )
+        frames = self.frame_branch(videos.frames, videos.frame_mask, train) if self.gaze else None
         return VideoEncoding(
             None if clips is None else widen(clips), None if frames is None else widen(frames)
         )
@@ -171,11 +170,7 @@ def lift(tangent: Float[Array, "*batch H"], c: Float[Array, ""]) -> Float[Array,
     Returns:
       Points [time, space]; beyond the limit the norm no longer depends on the tangent's.
     """
-    limit = math.asinh(MAX_SINH)
-    squared = c * jnp.sum(jnp.square(tangent), axis=-1, keepdims=True)
-    beyond = squared > limit**2
-    shortened = tangent * (limit / jnp.sqrt(jnp.where(beyond, squared, 1.0)))
-    return lorentz.exp_map0(jnp.where(beyond, shortened, tangent), c)
+    return lorentz.exp_map0(limit_norm(tangent, math.asinh(MAX_SINH) / jnp.sqrt(c)), c)
 
 
 def project(params: dict[str, Any], curvature: float) -> dict[str, Any]:

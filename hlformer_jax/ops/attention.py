@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import lorentz, numerics
 from hlformer_jax.ops.precision import wide, widen
+from hlformer_jax.typing import Array
 
 # What a masked key's logit becomes, as released. The Euclidean one is added, so a row without any
 # real key still gives a defined (uniformly shifted) softmax; the Lorentz one replaces the logit.
@@ -57,7 +58,9 @@ def euclidean_attention(
     References:
       HLFormer eq. 10.
     """
-    logits = jnp.einsum("...md,...ld->...ml", query, key, preferred_element_type=wide(query.dtype))
+    logits: Array = jnp.einsum(
+        "...md,...ld->...ml", query, key, preferred_element_type=wide(query.dtype)
+    )
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
         logits = _broadcast_window(window, logits) * logits

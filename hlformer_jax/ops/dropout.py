@@ -13,7 +13,9 @@ It is meant for masks. Its streams pass the tests of uniformity and independence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt32
+from jaxtyping import UInt32
+
+from hlformer_jax.typing import Array
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:

@@ -115,20 +115,19 @@ def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Ar
     return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
 
 
-def limit_norm(
-    v: Float[Array, "*batch n"], limit: Float[Array, "*#batch"]
-) -> Float[Array, "*batch n"]:
+def limit_norm(v: Float[Array, "*batch n"], limit: ArrayLike) -> Float[Array, "*batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
     Args:
       v: vectors.
-      limit: largest norm, positive.
+      limit: largest norm, positive; a number or array that broadcasts to ``*batch``.
 
     Returns:
       ``v`` where it is short enough, bit for bit; else its projection onto the sphere, so that
       the gradient beyond the limit is tangential.
     """
     unit, norm = safe_normalize(v)
+    limit = per_batch(limit, v)
     return jnp.where((norm > limit)[..., None], unit * limit[..., None], v)
 
 

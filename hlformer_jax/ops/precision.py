@@ -2,7 +2,8 @@
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array
+
+from hlformer_jax.typing import Array
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:

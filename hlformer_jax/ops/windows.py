@@ -17,7 +17,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from hlformer_jax.typing import Array
 
 KINDS = ("released", "printed")
 

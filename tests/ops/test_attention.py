@@ -123,9 +123,7 @@ def test_the_released_head_merge_is_its_formula(float64):
     joined = np.moveaxis(points, 1, 2).reshape(3, LENGTH, -1)
     time = joined[..., :1]
     expected = joined[..., 1:] * np.arccosh(time) / np.sqrt(time**2 - 1)
-    np.testing.assert_allclose(
-        attention.concatenate_heads_released(points), expected, rtol=1e-11
-    )
+    np.testing.assert_allclose(attention.concatenate_heads_released(points), expected, rtol=1e-11)
 
 
 @pytest.mark.parametrize("merge", ["concatenate_heads_released", "merge_heads_on_hyperboloid"])

@@ -12,8 +12,10 @@ def _released(width, length):
     rows = []
     for centre in np.linspace(0, 1, length + 1)[:-1]:
         sigma = max(width, 1e-2) / 9
-        weight = 0.3989422804014327 / sigma * np.exp(
-            -((np.linspace(0, 1, length) - centre) ** 2) / (2 * sigma**2)
+        weight = (
+            0.3989422804014327
+            / sigma
+            * np.exp(-((np.linspace(0, 1, length) - centre) ** 2) / (2 * sigma**2))
         )
         rows.append(weight / weight.max())
     return np.stack(rows)
@@ -44,7 +46,9 @@ def test_logarithms_stay_finite_where_the_window_underflows(kind):
     assert np.all(np.isfinite(log_window))
     window = gaussian_windows((0.01, 0.1, 1.0), 128, kind)
     assert np.any(window == 0)
-    np.testing.assert_allclose(window, np.exp(np.asarray(log_window, np.float64)), rtol=2e-5, atol=1e-37)
+    np.testing.assert_allclose(
+        window, np.exp(np.asarray(log_window, np.float64)), rtol=2e-5, atol=1e-37
+    )
 
 
 def test_a_bank_is_the_stack_of_its_windows():

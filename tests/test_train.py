@@ -1,0 +1,323 @@
+"""Training end to end on a tiny synthetic corpus: it runs, resumes exactly, and stops with reason."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from hlformer_jax import checkpoint, report, train, train_state, workdir
+from hlformer_jax.config import debug, default
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("train")
+
+
+def _config(directory):
+    config = debug(default())
+    config.data.update(
+        data_dir=str(directory / "prepared"),
+        visual_dim=8,
+        text_dim=8,
+        synthetic_videos=(10, 4, 5),
+        max_frames=8,
+        max_clips=4,
+        max_words=6,
+    )
+    config.model.update(hidden_size=8, lorentz_dim=7, dropout=0.1, input_dropout=0.1)
+    config.train.update(batch_size=4, epochs=3, log_every=2)
+    return config
+
+
+@pytest.fixture(scope="module")
+def finished(directory):
+    """A run that was never interrupted."""
+    path = directory / "whole"
+    train.train(_config(directory), path)
+    return path
+
+
+def _arrays(path):
+    """The parameters of the newest checkpoint of a run."""
+    trainer = train.Trainer(_config(path.parent), path)
+    return jax.device_get(trainer.state)
+
+
+def test_a_run_leaves_its_records(finished):
+    metrics = json.loads((finished / "test_metrics.json").read_text())
+    assert list(metrics) == ["R@1", "R@5", "R@10", "R@100", "SumR", "queries", "videos"]
+    assert metrics["videos"] == 5
+    assert metrics["R@5"] == 100
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    validations = [line for line in lines if "validation/SumR" in line]
+    assert [line["epoch"] for line in validations] == [0, 1, 2]
+    losses = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in losses] == [1, 3, 5, 7]
+    terms = {"clip_triplet", "frame_triplet", "clip_nce", "frame_nce"}
+    terms |= {"query_diversity", "partial_order"}
+    for line in losses:
+        weights = _config(finished.parent).loss
+        total = sum(weights[term] * line[f"loss/{term}"] for term in terms)
+        assert line["loss"] == pytest.approx(total, rel=1e-5)
+    assert list((finished / "tensorboard").glob("events.*"))
+    saved = json.loads((finished / "config.json").read_text())
+    assert saved["config"]["model"]["hidden_size"] == 8
+
+
+def test_the_best_epoch_is_the_one_with_the_best_validation_sum(finished):
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    sums = [line["validation/SumR"] for line in lines if "validation/SumR" in line]
+    info = checkpoint.best(finished).info()
+    assert info["epoch"] == int(np.argmax(sums))
+    assert info["validation_SumR"] == max(sums)
+
+
+def test_parameters_move_and_the_first_step_does_not(directory):
+    trainer = train.Trainer(_config(directory), directory / "steps")
+    before = jax.device_get(trainer.state.params)
+    batches = trainer._batches(range(0, 2))
+    trainer.state, _ = trainer.step(trainer.state, next(batches))
+    after = jax.device_get(trainer.state.params)
+    # The released warm-up begins with a rate of 0.
+    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(one, other)
+    trainer.state, _ = trainer.step(trainer.state, next(batches))
+    moved = jax.tree.map(lambda a, b: np.any(a != b), after, jax.device_get(trainer.state.params))
+    assert np.mean(jax.tree.leaves(moved)) > 0.9
+
+
+def test_a_run_stopped_by_sigterm_in_mid_epoch_ends_as_if_it_never_was(directory, finished):
+    path = directory / "terminated"
+    trainer = train.Trainer(_config(directory), path)
+    step = trainer.step
+    calls = []
+
+    def stop_at_the_fifth(state, batch):
+        calls.append(0)
+        if len(calls) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(state, batch)
+
+    trainer.step = stop_at_the_fifth
+    with pytest.raises(train.Stopped, match="saved step 5"):
+        trainer.run()
+    train.train(_config(directory), path)
+    _assert_same_run(path, finished)
+
+
+def _assert_same_run(path, finished):
+    for name in ("metrics.jsonl", "test_metrics.json"):
+        assert (path / name).read_bytes() == (finished / name).read_bytes(), name
+    one, other = _arrays(path), _arrays(finished)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_finished_run_reports_again_and_changes_nothing(directory, finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    trainer = train.Trainer(_config(directory), finished)
+    assert int(trainer.state.step) == 9
+    trainer.run()
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_patience_ends_a_run(directory):
+    config = _config(directory)
+    config.train.patience = 1
+    config.train.epochs = 20
+    config.optim.learning_rate = 1e-12  # nothing changes, so no epoch is better than the first
+    path = directory / "patience"
+    train.train(config, path)
+    assert checkpoint.newest(path).info()["epochs"] == 2
+    assert checkpoint.best(path).info()["epoch"] == 0
+
+
+def test_another_configuration_is_refused_with_the_difference_named(directory, finished):
+    config = _config(directory)
+    config.optim.learning_rate = 0.5
+    with pytest.raises(workdir.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
+        train.Trainer(config, finished)
+    other_data = _config(directory)
+    other_data.data.synthetic_videos = (11, 4, 5)
+    with pytest.raises(workdir.WorkdirError, match="synthetic_videos"):
+        train.Trainer(other_data, finished)
+
+
+def test_a_non_finite_loss_names_the_step_and_the_term_and_saves_nothing(directory):
+    path = directory / "broken"
+    trainer = train.Trainer(_config(directory), path)
+    step = trainer.step
+    calls = []
+
+    def poison_the_fourth(state, batch):
+        state, scalars = step(state, batch)
+        calls.append(0)
+        if len(calls) == 5:
+            scalars = scalars | {"loss": np.float32(np.nan), "loss/clip_nce": np.float32(np.nan)}
+        return state, scalars
+
+    trainer.step = poison_the_fourth
+    with pytest.raises(train.NonFiniteLossError, match=r"step 4 \(epoch 1\): loss/clip_nce is not"):
+        trainer.run()
+    assert trainer.newest.latest() == 3  # the end of the first epoch
+
+
+def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(directory, finished):
+    config = _config(directory)
+    config.model.hidden_size = 16
+    from hlformer_jax import models
+
+    model = models.build(config)
+    like = jax.eval_shape(lambda: train_state.init_params(model, config))
+    with pytest.raises(checkpoint.CheckpointError, match=r"shape .* config\.model"):
+        checkpoint.load_params(finished, like)
+    with pytest.raises(checkpoint.CheckpointError, match="holds no checkpoint"):
+        checkpoint.load_params(directory / "nowhere", like)
+
+
+def test_initial_parameters_depend_on_the_seed_alone(directory):
+    config = _config(directory)
+    from hlformer_jax import models
+
+    model = models.build(config)
+    one, two = (train_state.init_params(model, config) for _ in range(2))
+    config.seed = 1
+    other = train_state.init_params(model, config)
+    kernel = lambda params: np.asarray(params["query_input"]["dense"]["kernel"])
+    np.testing.assert_array_equal(kernel(one), kernel(two))
+    assert not np.array_equal(kernel(one), kernel(other))
+
+
+# --- as a person runs it -----------------------------------------------------------------------
+
+
+def _command(directory, workdir, *more):
+    return [
+        sys.executable,
+        "-m",
+        "hlformer_jax.main",
+        f"--config={ROOT}/configs/synthetic.py:debug",
+        f"--config.data.data_dir={directory / 'prepared'}",
+        f"--workdir={workdir}",
+        "--config.train.epochs=6",
+        *more,
+    ]
+
+
+def _environment(directory):
+    return os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(directory / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def _run(directory, workdir, *more):
+    return subprocess.run(
+        _command(directory, workdir, *more),
+        env=_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def _kill_when(directory, workdir, condition):
+    """Starts the run and kills it without warning as soon as the condition holds."""
+    process = subprocess.Popen(
+        _command(directory, workdir),
+        env=_environment(directory),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < deadline:
+        if condition():
+            process.kill()
+            break
+        time.sleep(0.0005)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+
+
+def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = _run(tmp_path, whole)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"best epoch.*\n.*last epoch", done.stdout)
+    assert "chance" in done.stdout
+
+    def lines(count):
+        path = killed / "metrics.jsonl"
+        return path.exists() and path.read_bytes().count(b"\n") >= count
+
+    newest = killed / "checkpoints" / "newest"
+    # In mid epoch; then in the middle of a save, while orbax's temporary directory is there.
+    _kill_when(tmp_path, killed, lambda: lines(6))
+    saving = lambda: any("tmp" in path.name for path in newest.glob("*"))
+    _kill_when(tmp_path, killed, saving)
+    again = _run(tmp_path, killed)
+    assert again.returncode == 0, again.stderr
+    for name in ("metrics.jsonl", "test_metrics.json"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    states = [_restored(path) for path in (whole, killed)]
+    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    refused = _run(tmp_path, whole, "--config.seed=5")
+    assert refused.returncode == 1
+    assert refused.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "config.seed (0 there, 5 now)" in refused.stderr
+
+    scores = tmp_path / "scores.npz"
+    evaluated = _run(
+        tmp_path,
+        tmp_path / "other",
+        "--mode=evaluate",
+        f"--checkpoint={whole}",
+        f"--scores={scores}",
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert (tmp_path / "other" / "test_metrics.json").read_bytes() == (
+        whole / "test_metrics.json"
+    ).read_bytes()
+    with np.load(scores) as file:
+        assert (
+            file["scores"].shape
+            == (len(file["queries"]), len(file["videos"]))
+            == (json.loads((whole / "test_metrics.json").read_text())["queries"], 12)
+        )
+
+
+def _restored(path):
+    import orbax.checkpoint as ocp
+
+    step = checkpoint.newest(path).latest()
+    return ocp.StandardCheckpointer().restore(
+        (path / "checkpoints" / "newest" / str(step) / "tree").absolute()
+    )
+
+
+def test_a_log_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path):
+    log = report.ScalarLog(tmp_path, 0, 0)
+    log.write(1, {"loss": 1.0}, epoch=0)
+    position = log.position()
+    log.write(2, {"loss": 2.0}, epoch=0)
+    log.close()
+    log = report.ScalarLog(tmp_path, position, 1)
+    log.write(2, {"loss": 3.0}, epoch=0)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [1.0, 3.0]
