@@ -12,5 +12,5 @@ from hlformer_jax.config import default, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the configuration, the package's default; "debug" is a variant that runs in seconds."""
+    """Returns the configuration, which is the default; "debug" is one that runs in seconds."""
     return variant(default(), name)

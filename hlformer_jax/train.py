@@ -6,11 +6,11 @@ the configuration, the data and the step alone, so it goes on from its newest ch
 same end.
 """
 
+import contextlib
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,17 +124,21 @@ class Trainer:
         if self.newest.latest() is not None:
             self.state, saved = checkpoint.restore_state(self.newest, self.state)
             self.progress = Progress(**saved)
-        self.log = report.ScalarLog(directory, self.progress.log_position, int(self.state.step))
 
     def run(self) -> None:
         """Trains from where the run stands to its end."""
         steps_per_epoch = self.schedule.steps_per_epoch
         first = int(self.state.step)
-        with _termination() as terminated, self._bar(first) as bar:
+        self.log = report.ScalarLog(self.directory, self.progress.log_position, first)
+        with (
+            contextlib.closing(self.log),
+            _termination() as terminated,
+            self._bar(first) as bar,
+        ):
             batches = self._batches(range(first, self.total_steps))
             # A run that was stopped between the last step of an epoch and its validation.
             if first == (self.progress.epochs + 1) * steps_per_epoch:
-                self._validate(bar)
+                self._validate()
             pending: list[Scalars] = []
             for number in range(first, self.total_steps):
                 if self._finished():
@@ -153,8 +157,7 @@ class Trainer:
                         " goes on from there"
                     )
                 if ends_epoch:
-                    self._validate(bar)
-        self.log.close()
+                    self._validate()
 
     def _batches(self, steps: range) -> Iterator[Batch]:
         sizes = self.config.data
@@ -201,7 +204,7 @@ class Trainer:
             videos = rate * self.config.train.batch_size
             self.log.board(last, {"rate/videos_per_second": videos})
 
-    def _validate(self, bar: tqdm) -> None:
+    def _validate(self) -> None:
         epoch = self.progress.epochs
         step = int(self.state.step)
         start = time.monotonic()
@@ -272,7 +275,7 @@ def train(config: ConfigDict, directory: Path) -> None:
     report.results_table(title, {name: result.metrics for name, result in rows.items()})
 
 
-@contextmanager
+@contextlib.contextmanager
 def _termination() -> Iterator[Callable[[], bool]]:
     """Turns SIGTERM into a question that the loop asks between two steps."""
     received: list[int] = []

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
     "fusion": {"typing", "ops", "layers"},
-    "models": _MODEL,
+    "models": _MODEL | {"config"},
     "losses": {"typing", "ops"},
     "retrieval": {"typing", "ops"},
     "data": {"typing", "data"},
@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "torch_checkpoint": _MODEL | {"config", "checkpoint", "released_names", "torch_pickle"},
     "evaluate": _BELOW_TRAIN,
     "train": _BELOW_TRAIN | {"evaluate"},
-    "main": {"config", "train", "evaluate"},
+    "main": {"config", "data", "checkpoint", "report", "workdir", "train", "evaluate"},
 }
 
 # The only module that may import it.

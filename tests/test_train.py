@@ -1,4 +1,4 @@
-"""Training end to end on a tiny synthetic corpus: it runs, resumes exactly, and stops with reason."""
+"""Training end to end on a tiny synthetic corpus: it runs, resumes exactly, says why it stops."""
 
 import json
 import os
@@ -21,7 +21,18 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("train")
+    """A directory for runs, which share what they compile."""
+    directory = tmp_path_factory.mktemp("train")
+    settings = {
+        "jax_compilation_cache_dir": str(directory / "cache"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield directory
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def _config(directory):
