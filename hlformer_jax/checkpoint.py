@@ -126,7 +126,7 @@ def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
     series.close()
 
 
-def load_params(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
+def load_params(path: Path, like: Any) -> Any:
     """Reads parameters alone.
 
     Args:
@@ -134,11 +134,26 @@ def load_params(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
       like: the parameters' tree of shapes.
 
     Returns:
-      The parameters and the JSON beside them.
+      The parameters.
 
     Raises:
       CheckpointError: when there is none, or it is of another shape.
     """
+    series = _open_params(path)
+    params = series.restore(like)
+    series.close()
+    return params
+
+
+def load_info(path: Path) -> dict[str, Any]:
+    """Reads what is known of a checkpoint of parameters; path and errors as `load_params`."""
+    series = _open_params(path)
+    info = series.info()
+    series.close()
+    return info
+
+
+def _open_params(path: Path) -> Series:
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
@@ -146,10 +161,7 @@ def load_params(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
             f"{path} holds no checkpoint: give the directory of a run (--workdir of the training)"
             " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
         )
-    series = Series(directory)
-    params, info = series.restore(like), series.info()
-    series.close()
-    return params, info
+    return Series(directory)
 
 
 def restore_state(series: Series, like: TrainState) -> tuple[TrainState, dict[str, Any]]:

@@ -5,7 +5,8 @@ captions at a time, so that no encoded corpus and no queries x videos x position
 """
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,6 +129,34 @@ def _score_videos(
     return jax.lax.map(score, queries)
 
 
+NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
+"""Fields of `config.model` that may differ between training and evaluation."""
+
+
+def model_fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields that a checkpoint shares with whoever evaluates it, as JSON has them."""
+    fields = {
+        f"model.{name}": value
+        for name, value in config.model.items()
+        if name not in NOT_OF_THE_MODEL
+    }
+    for name in ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"):
+        fields[f"data.{name}"] = config.data[name]
+    return json.loads(json.dumps(fields))
+
+
+def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -> None:
+    """Refuses a configuration that differs from what the checkpoint says of its own."""
+    wanted = model_fields(config)
+    differing = {key: info[key] for key in wanted if key in info and info[key] != wanted[key]}
+    if differing:
+        what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
+        flags = " ".join(f"--config.{key}={value}" for key, value in differing.items())
+        raise checkpoint.CheckpointError(
+            f"{path} is of another model: {what}; to evaluate it add {flags}"
+        )
+
+
 def evaluate_checkpoint(
     config: ConfigDict, path: Path, scores_file: Path | None, tell: Callable[[str], None]
 ) -> Result:
@@ -148,9 +177,10 @@ def evaluate_checkpoint(
     """
     model = models.build(config)
     like = jax.eval_shape(lambda: train_state.init_params(model, config))
-    params, info = checkpoint.load_params(path, like)
-    params = hlformer.project(params, config.model.curvature)
-    described = ", ".join(f"{key} {value}" for key, value in info.items())
+    info = checkpoint.load_info(path)
+    _check_same_model(path, info, config)
+    params = hlformer.project(checkpoint.load_params(path, like), config.model.curvature)
+    described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     tell(f"checkpoint {path} ({described})")
     split = pipeline.open_data(config).test
     evaluator = Evaluator(model, config)

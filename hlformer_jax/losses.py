@@ -7,6 +7,7 @@ Every mean is over real captions or real videos; a batch without a comparison to
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
@@ -33,6 +34,10 @@ class Pairs(NamedTuple):
         """True where a real caption meets its own video."""
         columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
         return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
+
+    def check(self, scores: Float[Array, "Q V"]) -> None:
+        """Raises AssertionError where scores have other captions or videos than these."""
+        chex.assert_shape(scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets a real video."""
@@ -110,6 +115,7 @@ def triplet(
     References:
       HLFormer eq. 29.
     """
+    pairs.check(scores)
     own, real = pairs.own(), pairs.real()
     lowest = jnp.finfo(scores.dtype).min
     candidates = jnp.where(real & ~own, scores, lowest)
@@ -152,6 +158,7 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     References:
       HLFormer eq. 30, as in the released code.
     """
+    pairs.check(scores)
     own, real = pairs.own(), pairs.real()
     positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
     text = _logsumexp(scores, real, axis=-1) - positive
@@ -193,6 +200,7 @@ def query_diversity(
     References:
       HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
     """
+    chex.assert_shape(queries, (*pairs.video.shape, None))
     units = unit(queries)
     cosine = jnp.einsum("ih,jh->ij", units, units)
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]

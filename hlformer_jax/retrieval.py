@@ -10,6 +10,7 @@ videos equal gets chance, not R@1 = 100.
 
 from typing import NamedTuple
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
@@ -92,6 +93,8 @@ def ranks(
     Returns:
       int32 ranks, see the module's docstring for ties.
     """
+    chex.assert_rank(scores, 2)
+    chex.assert_shape(relevant, scores.shape[:1])
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
     real = columns < (scores.shape[-1] if num_videos is None else num_videos)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)

@@ -49,7 +49,8 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
             f"{source} has no 'state_dict': give the file that the released code saved (best.ckpt)"
         )
     params = _params(source, state)
-    info = {"source": source.name, **_progress(content), **sizes(params)}
+    known = {**_progress(content), **sizes(params), **_temperature(content)}
+    info = {"source": source.name, **known}
     checkpoint.save_params(out, params, info)
     return info
 
@@ -78,6 +79,13 @@ def _progress(content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (int, float, np.ndarray)) and np.size(value) == 1:
             progress[ours] = kind(value)
     return progress
+
+
+def _temperature(content: Mapping[str, Any]) -> dict[str, float]:
+    """The temperature of the fusion: no tensor tells it, but it changes the scores."""
+    config = content.get("config")
+    value = config.get("sft_factor") if isinstance(config, Mapping) else None
+    return {"model.temperature": float(value)} if isinstance(value, (int, float)) else {}
 
 
 def sizes(params: Mapping[str, Any]) -> dict[str, int]:

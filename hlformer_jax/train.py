@@ -33,7 +33,7 @@ from hlformer_jax import (
 )
 from hlformer_jax.data import pipeline
 from hlformer_jax.data.pipeline import Data, Schedule
-from hlformer_jax.evaluate import Evaluator, Result
+from hlformer_jax.evaluate import Evaluator, Result, model_fields
 from hlformer_jax.models import hlformer
 from hlformer_jax.objective import draw_negatives, objective
 from hlformer_jax.train_state import TrainState, derive_key
@@ -217,6 +217,7 @@ class Trainer:
         if sum_recall > progress.best_sum_recall:
             progress = progress._replace(best_epoch=epoch, best_sum_recall=sum_recall)
             info = {"epoch": epoch, "step": step, "validation_SumR": sum_recall}
+            info |= model_fields(self.config)
             self.best.save(step, self.state.params, info)
         self.progress = progress
         self._save()

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax import checkpoint, report, train, train_state, workdir
+from hlformer_jax import checkpoint, evaluate, report, train, train_state, workdir
 from hlformer_jax.config import debug, default
 
 ROOT = Path(__file__).parent.parent
@@ -186,6 +186,9 @@ def test_a_non_finite_loss_names_the_step_and_the_term_and_saves_nothing(directo
 
 def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(directory, finished):
     config = _config(directory)
+    config.model.fusion = "mean"
+    with pytest.raises(checkpoint.CheckpointError, match="--config.model.fusion=maim"):
+        evaluate.evaluate_checkpoint(config, finished, None, print)
     config.model.hidden_size = 16
     from hlformer_jax import models
 

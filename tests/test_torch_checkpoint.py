@@ -1,0 +1,94 @@
+"""The authors' checkpoint: conversion, evaluation, and what is refused."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import released
+
+from hlformer_jax import checkpoint, evaluate, models, released_names, torch_checkpoint, train_state
+from hlformer_jax.config import default
+
+RUN = released.GOLDEN / "released_run"
+
+
+def _config(tmp_path):
+    config = default()
+    config.data.update(
+        manual_dir=str(RUN), data_dir=str(tmp_path / "prepared"), visual_dim=24, text_dim=20
+    )
+    config.model.update(hidden_size=32, lorentz_dim=15)
+    return config
+
+
+def test_a_converted_checkpoint_gives_the_recorded_scores_and_metrics(tmp_path):
+    out = tmp_path / "out"
+    info = torch_checkpoint.convert(RUN / "best.ckpt", out)
+    assert info["model.hidden_size"] == 32
+    assert (info["model.euclidean_blocks"], info["model.lorentz_blocks"]) == (4, 4)
+    said = []
+    scores_file = tmp_path / "scores.npz"
+    result = evaluate.evaluate_checkpoint(_config(tmp_path), out, scores_file, said.append)
+    assert "best.ckpt" in said[0]
+    with np.load(scores_file) as ours, np.load(RUN / "expected.npz") as theirs:
+        query = {name: row for row, name in enumerate(ours["queries"])}
+        video = {name: row for row, name in enumerate(ours["videos"])}
+        rows = [query[name] for name in theirs["queries"]]
+        columns = [video[name] for name in theirs["videos"]]
+        assert len(set(rows)) == ours["scores"].shape[0] == len(theirs["queries"])
+        found = ours["scores"][rows][:, columns]
+        np.testing.assert_allclose(found, theirs["scores"], rtol=0, atol=2e-5)
+    expected = json.loads((RUN / "expected.json").read_text())["R"]
+    assert list(result.metrics.values()) == expected
+    assert (result.queries, result.videos) == (133, 44)
+
+
+def test_every_tensor_of_the_checkpoint_has_its_place(tmp_path):
+    from hlformer_jax import torch_pickle
+
+    state = torch_pickle.load(RUN / "best.ckpt")["state_dict"]
+    model = models.build(_config(tmp_path))
+    config = _config(tmp_path)
+    ours = jax.eval_shape(lambda: train_state.init_params(model, config))
+    converted = released_names.to_params(state)
+    assert jax.tree.map(np.shape, converted) == jax.tree.map(lambda x: x.shape, ours)
+    for name, value in state.items():
+        if not released_names.NOT_PARAMETERS.search(name):
+            np.testing.assert_array_equal(
+                released_names.lookup(converted, name),
+                np.asarray(value).reshape(np.shape(released_names.lookup(converted, name))),
+            )
+
+
+def test_another_size_is_refused_with_the_fields_to_set(tmp_path):
+    torch_checkpoint.convert(RUN / "best.ckpt", tmp_path / "out")
+    config = _config(tmp_path)
+    config.model.hidden_size = 64
+    with pytest.raises(checkpoint.CheckpointError, match="hidden_size"):
+        evaluate.evaluate_checkpoint(config, tmp_path / "out", None, print)
+
+
+def test_an_existing_directory_is_not_overwritten(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("precious")
+    with pytest.raises(checkpoint.CheckpointError, match="not empty"):
+        torch_checkpoint.convert(RUN / "best.ckpt", tmp_path / "out")
+    assert (tmp_path / "out" / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("damage", ["absent", "cut", "text"])
+def test_the_command_says_in_one_line_what_is_wrong(tmp_path, damage, capsys):
+    path = tmp_path / "best.ckpt"
+    if damage == "cut":
+        content = (RUN / "best.ckpt").read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "text":
+        shutil.copy(RUN / "expected.json", path)
+    assert torch_checkpoint.main(["convert", str(path), str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.strip().splitlines()) == 1
+    assert "best.ckpt" in error
+    assert not (tmp_path / "out").exists()
