@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from hlformer_jax.layers import INITIALISER, Dropout, EuclideanBlock, dense
-from hlformer_jax.ops.precision import widen
+from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
 KINDS = ("maim", "mean", "concat")
@@ -46,7 +46,7 @@ class MeanGuidedFusion(nn.Module):
         seen = nn.relu(dense(features, "layer1", self.dtype)(seen))
         seen = Dropout(self.dropout, train)(seen)
         logits = dense(length, "layer2", self.dtype)(seen)
-        logits = widen(logits)
+        logits = as_float(logits)
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / self.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
@@ -98,7 +98,7 @@ class AttentionPooling(nn.Module):
         self, x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"] | None
     ) -> Float[Array, "*batch H"]:
         vector = self.param("kernel", INITIALISER, (x.shape[-1], 1))
-        x = widen(x)
+        x = as_float(x)
         logits = (x @ vector)[..., 0]
         if mask is not None:
             logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)

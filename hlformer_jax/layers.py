@@ -18,8 +18,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import attention, lorentz, windows
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.numerics import limit_norm
-from hlformer_jax.ops.precision import wide, widen
+from hlformer_jax.ops.numerics import as_float, limit_norm, wide
 from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
@@ -236,7 +235,7 @@ class LorentzAttention(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, ())
         tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
         beta = jnp.exp(log_beta)
-        point = lorentz.exp_map0(limit_norm(widen(tangent) * beta, MAX_TANGENT_NORM))
+        point = lorentz.exp_map0(limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM))
         linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
         released = self.window == "released"
         centroids = attention.lorentz_attention(

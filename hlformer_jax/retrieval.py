@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from hlformer_jax.ops.numerics import safe_norm
-from hlformer_jax.ops.precision import wide
+from hlformer_jax.ops.numerics import safe_norm, wide
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)

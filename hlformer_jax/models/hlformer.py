@@ -17,8 +17,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import fusion, layers
 from hlformer_jax.config import ConfigError
 from hlformer_jax.ops import attention, lorentz, windows
-from hlformer_jax.ops.numerics import limit_norm
-from hlformer_jax.ops.precision import widen
+from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array, Captions, Videos
 
 MAX_CURVATURE_FACTOR = 10.0
@@ -139,7 +138,7 @@ class HLFormer(nn.Module):
         clips = self.clip_branch(videos.clips, None, train) if self.glance else None
         frames = self.frame_branch(videos.frames, videos.frame_mask, train) if self.gaze else None
         return VideoEncoding(
-            None if clips is None else widen(clips), None if frames is None else widen(frames)
+            None if clips is None else as_float(clips), None if frames is None else as_float(frames)
         )
 
     def lift(self, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:

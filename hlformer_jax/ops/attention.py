@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from hlformer_jax.ops import lorentz, numerics
-from hlformer_jax.ops.precision import wide, widen
+from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, wide
 from hlformer_jax.typing import Array
 
 # What a masked key's logit becomes, as released. The Euclidean one is added, so a row without any
@@ -108,7 +108,7 @@ def lorentz_attention(
     """
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes a window or a log_window, not both")
-    query, key, value = widen(query), widen(key), widen(value)
+    query, key, value = as_float(query), as_float(key), as_float(value)
     logits = (2 + 2 * lorentz.pairwise_inner(query, key)) / scale + bias
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
@@ -134,7 +134,7 @@ def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Ar
       The N * d - 1 coordinates after the time.
     """
     space = points[..., 0, :, 1:]
-    factor = numerics.asinhc_sqrt(jnp.sum(jnp.square(space), axis=-1, keepdims=True))
+    factor = asinhc_sqrt(jnp.sum(jnp.square(space), axis=-1, keepdims=True))
     return factor * _side_by_side(points)[..., 1:]
 
 

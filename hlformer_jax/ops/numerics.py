@@ -11,6 +11,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.typing import Array
@@ -30,6 +31,11 @@ def as_float(x: ArrayLike) -> Array:
     if x.dtype in (jnp.float32, jnp.float64):
         return x
     return x.astype(jnp.float32)
+
+
+def wide(dtype: DTypeLike) -> jnp.dtype:
+    """The dtype to accumulate, exponentiate and compare in: float32 for what is narrower."""
+    return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def per_batch(c: ArrayLike, x: Float[Array, "*batch n"]) -> Float[Array, "*#batch"]:
