@@ -147,10 +147,11 @@ class Trainer:
                 pending.append(scalars)
                 ends_epoch = (number + 1) % steps_per_epoch == 0
                 due = (number + 1) % self.config.train.log_every == 0
-                if due or ends_epoch or terminated():
+                stop = terminated()
+                if due or ends_epoch or stop:
                     self._record(number, pending, bar)
                     pending = []
-                if terminated():
+                if stop:
                     self._save()
                     raise Stopped(
                         f"SIGTERM: saved step {number + 1} in {self.directory}; the same command"
