@@ -28,13 +28,17 @@ class CheckpointError(ValueError):
 class Series:
     """Checkpoints in one directory, of which the latest is kept: a tree of arrays and a JSON."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clean: bool = False) -> None:
+        """Opens a directory; `clean` removes what a killed save left, for the one who writes."""
         # Orbax reports every save at the level of information; a run has its own log.
         logging.get_absl_logger().addFilter(_not_orbax)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=1, enable_async_checkpointing=False, create=True
+                max_to_keep=1,
+                enable_async_checkpointing=False,
+                create=True,
+                cleanup_tmp_directories=clean,
             ),
             item_handlers={
                 "tree": ocp.StandardCheckpointHandler(),
@@ -104,12 +108,12 @@ class Series:
 
 def newest(workdir: Path) -> Series:
     """The whole training state of a run."""
-    return Series(Path(workdir) / "checkpoints" / "newest")
+    return Series(Path(workdir) / "checkpoints" / "newest", clean=True)
 
 
 def best(workdir: Path) -> Series:
     """The parameters of a run's best epoch."""
-    return Series(Path(workdir) / "checkpoints" / "best")
+    return Series(Path(workdir) / "checkpoints" / "best", clean=True)
 
 
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
@@ -126,34 +130,18 @@ def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
     series.close()
 
 
-def load_params(path: Path, like: Any) -> Any:
-    """Reads parameters alone.
+def open_params(path: Path) -> Series:
+    """Opens a checkpoint of parameters.
 
     Args:
       path: a directory of `save_params`, or a run's directory, whose best epoch is taken.
-      like: the parameters' tree of shapes.
 
     Returns:
-      The parameters.
+      The series, to restore from and to close.
 
     Raises:
-      CheckpointError: when there is none, or it is of another shape.
+      CheckpointError: when there is no checkpoint.
     """
-    series = _open_params(path)
-    params = series.restore(like)
-    series.close()
-    return params
-
-
-def load_info(path: Path) -> dict[str, Any]:
-    """Reads what is known of a checkpoint of parameters; path and errors as `load_params`."""
-    series = _open_params(path)
-    info = series.info()
-    series.close()
-    return info
-
-
-def _open_params(path: Path) -> Series:
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):

@@ -125,8 +125,8 @@ def debug(config: ConfigDict) -> ConfigDict:
     config.data.max_clips = 8
     config.model.hidden_size = 16
     config.model.lorentz_dim = 15
-    config.model.euclidean_blocks = 1
-    config.model.lorentz_blocks = 1
+    config.model.euclidean_blocks = 2
+    config.model.lorentz_blocks = 2
     config.model.euclidean_widths = ()
     config.model.lorentz_widths = ()
     config.loss.hard_negative_epoch = 1
@@ -184,6 +184,10 @@ def check(config: ConfigDict) -> None:
     require("optim.warmup", 0 <= config.optim.warmup < 1, "in [0, 1)")
     require("dtype", config.dtype in ("float32", "bfloat16"), "float32 or bfloat16")
     require("data.storage", config.data.storage in ("float32", "float16"), "float32 or float16")
+    for name in ("euclidean_blocks", "lorentz_blocks"):
+        require(f"model.{name}", config.model[name] >= 0, "at least 0")
+    for name in ("euclidean_widths", "lorentz_widths"):
+        require(f"model.{name}", all(w >= 0 for w in config.model[name]), "numbers of at least 0")
     sizes = config.data.synthetic_videos
     require(
         "data.synthetic_videos",

@@ -4,6 +4,7 @@ Videos are encoded batch by batch and each batch is scored against all captions 
 captions at a time, so that no encoded corpus and no queries x videos x positions array is kept.
 """
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ class Result(NamedTuple):
 
 
 class Evaluator:
-    """Scores splits with a model's parameters; compiles once for all of them."""
+    """Scores splits with a model's parameters; compiles once for each number of captions."""
 
     def __init__(self, model: nn.Module, config: ConfigDict) -> None:
         self._config = config
@@ -177,9 +178,10 @@ def evaluate_checkpoint(
     """
     model = models.build(config)
     like = jax.eval_shape(lambda: train_state.init_params(model, config))
-    info = checkpoint.load_info(path)
-    _check_same_model(path, info, config)
-    params = hlformer.project(checkpoint.load_params(path, like), config.model.curvature)
+    with contextlib.closing(checkpoint.open_params(path)) as saved:
+        info = saved.info()
+        _check_same_model(path, info, config)
+        params = hlformer.project(saved.restore(like), config.model.curvature)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     tell(f"checkpoint {path} ({described})")
     split = pipeline.open_data(config).test

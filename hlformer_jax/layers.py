@@ -4,7 +4,7 @@ Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the r
 layers compute in `dtype`; normalisation, softmax and geometry in float32 whatever it is.
 
 Names matter: the optimiser decays no parameter whose name is `bias`, nor the `scale` of a norm
-named `LayerNorm` (see optim.py), and torch_checkpoint.py maps released names to these.
+named `LayerNorm` (see optim.py), and released_names.py maps released names to these.
 """
 
 import math
@@ -31,9 +31,9 @@ def layer_norm(name: str, dtype: Any) -> nn.LayerNorm:
     return nn.LayerNorm(LAYER_NORM_EPSILON, dtype=dtype, use_fast_variance=False, name=name)
 
 
-def dense(features: int, name: str, dtype: Any, use_bias: bool = True) -> nn.Dense:
+def dense(features: int, name: str, dtype: Any) -> nn.Dense:
     """A linear layer initialised as released."""
-    return nn.Dense(features, use_bias=use_bias, dtype=dtype, kernel_init=INITIALISER, name=name)
+    return nn.Dense(features, dtype=dtype, kernel_init=INITIALISER, name=name)
 
 
 class Dropout(nn.Module):

@@ -61,9 +61,9 @@ def main(argv: Sequence[str]) -> int:
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print)
-        report.write_json(directory / "test_metrics.json", result.as_json())
         title = f"Test split: {result.queries} queries, {result.videos} videos"
         report.results_table(title, {"checkpoint": result.metrics})
+        report.write_json(directory / "test_metrics.json", result.as_json())
         return 0
     except train.Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -81,7 +81,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _default_workdir() -> str:
     name = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - not in absl's types
-    return os.path.join("runs", Path(name).stem)
+    path, _, variant = name.partition(":")
+    return os.path.join("runs", "-".join(filter(None, (Path(path).stem, variant))))
 
 
 def _fail(message: str) -> int:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import losses, models, retrieval
+from hlformer_jax.config import ConfigError
 from hlformer_jax.losses import NegativeRanks, Pairs
 from hlformer_jax.typing import Array, Batch
 
@@ -33,17 +34,24 @@ class Negatives(NamedTuple):
 
 
 def active_terms(config: ConfigDict) -> tuple[str, ...]:
-    """Names of the terms with a weight other than 0 whose branch is on."""
+    """Names of the terms with a weight other than 0 whose branch is on.
+
+    Raises:
+      ConfigError: when there is none.
+    """
     off = [
         branch
         for branch, on in (("clip", config.model.glance), ("frame", config.model.gaze))
         if not on
     ]
-    return tuple(
+    active = tuple(
         name
         for name in TERMS
         if config.loss[name] != 0 and not any(name.startswith(branch) for branch in off)
     )
+    if not active:
+        raise ConfigError("config.loss has no term with a weight other than 0: nothing to train")
+    return active
 
 
 def draw_negatives(key: Array, batch: Batch, hard: Bool[Array, ""], pool: int) -> Negatives:

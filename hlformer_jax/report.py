@@ -48,6 +48,8 @@ def _whole(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -64,6 +66,11 @@ class ScalarLog:
     def __init__(self, workdir: Path, position: int, step: int) -> None:
         path = workdir / "metrics.jsonl"
         path.touch()
+        if path.stat().st_size < position:
+            raise OSError(
+                f"{path} is shorter than when the newest checkpoint was written: restore it, or"
+                " choose another --workdir"
+            )
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
         self._file.seek(position)

@@ -79,15 +79,12 @@ def _inverse_norm(x: Float[Array, "*batch H"]) -> Float[Array, "*batch"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
-def ranks(
-    scores: Float[Array, "Q V"], relevant: Int[Array, " Q"], num_videos: int | None = None
-) -> Int[Array, " Q"]:
+def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
     """Rank of each query's own video, from 1.
 
     Args:
       scores: higher is better; a NaN anywhere in a row gives that query the worst rank.
       relevant: column of each query's video.
-      num_videos: number of real columns; those after are padding. None: all.
 
     Returns:
       int32 ranks, see the module's docstring for ties.
@@ -95,14 +92,13 @@ def ranks(
     chex.assert_rank(scores, 2)
     chex.assert_shape(relevant, scores.shape[:1])
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
-    real = columns < (scores.shape[-1] if num_videos is None else num_videos)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
-    other = real[None] & (columns[None] != relevant[:, None])
+    other = columns[None] != relevant[:, None]
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores) & real[None], axis=-1)
-    return jnp.where(broken, jnp.sum(real, dtype=jnp.int32), rank)
+    broken = jnp.any(jnp.isnan(scores), axis=-1)
+    return jnp.where(broken, scores.shape[-1], rank)
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:

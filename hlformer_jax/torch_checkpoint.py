@@ -69,6 +69,12 @@ def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         raise ConversionError(
             f"{source} is not a checkpoint of HLFormer: it has no {', '.join(missing)}"
         )
+    branches = [params[name] for name in ("clip_branch", "frame_branch") if name in params]
+    if not branches or any("bank" not in branch for branch in branches):
+        raise ConversionError(
+            f"{source} is not a checkpoint of HLFormer: its video branches have no bank of"
+            " Euclidean and Lorentz blocks (GMMFormer's cannot be converted)"
+        )
     return jax.tree.map(lambda value: value.astype(np.float32), params)
 
 

@@ -1,7 +1,7 @@
 """Training: one jitted step, and the loop around it.
 
-The loop never waits for the step it has just dispatched; losses are looked at, every one of them,
-when the next record is due. A run can be killed at any moment: what it does at a step depends on
+The loop waits for the device only when a record is due; every loss and gradient norm since the last
+record is then looked at. A run can be killed at any moment: what it does at a step depends on
 the configuration, the data and the step alone, so it goes on from its newest checkpoint to the
 same end.
 """
@@ -97,6 +97,7 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         params = hlformer.project(params, config.model.curvature)
         scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
+        scalars["gradient_norm"] = optax.tree.norm(gradient)
         return TrainState(state.step + 1, params, optimiser_state), scalars
 
     return jax.jit(step, donate_argnums=0)
@@ -136,9 +137,6 @@ class Trainer:
             self._bar(first) as bar,
         ):
             batches = self._batches(range(first, self.total_steps))
-            # A run that was stopped between the last step of an epoch and its validation.
-            if first == (self.progress.epochs + 1) * steps_per_epoch:
-                self._validate()
             pending: list[Scalars] = []
             for number in range(first, self.total_steps):
                 if self._finished():
@@ -151,14 +149,15 @@ class Trainer:
                 if due or ends_epoch or stop:
                     self._record(number, pending, bar)
                     pending = []
-                if stop:
+                if ends_epoch:
+                    self._validate()
+                elif stop:
                     self._save()
+                if stop:
                     raise Stopped(
                         f"SIGTERM: saved step {number + 1} in {self.directory}; the same command"
                         " goes on from there"
                     )
-                if ends_epoch:
-                    self._validate()
 
     def _batches(self, steps: range) -> Iterator[Batch]:
         sizes = self.config.data
@@ -177,7 +176,7 @@ class Trainer:
         )
 
     def _record(self, last: int, pending: list[Scalars], bar: tqdm) -> None:
-        """Checks the losses of some steps, of which `last` is the last, and logs that one's."""
+        """Checks the scalars of some steps, of which `last` is the last, and logs that one's."""
         values = jax.device_get(pending)
         for number, scalars in enumerate(values, start=last + 1 - len(values)):
             broken = [name for name, value in scalars.items() if not np.isfinite(value)]
@@ -207,12 +206,12 @@ class Trainer:
 
     def _validate(self) -> None:
         epoch = self.progress.epochs
-        step = int(self.state.step)
+        step = int(self.state.step)  # of the next step; records are of the last one
         start = time.monotonic()
         result = self.evaluator.evaluate(self.state.params, self.data.val)
         scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
-        self.log.write(step, scalars, epoch=epoch)
-        self.log.board(step, {"rate/validation_seconds": time.monotonic() - start})
+        self.log.write(step - 1, scalars, epoch=epoch)
+        self.log.board(step - 1, {"rate/validation_seconds": time.monotonic() - start})
         sum_recall = result.metrics["SumR"]
         progress = self.progress._replace(epochs=epoch + 1, log_position=self.log.position())
         if sum_recall > progress.best_sum_recall:

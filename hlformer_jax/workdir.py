@@ -36,9 +36,14 @@ def claim(workdir: Path, config: ConfigDict, fingerprint: str) -> None:
             raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
         differences = _differences(_flat(found), _flat(wanted))
         if differences:
+            hint = (
+                " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
+                if found.get("data_fingerprint") != fingerprint
+                else ""
+            )
             raise WorkdirError(
-                f"{workdir} holds a run that differs in {'; '.join(differences)}: choose another"
-                " --workdir, or give the configuration it was started with to go on with it"
+                f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
+                " another --workdir, or give what it was started with to go on with it"
             )
     write_json(path, wanted)
 

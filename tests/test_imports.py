@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "report": {"typing", "retrieval"},
     "workdir": {"report"},
     "optim": {"typing", "ops"},
-    "objective": _MODEL | {"losses", "retrieval"},
+    "objective": _MODEL | {"config", "losses", "retrieval"},
     "train_state": _MODEL | {"config", "optim"},
     "checkpoint": {"typing", "train_state"},
     "torch_pickle": set(),

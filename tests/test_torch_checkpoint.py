@@ -92,3 +92,18 @@ def test_the_command_says_in_one_line_what_is_wrong(tmp_path, damage, capsys):
     assert len(error.strip().splitlines()) == 1
     assert "best.ckpt" in error
     assert not (tmp_path / "out").exists()
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
+    from hlformer_jax import torch_pickle
+
+    content = torch_pickle.load(RUN / "best.ckpt")
+    # GMMFormer v2 has `attn0 …` where HLFormer has e_attns and h_attns.
+    content["state_dict"] = {
+        name.replace("e_attns.", "attn"): value
+        for name, value in content["state_dict"].items()
+        if "h_attns" not in name
+    }
+    monkeypatch.setattr(torch_pickle, "load", lambda path: content)
+    with pytest.raises(torch_checkpoint.ConversionError, match="no bank"):
+        torch_checkpoint.convert(RUN / "best.ckpt", tmp_path / "out")

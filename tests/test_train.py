@@ -108,20 +108,21 @@ def test_parameters_move_and_the_first_step_does_not(directory):
     assert np.mean(jax.tree.leaves(moved)) > 0.9
 
 
-def test_a_run_stopped_by_sigterm_in_mid_epoch_ends_as_if_it_never_was(directory, finished):
-    path = directory / "terminated"
+@pytest.mark.parametrize("last", [5, 6])  # in mid epoch, and at the end of one
+def test_a_run_stopped_by_sigterm_ends_as_if_it_never_was(directory, finished, last):
+    path = directory / f"terminated{last}"
     trainer = train.Trainer(_config(directory), path)
     step = trainer.step
     calls = []
 
-    def stop_at_the_fifth(state, batch):
+    def stop(state, batch):
         calls.append(0)
-        if len(calls) == 5:
+        if len(calls) == last:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(state, batch)
 
-    trainer.step = stop_at_the_fifth
-    with pytest.raises(train.Stopped, match="saved step 5"):
+    trainer.step = stop
+    with pytest.raises(train.Stopped, match=f"saved step {last}"):
         trainer.run()
     train.train(_config(directory), path)
     _assert_same_run(path, finished)
@@ -135,12 +136,38 @@ def _assert_same_run(path, finished):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_finished_run_reports_again_and_changes_nothing(directory, finished):
-    before = (finished / "metrics.jsonl").read_bytes()
-    trainer = train.Trainer(_config(directory), finished)
-    assert int(trainer.state.step) == 9
-    trainer.run()
-    assert (finished / "metrics.jsonl").read_bytes() == before
+def test_a_finished_run_reports_again_and_changes_nothing(directory, finished, capsys):
+    names = ("metrics.jsonl", "test_metrics.json")
+    before = [(finished / name).read_bytes() for name in names]
+    (finished / "test_metrics.json").unlink()
+    train.train(_config(directory), finished)
+    assert [(finished / name).read_bytes() for name in names] == before
+    assert "last epoch (3)" in capsys.readouterr().out
+
+
+def test_a_log_that_was_cut_is_not_filled_up(directory, finished, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(OSError, match="shorter than"):
+        report.ScalarLog(tmp_path, 30, 0)
+
+
+def test_a_non_finite_gradient_ends_the_run_before_it_is_saved(directory):
+    path = directory / "gradient"
+    trainer = train.Trainer(_config(directory), path)
+    step = trainer.step
+    calls = []
+
+    def poison_the_last_of_the_epoch(state, batch):
+        state, scalars = step(state, batch)
+        calls.append(0)
+        if len(calls) == 3:
+            scalars = scalars | {"gradient_norm": np.float32(np.inf)}
+        return state, scalars
+
+    trainer.step = poison_the_last_of_the_epoch
+    with pytest.raises(train.NonFiniteLossError, match=r"step 2 \(epoch 0\): gradient_norm"):
+        trainer.run()
+    assert trainer.newest.latest() is None
 
 
 def test_patience_ends_a_run(directory):
@@ -171,14 +198,14 @@ def test_a_non_finite_loss_names_the_step_and_the_term_and_saves_nothing(directo
     step = trainer.step
     calls = []
 
-    def poison_the_fourth(state, batch):
+    def poison_the_fifth(state, batch):
         state, scalars = step(state, batch)
         calls.append(0)
         if len(calls) == 5:
             scalars = scalars | {"loss": np.float32(np.nan), "loss/clip_nce": np.float32(np.nan)}
         return state, scalars
 
-    trainer.step = poison_the_fourth
+    trainer.step = poison_the_fifth
     with pytest.raises(train.NonFiniteLossError, match=r"step 4 \(epoch 1\): loss/clip_nce is not"):
         trainer.run()
     assert trainer.newest.latest() == 3  # the end of the first epoch
@@ -195,9 +222,9 @@ def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(director
     model = models.build(config)
     like = jax.eval_shape(lambda: train_state.init_params(model, config))
     with pytest.raises(checkpoint.CheckpointError, match=r"shape .* config\.model"):
-        checkpoint.load_params(finished, like)
+        checkpoint.open_params(finished).restore(like)
     with pytest.raises(checkpoint.CheckpointError, match="holds no checkpoint"):
-        checkpoint.load_params(directory / "nowhere", like)
+        checkpoint.open_params(directory / "nowhere")
 
 
 def test_initial_parameters_depend_on_the_seed_alone(directory):

@@ -83,6 +83,9 @@ def write_corpus(directory: str | Path, corpus: Corpus | None = None) -> Collect
         draft = Path(tempfile.mkdtemp(prefix=".synthetic-", dir=directory))
         try:
             _write(dataclasses.replace(collection, manual_dir=draft), corpus)
+            # Equal corpora have equal times: they are the same source, wherever they were written.
+            for path in (draft / "synthetic").rglob("*"):
+                os.utime(path, (0, 0))
             with contextlib.suppress(OSError):  # another process was faster: _written decides
                 os.rename(draft / "synthetic", collection.root)
         finally:
