@@ -1,6 +1,8 @@
 """A small HLFormer on the synthetic corpus with planted moments; made on first use, in seconds.
 
-bash launch/local.sh --config=configs/synthetic.py
+    bash launch/local.sh --config=configs/synthetic.py
+
+Expected: test R@10 above 90, where the mean-pooled linear baseline has 18 and chance 8.
 """
 
 from ml_collections import ConfigDict

@@ -159,12 +159,7 @@ def restore_state(series: Series, like: TrainState) -> tuple[TrainState, dict[st
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {
-        ".".join(_key(entry) for entry in path): tuple(
-            np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape
-        )
-        for path, leaf in leaves
-    }
+    return {".".join(_key(entry) for entry in path): np.shape(leaf) for path, leaf in leaves}
 
 
 def _key(entry: Any) -> str:

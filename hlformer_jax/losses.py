@@ -211,7 +211,7 @@ def query_diversity(
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
     terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
-    return jnp.sum(terms) / jnp.maximum(_count(pairs.caption_mask), 1).astype(terms.dtype)
+    return _mean(terms, pairs.caption_mask)
 
 
 def partial_order(
@@ -244,6 +244,9 @@ def partial_order(
 
 
 def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:
-    """Mean of values that are zero where the mask is False; 0 for an empty mask."""
+    """Sum of values over the number of True in the mask; 0 for an empty mask.
+
+    The values are zero wherever the mask does not count them.
+    """
     count = jnp.maximum(_count(mask, axis), 1)
     return jnp.sum(values, axis=axis) / count.astype(values.dtype)

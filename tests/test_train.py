@@ -151,25 +151,6 @@ def test_a_log_that_was_cut_is_not_filled_up(directory, finished, tmp_path):
         report.ScalarLog(tmp_path, 30, 0)
 
 
-def test_a_non_finite_gradient_ends_the_run_before_it_is_saved(directory):
-    path = directory / "gradient"
-    trainer = train.Trainer(_config(directory), path)
-    step = trainer.step
-    calls = []
-
-    def poison_the_last_of_the_epoch(state, batch):
-        state, scalars = step(state, batch)
-        calls.append(0)
-        if len(calls) == 3:
-            scalars = scalars | {"gradient_norm": np.float32(np.inf)}
-        return state, scalars
-
-    trainer.step = poison_the_last_of_the_epoch
-    with pytest.raises(train.NonFiniteLossError, match=r"step 2 \(epoch 0\): gradient_norm"):
-        trainer.run()
-    assert trainer.newest.latest() is None
-
-
 def test_patience_ends_a_run(directory):
     config = _config(directory)
     config.train.patience = 1
@@ -192,23 +173,33 @@ def test_another_configuration_is_refused_with_the_difference_named(directory, f
         train.Trainer(other_data, finished)
 
 
-def test_a_non_finite_loss_names_the_step_and_the_term_and_saves_nothing(directory):
-    path = directory / "broken"
-    trainer = train.Trainer(_config(directory), path)
+@pytest.mark.parametrize(
+    ("place", "poison", "message", "saved"),
+    [
+        # In mid epoch: what is saved is the end of the first epoch.
+        (5, {"loss": np.nan, "loss/clip_nce": np.nan}, r"step 4 \(epoch 1\): loss/clip_nce is", 3),
+        # At the end of an epoch, before it is saved, though the loss is finite.
+        (3, {"gradient_norm": np.inf}, r"step 2 \(epoch 0\): gradient_norm", None),
+    ],
+)
+def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
+    directory, place, poison, message, saved
+):
+    trainer = train.Trainer(_config(directory), directory / f"broken{place}")
     step = trainer.step
     calls = []
 
-    def poison_the_fifth(state, batch):
+    def poisoned(state, batch):
         state, scalars = step(state, batch)
         calls.append(0)
-        if len(calls) == 5:
-            scalars = scalars | {"loss": np.float32(np.nan), "loss/clip_nce": np.float32(np.nan)}
+        if len(calls) == place:
+            scalars = scalars | {name: np.float32(value) for name, value in poison.items()}
         return state, scalars
 
-    trainer.step = poison_the_fifth
-    with pytest.raises(train.NonFiniteLossError, match=r"step 4 \(epoch 1\): loss/clip_nce is not"):
+    trainer.step = poisoned
+    with pytest.raises(train.NonFiniteLossError, match=message):
         trainer.run()
-    assert trainer.newest.latest() == 3  # the end of the first epoch
+    assert trainer.newest.latest() == saved
 
 
 def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(directory, finished):
