@@ -17,10 +17,11 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.typing import Array
 
 # Taylor coefficients, lowest order first. Enough of them for the second derivative of the sum to
-# be exact to float64 rounding below the thresholds at which they are used.
+# be exact to rounding below the thresholds at which they are used; float32 needs the first few.
 _COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
 _SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
 _ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
+_FLOAT32_TERMS = 9
 _ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
 _ASINHC_BELOW = 0.0625  # that of asinhc only for z < 1
 
@@ -82,6 +83,7 @@ def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     return jnp.where(largest < negligible, 0, largest)
 
 
+@jax.custom_jvp
 def safe_normalize(
     v: Float[Array, "*batch n"],
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch"]]:
@@ -98,6 +100,18 @@ def safe_normalize(
     v = jnp.where(nonzero, v / jnp.where(nonzero, scale, 1), 0)
     norm = jnp.sqrt(jnp.where(nonzero, jnp.sum(v * v, axis=-1, keepdims=True), 1))
     return v / norm, jnp.squeeze(jnp.where(nonzero, scale * norm, 0), -1)
+
+
+@safe_normalize.defjvp
+def _safe_normalize_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (v,), (dv,) = primals, tangents
+    unit, norm = safe_normalize(v)
+    nonzero = norm != 0
+    growth = dot(unit, dv)
+    turn = (dv - unit * growth[..., None]) / jnp.where(nonzero, norm, 1)[..., None]
+    return (unit, norm), (jnp.where(nonzero[..., None], turn, 0), growth)
 
 
 def safe_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
@@ -146,30 +160,63 @@ def max_hyperbolic_norm(dtype: jnp.dtype) -> float:
     return -2 * math.log(float(jnp.finfo(dtype).eps))
 
 
-def _polynomial(coefficients: tuple[float, ...], z: Float[Array, "*batch"]) -> Array:
-    """Horner's scheme."""
+def _series(coefficients: tuple[float, ...], z: Float[Array, "*batch"]) -> Array:
+    """A power series by Horner's scheme, as far as the dtype of z can tell."""
+    if z.dtype != jnp.float64:
+        coefficients = coefficients[:_FLOAT32_TERMS]
     result = jnp.full_like(z, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         result = result * z + coefficient
     return result
 
 
+def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(k * coefficient for k, coefficient in enumerate(coefficients))[1:]
+
+
+# Each function brings its derivative along: through Horner's scheme or through the root, a gradient
+# would keep every intermediate result, and compile to many times the operations.
+
+
+@jax.custom_jvp
 def cosh_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
-    small = z < _ENTIRE_BELOW
-    root = jnp.sqrt(jnp.where(small, 1, z))
-    return jnp.where(small, _polynomial(_COSH, jnp.where(small, z, 0)), jnp.cosh(root))
+    small, z, root = _split_at(_ENTIRE_BELOW, z)
+    return jnp.where(small, _series(_COSH, z), jnp.cosh(root))
 
 
+@jax.custom_jvp
 def sinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
-    small = z < _ENTIRE_BELOW
-    root = jnp.sqrt(jnp.where(small, 1, z))
-    return jnp.where(small, _polynomial(_SINHC, jnp.where(small, z, 0)), jnp.sinh(root) / root)
+    small, z, root = _split_at(_ENTIRE_BELOW, z)
+    return jnp.where(small, _series(_SINHC, z), jnp.sinh(root) / root)
 
 
+@jax.custom_jvp
 def asinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The value of asinh √z / √z, smooth at 0, where it is 1."""
-    small = z < _ASINHC_BELOW
-    root = jnp.sqrt(jnp.where(small, 1, z))
-    return jnp.where(small, _polynomial(_ASINHC, jnp.where(small, z, 0)), jnp.arcsinh(root) / root)
+    small, z, root = _split_at(_ASINHC_BELOW, z)
+    return jnp.where(small, _series(_ASINHC, z), jnp.arcsinh(root) / root)
+
+
+def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
+    """Whether z is small; z where it is, else 0; √z where it is not, else 1."""
+    small = z < threshold
+    return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
+
+
+def _sinhc_slope(z: Float[Array, "*batch"]) -> Array:
+    small, near, _ = _split_at(_ENTIRE_BELOW, z)
+    far = (cosh_sqrt(z) - sinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_SINHC), near), far)
+
+
+def _asinhc_slope(z: Float[Array, "*batch"]) -> Array:
+    small, near, root = _split_at(_ASINHC_BELOW, z)
+    far = (1 / jnp.sqrt(1 + root * root) - asinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_ASINHC), near), far)
+
+
+cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
+sinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _sinhc_slope(z))
+asinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _asinhc_slope(z))
