@@ -21,3 +21,8 @@ def float64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", before)
+
+
+def pytest_collection_modifyitems(items):
+    """Starts with the file that takes longest, lest one process end with it alone."""
+    items.sort(key=lambda item: item.path.name != "test_train.py")

@@ -175,10 +175,14 @@ def test_a_log_that_was_cut_is_not_filled_up(directory, finished, tmp_path):
 def test_patience_ends_a_run(directory):
     config = _config(directory)
     config.train.patience = 1
-    config.train.epochs = 20
-    config.optim.learning_rate = 1e-12  # nothing changes, so no epoch is better than the first
     path = directory / "patience"
-    train.train(config, path)
+    trainer = train.Trainer(config, path)
+    # Nothing changes, so no epoch is better than the first.
+    trainer.step = lambda state, batch: (
+        state.replace(step=state.step + 1),
+        {"loss": np.float32(1)},
+    )
+    trainer.run()
     assert checkpoint.newest(path).info()["epochs"] == 2
     assert checkpoint.best(path).info()["epoch"] == 0
 
