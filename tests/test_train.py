@@ -166,7 +166,7 @@ def test_a_finished_run_reports_again_and_changes_nothing(directory, finished, c
     assert "last epoch (3)" in capsys.readouterr().out
 
 
-def test_a_log_that_was_cut_is_not_filled_up(directory, finished, tmp_path):
+def test_a_log_that_was_cut_is_not_filled_up(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(OSError, match="shorter than"):
         report.ScalarLog(tmp_path, 30, 0)
