@@ -32,6 +32,11 @@ def default() -> ConfigDict:
                 "max_frames": 128,  # F
                 "max_clips": 32,  # C
                 "max_words": 30,  # W
+                # Of the transformed features in memory and on the devices: float32, float16.
+                "dtype": "float16",
+                # Whether the training and the validation split live on the devices: "auto" (where
+                # they fit), "always" or "never". Changes no result.
+                "resident": "auto",
                 "cache_gib": 4.0,  # transformed features kept in memory, for each split
             },
             "model": {
@@ -95,7 +100,8 @@ def default() -> ConfigDict:
             },
             "eval": {
                 "video_batch": 64,
-                "query_batch": 256,
+                "query_batch": 256,  # captions that are ranked together
+                "corpus": "float32",  # how encoded videos are kept: float32, bfloat16 or int8
             },
         }
     )
@@ -183,6 +189,17 @@ def check(config: ConfigDict) -> None:
         require(field, value > 0, "positive")
     require("optim.warmup", 0 <= config.optim.warmup < 1, "in [0, 1)")
     require("dtype", config.dtype in ("float32", "bfloat16"), "float32 or bfloat16")
+    require("data.dtype", config.data.dtype in ("float32", "float16"), "float32 or float16")
+    require(
+        "data.resident",
+        config.data.resident in ("auto", "always", "never"),
+        "auto, always or never",
+    )
+    require(
+        "eval.corpus",
+        config.eval.corpus in ("float32", "bfloat16", "int8"),
+        "float32, bfloat16 or int8",
+    )
     require("data.storage", config.data.storage in ("float32", "float16"), "float32 or float16")
     for name in ("euclidean_blocks", "lorentz_blocks"):
         require(f"model.{name}", config.model[name] >= 0, "at least 0")

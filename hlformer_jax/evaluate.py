@@ -1,13 +1,12 @@
-"""Evaluation: encode the corpus once, score every caption against every video, rank.
+"""Evaluation: encode a split once, score every caption against every video, rank.
 
-Videos are encoded batch by batch and each batch is scored against all captions at once, blocks of
-captions at a time, so that no encoded corpus and no queries x videos x positions array is kept.
+Encoding, scores and ranks stay on the devices: what comes back is one rank a caption. Captions are
+scored in blocks, and no queries x videos x positions array is kept.
 """
 
 import contextlib
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +14,32 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import checkpoint, models, report, retrieval, train_state
+from hlformer_jax import (
+    checkpoint,
+    corpus,
+    devices,
+    models,
+    report,
+    retrieval,
+    train_state,
+)
+from hlformer_jax.corpus import Corpus
 from hlformer_jax.data import pipeline
+from hlformer_jax.data.features import Features, Plan, gather
+from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.pipeline import Split
+from hlformer_jax.data.schedule import in_order
 from hlformer_jax.models import hlformer
+from hlformer_jax.models.hlformer import VideoEncoding
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.typing import Array, Captions, Videos
+from hlformer_jax.typing import Array
+
+WINDOW_BATCHES = 8
+"""Batches of videos that are brought to the devices together where a split is streamed."""
 
 
 class Result(NamedTuple):
@@ -39,67 +55,144 @@ class Result(NamedTuple):
 
 
 class Evaluator:
-    """Scores splits with a model's parameters; compiles once for each number of captions."""
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
 
-    def __init__(self, model: nn.Module, config: ConfigDict) -> None:
-        self._config = config
-        self._encode = jax.jit(functools.partial(_encode_queries, model))
-        self._score = jax.jit(functools.partial(_score_videos, model, _branch_weights(config)))
-        self._rank = jax.jit(retrieval.ranks)
+    def __init__(self, model: nn.Module, config: ConfigDict, mesh: Mesh) -> None:
+        self._model, self._config, self._mesh = model, config, mesh
+        self._encode = jax.jit(self._encode_window, donate_argnums=(5, 6))
+        whole = devices.replicated(mesh)
+        self._pick = jax.jit(
+            lambda room, rows: room.reshape(-1, room.shape[-1])[rows], out_shardings=whole
+        )
+        self._score = jax.jit(corpus.scores, out_shardings=whole)
+        self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
 
-    def scores(self, params: Any, split: Split) -> Float[np.ndarray, "Q V"]:
+    def feed(self, split: Split, resident: bool = False) -> Feed:
+        """Windows of a split in its order, for as many evaluations as one likes."""
+        size = self._config.eval.video_batch
+        longest = len(split) if resident else WINDOW_BATCHES
+        return Feed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+
+    def encode(
+        self, params: Any, feed: Feed, dtype: str | None = None
+    ) -> tuple[Corpus, Float[Array, "Q H"]]:
+        """Encodes all videos and captions of a split.
+
+        Args:
+          params: the model's parameters.
+          feed: of the split.
+          dtype: of the corpus: float32, bfloat16 or int8; None: `config.eval.corpus`.
+
+        Returns:
+          The corpus, whose first videos are those of the split, and the captions in their order,
+          unit vectors, float32.
+        """
+        steps = [step for group in feed.groups for step in group.steps]
+        videos, queries = jax.eval_shape(self._encode_step, params, *feed.shapes(), np.int32(0))[:2]
+        weights = np.asarray(_branch_weights(self._config), np.float32)
+        dtype = dtype or self._config.eval.corpus
+        found = corpus.empty(videos, len(steps), weights, dtype, self._mesh)
+        shape = (len(steps), *queries.shape)
+        room = jax.jit(
+            lambda: jnp.zeros(shape, queries.dtype),
+            out_shardings=devices.sharded(self._mesh, axis=1),
+        )()
+        for window in feed.windows():
+            span = [devices.replicate(self._mesh, np.int32(x)) for x in window[:2]]
+            found, room = self._encode(params, window.features, window.plans, *span, found, room)
+        counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
+        rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
+        return found, self._pick(room, np.concatenate(rows).astype(np.int32))
+
+    def _encode_step(
+        self, params: Any, features: Features, plans: Plan, number: Int[Array, ""]
+    ) -> tuple[VideoEncoding, Float[Array, "Q H"], Array]:
+        data = self._config.data
+        plan = jax.tree.map(lambda x: x[number], plans)
+        take = lambda rows, index: devices.take(self._mesh, rows, index)
+        batch = gather(features, plan, data.max_frames, data.max_words, take)
+        batch = devices.constrain(self._mesh, batch)
+        queries = unit(models.encode_query(self._model, params, batch.captions))
+        videos = models.encode_video(self._model, params, batch.videos)
+        return videos, queries, batch.videos.mask
+
+    def _encode_window(
+        self,
+        params: Any,
+        features: Features,
+        plans: Plan,
+        first: Int[Array, ""],
+        count: Int[Array, ""],
+        found: Corpus,
+        room: Float[Array, "blocks Q H"],
+    ) -> tuple[Corpus, Float[Array, "blocks Q H"]]:
+        def body(number: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
+            found, room = carry
+            videos, queries, mask = self._encode_step(params, features, plans, number)
+            found = corpus.write(found, first + number, videos, mask)
+            return found, jnp.asarray(room).at[first + number].set(queries)
+
+        found, room = jax.lax.fori_loop(0, count, body, (found, room))
+        layout = corpus.shardings(self._mesh, found)
+        return jax.lax.with_sharding_constraint(found, layout), devices.constrain(
+            self._mesh, room, axis=1
+        )
+
+    def scores(self, params: Any, feed: Feed) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of all captions of a split against all its videos (eq. 9).
 
         Args:
           params: the model's parameters.
-          split: captions and videos; captions are grouped by video.
+          feed: of the split.
 
         Returns:
           float32 scores, higher is better.
         """
-        data, sizes = self._config.data, self._config.eval
-        captions = pipeline.caption_batches(split, sizes.query_batch, data.max_words)
-        queries = jnp.stack([self._encode(params, batch) for batch in captions])
-        num_queries, num_videos = len(split.caption_video), len(split)
-        scores = np.empty((num_queries, num_videos), np.float32)
-        videos = pipeline.video_batches(split, sizes.video_batch, data.max_frames)
-        pending: list[tuple[int, Array]] = []
-        for start, batch in zip(range(0, num_videos, sizes.video_batch), videos, strict=True):
-            pending.append((start, self._score(params, batch, queries)))
-            if len(pending) > 2:  # fetch while the next are computed
-                _fetch(pending.pop(0), scores)
-        for item in pending:
-            _fetch(item, scores)
-        return scores
+        stored, queries = self.encode(params, feed)
+        found = np.empty((len(queries), len(feed.split)), np.float32)
+        for start, block in self._blocks(np.asarray(queries)):
+            rows = devices.host(self._score(stored, block))
+            rows = rows[: len(found) - start, : found.shape[1]]
+            found[start : start + len(rows)] = rows
+        return found
 
-    def ranks(self, scores: Float[np.ndarray, "Q V"], split: Split) -> np.ndarray:
-        """Ranks of each caption's own video, int32 [Q]."""
-        size = self._config.eval.query_batch
-        ranks = []
-        for start in range(0, len(scores), size):
-            block, own = scores[start : start + size], split.caption_video[start : start + size]
-            ranks.append(np.asarray(self._rank(block, own)))
-        return np.concatenate(ranks)
+    def evaluate(self, params: Any, feed: Feed, dtype: str | None = None) -> Result:
+        """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
+        return self.rank(*self.encode(params, feed, dtype), feed.split)
 
-    def evaluate(self, params: Any, split: Split) -> Result:
-        """Metrics of a split."""
-        return self.result(self.scores(params, split), split)
+    def rank(self, stored: Corpus, queries: Float[Array, "Q H"], split: Split) -> Result:
+        """Metrics of a split whose videos and captions are encoded."""
+        own = split.caption_video
+        ranks = self._rank(stored, queries, own, self._config.eval.query_batch)
+        return Result(retrieval.metrics(devices.host(ranks)), len(own), len(split))
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Metrics of a score matrix of a split."""
-        metrics = retrieval.metrics(self.ranks(scores, split))
-        return Result(metrics, len(split.caption_video), len(split))
+        rank = jax.jit(retrieval.ranks)
+        owners = [block for _, block in self._blocks(split.caption_video)]
+        blocks = [
+            rank(block, own) for (_, block), own in zip(self._blocks(scores), owners, strict=True)
+        ]
+        ranks = np.concatenate(jax.device_get(blocks))[: len(scores)]
+        return Result(retrieval.metrics(ranks), len(scores), len(split))
+
+    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Blocks of one size; zeros fill the last."""
+        size = self._config.eval.query_batch
+        for start in range(0, len(rows), size):
+            block = rows[start : start + size]
+            yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
 
 
-def _fetch(item: tuple[int, Array], scores: np.ndarray) -> None:
-    start, columns = item
-    width = min(columns.shape[-1], scores.shape[1] - start)
-    rows = np.asarray(columns).reshape(-1, columns.shape[-1])
-    scores[:, start : start + width] = rows[: len(scores), :width]
-
-
-def _encode_queries(model: nn.Module, params: Any, captions: Captions) -> Float[Array, "Q H"]:
-    return unit(models.encode_query(model, params, captions))
+def _rank(
+    stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+) -> Int[Array, " Q"]:
+    """Ranks of all queries, `size` of them at a time."""
+    padding = -len(own) % size
+    blocks = jnp.pad(queries, ((0, padding), (0, 0))).reshape(-1, size, queries.shape[-1])
+    owners = jnp.pad(own, (0, padding)).reshape(-1, size)
+    rank = lambda x: retrieval.ranks(corpus.scores(stored, x[0]), x[1])
+    return jax.lax.map(rank, (blocks, owners)).reshape(-1)[: len(own)]
 
 
 def _branch_weights(config: ConfigDict) -> tuple[float, float]:
@@ -107,27 +200,6 @@ def _branch_weights(config: ConfigDict) -> tuple[float, float]:
     if model.gaze and model.glance:
         return model.clip_weight, model.frame_weight
     return 1.0, 1.0  # of the one branch that there is
-
-
-def _score_videos(
-    model: nn.Module,
-    weights: tuple[float, float],
-    params: Any,
-    videos: Videos,
-    queries: Float[Array, "B Q H"],
-) -> Float[Array, "B Q V"]:
-    encoding = models.encode_video(model, params, videos)
-    positions = [
-        (weight, unit(encoded))
-        for weight, encoded in zip(weights, (encoding.clips, encoding.frames), strict=True)
-        if encoded is not None
-    ]
-
-    def score(block: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-        scores = [weight * retrieval.max_similarity(block, units) for weight, units in positions]
-        return functools.reduce(jnp.add, scores)
-
-    return jax.lax.map(score, queries)
 
 
 NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
@@ -159,7 +231,11 @@ def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -
 
 
 def evaluate_checkpoint(
-    config: ConfigDict, path: Path, scores_file: Path | None, tell: Callable[[str], None]
+    config: ConfigDict,
+    path: Path,
+    scores_file: Path | None,
+    tell: Callable[[str], None],
+    mesh: Mesh | None = None,
 ) -> Result:
     """Evaluates a checkpoint on the test split.
 
@@ -168,6 +244,7 @@ def evaluate_checkpoint(
       path: a run's directory or a converted checkpoint.
       scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
       tell: takes one line about what was loaded.
+      mesh: the devices; all there are by default.
 
     Returns:
       The metrics of the test split.
@@ -184,10 +261,15 @@ def evaluate_checkpoint(
         params = hlformer.project(saved.restore(like), config.model.curvature)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     tell(f"checkpoint {path} ({described})")
+    mesh = devices.mesh() if mesh is None else mesh
     split = pipeline.open_data(config).test
-    evaluator = Evaluator(model, config)
-    scores = evaluator.scores(params, split)
-    if scores_file is not None:
-        arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
+    evaluator = Evaluator(model, config, mesh)
+    params = devices.replicate(mesh, params)
+    with contextlib.closing(evaluator.feed(split)) as windows:
+        if scores_file is None:
+            return evaluator.evaluate(params, windows, config.eval.corpus)
+        scores = evaluator.scores(params, windows)
+    arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
+    if devices.is_first():
         report.write_npz(scores_file, arrays)
     return evaluator.result(scores, split)

@@ -63,7 +63,11 @@ class ScalarLog:
     uninterrupted one.
     """
 
-    def __init__(self, workdir: Path, position: int, step: int) -> None:
+    def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
+        """Opens both where they stood; of several processes one `writes`."""
+        self._file: Any = None
+        if not writes:
+            return
         path = workdir / "metrics.jsonl"
         path.touch()
         if path.stat().st_size < position:
@@ -78,6 +82,8 @@ class ScalarLog:
 
     def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
         """Records scalars at a step; `where` (the epoch) goes into the JSON line alone."""
+        if self._file is None:
+            return
         line = {"step": step, **where, **scalars}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -85,16 +91,20 @@ class ScalarLog:
 
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows scalars in TensorBoard alone: rates, which no two runs share."""
-        for name, value in scalars.items():
+        for name, value in scalars.items() if self._file else ():
             self._board.add_scalar(name.replace("@", "_"), value, step)  # it knows no @
 
     def position(self) -> int:
         """Length of the record so far, in bytes; what is before it is on disk."""
+        if self._file is None:
+            return 0
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
         """Closes both."""
+        if self._file is None:
+            return
         self._file.close()
         self._board.close()

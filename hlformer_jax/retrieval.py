@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from hlformer_jax.ops.numerics import safe_norm, wide
+from hlformer_jax.ops.numerics import safe_norm
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -28,27 +28,6 @@ class Similarities(NamedTuple):
     clip_dot: Float[Array, "Q V"] | None
     frame_cosine: Float[Array, "Q V"] | None
     frame_dot: Float[Array, "Q V"] | None
-
-
-def max_similarity(
-    queries: Float[Array, "Q H"], positions: Float[Array, "V L H"]
-) -> Float[Array, "Q V"]:
-    """Largest inner product of a query with any position of a video.
-
-    Args:
-      queries: query vectors.
-      positions: position vectors of each video.
-
-    Returns:
-      max over L of q . x, accumulated in float32 at least.
-
-    References:
-      HLFormer eq. 8.
-    """
-    similarity = jnp.einsum(
-        "qh,vlh->qvl", queries, positions, preferred_element_type=wide(queries.dtype)
-    )
-    return jnp.max(similarity, axis=-1)
 
 
 def similarities(

@@ -1,7 +1,7 @@
-"""Training: one jitted step, and the loop around it.
+"""Training: the loop around groups of steps that run without the host.
 
-The loop waits for the device only when a record is due; every loss and gradient norm since the last
-record is then looked at. A run can be killed at any moment: what it does at a step depends on
+While a group of steps is computed the loop looks at the records of the one before: every loss and
+every gradient norm. A run can be killed at any moment: what it does at a step depends on
 the configuration, the data and the step alone, so it goes on from its newest checkpoint to the
 same end.
 """
@@ -12,18 +12,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import flax.linen as nn
-import jax
 import numpy as np
-import optax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from hlformer_jax import (
     baseline,
     checkpoint,
+    devices,
+    measure,
     models,
     optim,
     report,
@@ -31,16 +31,12 @@ from hlformer_jax import (
     train_state,
     workdir,
 )
-from hlformer_jax.data import pipeline
-from hlformer_jax.data.pipeline import Data, Schedule
+from hlformer_jax.data import feed, pipeline
+from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.data.pipeline import Data
+from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.evaluate import Evaluator, Result, model_fields
-from hlformer_jax.models import hlformer
-from hlformer_jax.objective import draw_negatives, objective
-from hlformer_jax.train_state import TrainState, derive_key
-from hlformer_jax.typing import Array, Batch
-
-Scalars = dict[str, Array]
-Step = Callable[[TrainState, Batch], tuple[TrainState, Scalars]]
+from hlformer_jax.step import Scalars, compile_steps
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -67,103 +63,74 @@ class Progress(NamedTuple):
     log_position: int = 0
 
 
-def make_train_step(
-    model: nn.Module,
-    config: ConfigDict,
-    optimiser: optax.GradientTransformation,
-    steps_per_epoch: int,
-) -> Step:
-    """Returns the jitted step: state and batch to the next state and the scalars of the loss.
-
-    The hard-negative phase begins inside the step, by its number, so that there is one
-    compilation. The state is donated.
-    """
-
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        epoch = state.step // steps_per_epoch
-        negatives = draw_negatives(
-            derive_key(config.seed, "negatives", state.step),
-            batch,
-            epoch >= config.loss.hard_negative_epoch,
-            config.loss.hard_pool_size,
-        )
-        dropout_key = derive_key(config.seed, "dropout", state.step)
-
-        def loss(params: Any) -> tuple[Array, Scalars]:
-            return objective(model, config, params, batch, negatives, dropout_key)
-
-        (total, terms), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
-        updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
-        params = optax.apply_updates(state.params, updates)
-        params = hlformer.project(params, config.model.curvature)
-        scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
-        scalars["gradient_norm"] = optax.tree.norm(gradient)
-        return TrainState(state.step + 1, params, optimiser_state), scalars
-
-    return jax.jit(step, donate_argnums=0)
-
-
 class Trainer:
     """One run: its data, its compiled functions and its directory."""
 
-    def __init__(self, config: ConfigDict, directory: Path) -> None:
+    def __init__(self, config: ConfigDict, directory: Path, mesh: Mesh | None = None) -> None:
         self.config, self.directory = config, directory
+        self.mesh = devices.mesh() if mesh is None else mesh
         self.model = models.build(config)
-        self.data: Data = pipeline.open_data(config)
-        workdir.claim(directory, config, self.data.fingerprint)
+        with devices.first_alone("data"):
+            self.data: Data = pipeline.open_data(config)
+        with devices.first_alone("workdir"):
+            workdir.claim(directory, config, self.data.fingerprint)
         train = config.train
         self.schedule = Schedule(len(self.data.train), train.batch_size, config.seed)
-        self.capacity = self.schedule.capacity(self.data.train.captions_per_video, train.epochs)
         self.total_steps = self.schedule.steps_per_epoch * train.epochs
+        groups = self.schedule.groups(train.epochs, train.log_every)
+        resident = feed.fits(self.data.train, self.mesh, config)
+        self.feed = Feed(self.data.train, groups, self.mesh, train.batch_size, resident)
+        self.feed.load()
         optimiser = optim.build(config, self.total_steps)
-        self.step = make_train_step(self.model, config, optimiser, self.schedule.steps_per_epoch)
-        self.evaluator = Evaluator(self.model, config)
+        self.evaluator = Evaluator(self.model, config, self.mesh)
+        self._validation: Feed | None = None
         self.newest = checkpoint.newest(directory)
         self.best = checkpoint.best(directory)
-        self.state = train_state.init_state(self.model, config, optimiser)
+        state = train_state.init_state(self.model, config, optimiser)
+        self.state = devices.replicate(self.mesh, state)
         self.progress = Progress()
         if self.newest.latest() is not None:
             self.state, saved = checkpoint.restore_state(self.newest, self.state)
             self.progress = Progress(**saved)
+        self.steps, program = compile_steps(
+            self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, self.state
+        )
+        self.flops = measure.flops(program)
 
     def run(self) -> None:
         """Trains from where the run stands to its end."""
-        steps_per_epoch = self.schedule.steps_per_epoch
         first = int(self.state.step)
-        self.log = report.ScalarLog(self.directory, self.progress.log_position, first)
+        self.log = report.ScalarLog(
+            self.directory, self.progress.log_position, first, devices.is_first()
+        )
         with (
             contextlib.closing(self.log),
+            contextlib.closing(self.feed),
             _termination() as terminated,
             self._bar(first) as bar,
         ):
-            batches = self._batches(range(first, self.total_steps))
-            pending: list[Scalars] = []
-            for number in range(first, self.total_steps):
+            pending: list[tuple[Window, Scalars]] = []
+            measure.ceilings(self.config.dtype)
+            self._since = time.monotonic()
+            for window in self.feed.windows(first):
                 if self._finished():
                     break
-                self.state, scalars = self.step(self.state, next(batches))
-                pending.append(scalars)
-                ends_epoch = (number + 1) % steps_per_epoch == 0
-                due = (number + 1) % self.config.train.log_every == 0
-                stop = terminated()
-                if due or ends_epoch or stop:
-                    self._record(number, pending, bar)
-                    pending = []
+                self.state, scalars = self.steps(self.state, window)
+                pending.append((window, scalars))
+                end = window.first + window.num_steps
+                ends_epoch = end % self.schedule.steps_per_epoch == 0
+                stop = devices.any_process(terminated())
+                while len(pending) > (0 if ends_epoch or stop else 1):
+                    self._record(*pending.pop(0), bar)
                 if ends_epoch:
                     self._validate()
                 elif stop:
                     self._save()
                 if stop:
                     raise Stopped(
-                        f"SIGTERM: saved step {number + 1} in {self.directory}; the same command"
+                        f"SIGTERM: saved step {end} in {self.directory}; the same command"
                         " goes on from there"
                     )
-
-    def _batches(self, steps: range) -> Iterator[Batch]:
-        sizes = self.config.data
-        return pipeline.train_batches(
-            self.data.train, self.schedule, self.capacity, sizes.max_words, sizes.max_frames, steps
-        )
 
     def _bar(self, first: int) -> tqdm:
         return tqdm(
@@ -172,43 +139,54 @@ class Trainer:
             desc="Training",
             unit="step",
             dynamic_ncols=True,
+            disable=not devices.is_first(),
             mininterval=0.2 if sys.stderr.isatty() else 30.0,
         )
 
-    def _record(self, last: int, pending: list[Scalars], bar: tqdm) -> None:
-        """Checks the scalars of some steps, of which `last` is the last, and logs that one's."""
-        values = jax.device_get(pending)
-        for number, scalars in enumerate(values, start=last + 1 - len(values)):
-            broken = [name for name, value in scalars.items() if not np.isfinite(value)]
+    def _record(self, window: Window, scalars: Scalars, bar: tqdm) -> None:
+        """Checks the scalars of a group of steps, and logs those that are due."""
+        columns = {name: devices.host(values) for name, values in scalars.items()}
+        for place in range(window.num_steps):
+            number = window.first + place
+            values = {name: float(column[place]) for name, column in columns.items()}
+            epoch = number // self.schedule.steps_per_epoch
+            broken = [name for name, value in values.items() if not np.isfinite(value)]
             if broken:
                 terms = [name for name in broken if name != "loss"] or broken
                 raise NonFiniteLossError(
-                    f"step {number} (epoch {number // self.schedule.steps_per_epoch}): "
-                    f"{', '.join(terms)} is not finite; the newest checkpoint in "
-                    f"{self.directory} is from before it. Lower config.optim.learning_rate, or "
-                    "look at that step's batch"
+                    f"step {number} (epoch {epoch}): {', '.join(terms)} is not finite; the newest"
+                    f" checkpoint in {self.directory} is from before it. Lower"
+                    " config.optim.learning_rate, or look at that step's batch"
                 )
-        epoch = last // self.schedule.steps_per_epoch
-        if (last + 1) % self.config.train.log_every == 0:
-            self.log.write(last, {k: float(v) for k, v in values[-1].items()}, epoch=epoch)
-        bar.update(len(values))
+            if (number + 1) % self.config.train.log_every == 0:
+                self.log.write(number, values, epoch=epoch)
+        bar.update(window.num_steps)
         best = self.progress.best_sum_recall
+        now = time.monotonic()
+        speed = window.num_steps / (now - self._since)
+        self._since = now
+        rates = {"rate/videos_per_second": speed * self.config.train.batch_size}
+        if np.isfinite(self.flops):
+            ceiling = measure.ceilings(self.config.dtype).flops
+            rates["rate/share_of_matrix_product"] = speed * self.flops / ceiling
+        self.log.board(number, rates)
         bar.set_postfix(
             epoch=f"{epoch + 1}/{self.config.train.epochs}",
-            loss=f"{float(values[-1]['loss']):.3f}",
+            loss=f"{values['loss']:.3f}",
             best_SumR=f"{best:.1f}" if best >= 0 else "-",
+            videos_per_s=f"{rates['rate/videos_per_second']:.0f}",
+            of_matmul=f"{rates.get('rate/share_of_matrix_product', np.nan):.0%}",
             refresh=False,
         )
-        rate = bar.format_dict["rate"]
-        if rate:
-            videos = rate * self.config.train.batch_size
-            self.log.board(last, {"rate/videos_per_second": videos})
 
     def _validate(self) -> None:
         epoch = self.progress.epochs
         step = int(self.state.step)  # of the next step; records are of the last one
         start = time.monotonic()
-        result = self.evaluator.evaluate(self.state.params, self.data.val)
+        if self._validation is None:
+            resident = feed.fits(self.data.val, self.mesh, self.config)
+            self._validation = self.evaluator.feed(self.data.val, resident)
+        result = self.evaluator.evaluate(self.state.params, self._validation)
         scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
         self.log.write(step - 1, scalars, epoch=epoch)
         self.log.board(step - 1, {"rate/validation_seconds": time.monotonic() - start})
@@ -221,6 +199,7 @@ class Trainer:
             self.best.save(step, self.state.params, info)
         self.progress = progress
         self._save()
+        self._since = time.monotonic()
 
     def _save(self) -> None:
         self.progress = self.progress._replace(log_position=self.log.position())
@@ -235,12 +214,13 @@ class Trainer:
         """Test metrics of the best epoch and of the last, and of the baseline if asked for."""
         best, info = self.best.restore(self.state.params), self.best.info()
         split = self.data.test
-        rows = {
-            f"best epoch ({info['epoch'] + 1})": self.evaluator.evaluate(best, split),
-            f"last epoch ({self.progress.epochs})": self.evaluator.evaluate(
-                self.state.params, split
-            ),
-        }
+        with contextlib.closing(self.evaluator.feed(split)) as windows:
+            rows = {
+                f"best epoch ({info['epoch'] + 1})": self.evaluator.evaluate(best, windows),
+                f"last epoch ({self.progress.epochs})": self.evaluator.evaluate(
+                    self.state.params, windows
+                ),
+            }
         if self.config.train.baseline:
             scores = baseline.mean_pooled_scores(self.data.train, self.data.val, split)
             rows["mean-pooled linear baseline"] = self.evaluator.result(scores, split)
@@ -271,9 +251,10 @@ def train(config: ConfigDict, directory: Path) -> None:
     trainer.run()
     rows = trainer.test()
     first = next(iter(rows.values()))
-    report.write_json(directory / "test_metrics.json", first.as_json())
-    title = f"Test split: {first.queries} queries, {first.videos} videos"
-    report.results_table(title, {name: result.metrics for name, result in rows.items()})
+    if devices.is_first():
+        report.write_json(directory / "test_metrics.json", first.as_json())
+        title = f"Test split: {first.queries} queries, {first.videos} videos"
+        report.results_table(title, {name: result.metrics for name, result in rows.items()})
 
 
 @contextlib.contextmanager

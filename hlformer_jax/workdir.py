@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.report import write_json
 
-MOVABLE = ("data.manual_dir", "data.data_dir", "data.cache_gib")
+MOVABLE = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
 """Fields that may differ when a run goes on: where things lie, not what they are."""
 
 

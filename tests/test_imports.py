@@ -13,7 +13,8 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 
 _MODEL = {"typing", "ops", "layers", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
-    "config", "losses", "retrieval", "objective", "data", "optim", "train_state", "checkpoint",
+    "config", "devices", "measure", "corpus", "losses", "retrieval", "objective", "data", "optim",
+    "train_state", "checkpoint",
     "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir",
 }  # fmt: skip
 
@@ -21,6 +22,8 @@ _BELOW_TRAIN = _MODEL | {
 MAY_IMPORT = {
     "": set(),  # the package itself
     "typing": set(),
+    "devices": {"typing"},
+    "measure": set(),
     "config": set(),
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
@@ -28,7 +31,8 @@ MAY_IMPORT = {
     "models": _MODEL | {"config"},
     "losses": {"typing", "ops"},
     "retrieval": {"typing", "ops"},
-    "data": {"typing", "data"},
+    "corpus": _MODEL | {"devices"},
+    "data": {"typing", "devices", "data"},
     "baseline": {"typing", "ops", "losses", "retrieval", "data"},
     "report": {"typing", "retrieval"},
     "workdir": {"report"},
@@ -39,9 +43,11 @@ MAY_IMPORT = {
     "torch_pickle": set(),
     "released_names": set(),
     "torch_checkpoint": _MODEL | {"config", "checkpoint", "released_names", "torch_pickle"},
+    "step": _BELOW_TRAIN,
     "evaluate": _BELOW_TRAIN,
-    "train": _BELOW_TRAIN | {"evaluate"},
-    "main": {"config", "data", "checkpoint", "report", "workdir", "train", "evaluate"},
+    "train": _BELOW_TRAIN | {"step", "evaluate"},
+    "peer": {"typing", "config", "data"},
+    "main": {"config", "devices", "data", "checkpoint", "report", "workdir", "train", "evaluate"},
 }
 
 # The only module that may import it.

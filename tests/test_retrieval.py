@@ -96,14 +96,6 @@ def test_metrics_of_known_ranks():
     assert retrieval.mean_reciprocal_rank(rank) == pytest.approx(expected)
 
 
-def test_similarity_is_the_largest_over_positions():
-    rng = np.random.default_rng(1)
-    queries = rng.normal(size=(3, 5)).astype(np.float32)
-    positions = rng.normal(size=(4, 6, 5)).astype(np.float32)
-    expected = np.einsum("qh,vlh->qvl", queries, positions).max(-1)
-    np.testing.assert_allclose(retrieval.max_similarity(queries, positions), expected, rtol=1e-5)
-
-
 def test_zero_frames_have_cosine_zero_and_a_finite_gradient():
     frames = np.zeros((1, 2, 3), np.float32)
     frames[0, 0] = [-1, 0, 0]

@@ -35,7 +35,7 @@ def compiled_once():
         return get
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("make_train_step", "Evaluator"):
+        for name in ("compile_steps", "Evaluator"):
             patch.setattr(train, name, shared(getattr(train, name)))
         yield
 
@@ -118,31 +118,29 @@ def test_the_best_epoch_is_the_one_with_the_best_validation_sum(finished):
 def test_parameters_move_and_the_first_step_does_not(directory):
     trainer = train.Trainer(_config(directory), directory / "steps")
     before = jax.device_get(trainer.state.params)
-    batches = trainer._batches(range(0, 2))
-    trainer.state, _ = trainer.step(trainer.state, next(batches))
+    window = next(trainer.feed.windows())._replace(num_steps=1)
+    trainer.state, _ = trainer.steps(trainer.state, window)
     after = jax.device_get(trainer.state.params)
     # The released warm-up begins with a rate of 0.
     for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         np.testing.assert_array_equal(one, other)
-    trainer.state, _ = trainer.step(trainer.state, next(batches))
+    trainer.state, _ = trainer.steps(trainer.state, window)
     moved = jax.tree.map(lambda a, b: np.any(a != b), after, jax.device_get(trainer.state.params))
     assert np.mean(jax.tree.leaves(moved)) > 0.9
 
 
-@pytest.mark.parametrize("last", [5, 6])  # in mid epoch, and at the end of one
+@pytest.mark.parametrize("last", [4, 6])  # in mid epoch, and at the end of one
 def test_a_run_stopped_by_sigterm_ends_as_if_it_never_was(directory, finished, last):
     path = directory / f"terminated{last}"
     trainer = train.Trainer(_config(directory), path)
-    step = trainer.step
-    calls = []
+    steps = trainer.steps
 
-    def stop(state, batch):
-        calls.append(0)
-        if len(calls) == last:
+    def stop(state, window):
+        if window.first + window.num_steps == last:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(state, batch)
+        return steps(state, window)
 
-    trainer.step = stop
+    trainer.steps = stop
     with pytest.raises(train.Stopped, match=f"saved step {last}"):
         trainer.run()
     train.train(_config(directory), path)
@@ -178,9 +176,9 @@ def test_patience_ends_a_run(directory):
     path = directory / "patience"
     trainer = train.Trainer(config, path)
     # Nothing changes, so no epoch is better than the first.
-    trainer.step = lambda state, batch: (
-        state.replace(step=state.step + 1),
-        {"loss": np.float32(1)},
+    trainer.steps = lambda state, window: (
+        state.replace(step=state.step + window.num_steps),
+        {"loss": np.ones(window.num_steps, np.float32)},
     )
     trainer.run()
     assert checkpoint.newest(path).info()["epochs"] == 2
@@ -211,17 +209,18 @@ def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
     directory, place, poison, message, saved
 ):
     trainer = train.Trainer(_config(directory), directory / f"broken{place}")
-    step = trainer.step
-    calls = []
+    steps = trainer.steps
 
-    def poisoned(state, batch):
-        state, scalars = step(state, batch)
-        calls.append(0)
-        if len(calls) == place:
-            scalars = scalars | {name: np.float32(value) for name, value in poison.items()}
+    def poisoned(state, window):
+        state, scalars = steps(state, window)
+        if window.first < place <= window.first + window.num_steps:
+            last = place - 1 - window.first
+            at = np.arange(len(scalars["loss"])) == last
+            put = lambda name, value: np.where(at, value, scalars[name])
+            scalars = scalars | {name: put(name, value) for name, value in poison.items()}
         return state, scalars
 
-    trainer.step = poisoned
+    trainer.steps = poisoned
     with pytest.raises(train.NonFiniteLossError, match=message):
         trainer.run()
     assert trainer.newest.latest() == saved

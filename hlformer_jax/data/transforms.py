@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 
 _EPSILON = 1e-5
 
+FLOAT32 = np.dtype(np.float32)
+
 
 def boundaries(
     num_frames: int, num_spans: int, dtype: type[np.floating] = np.float64

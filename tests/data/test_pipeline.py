@@ -1,10 +1,15 @@
-"""Batches: a function of the step, packed exactly, whatever threads and caches do."""
+"""Batches: a function of the step, packed exactly, whatever lies where."""
 
+import jax
 import numpy as np
 import pytest
 
+from hlformer_jax import devices
 from hlformer_jax.config import default
-from hlformer_jax.data import builder, pipeline, synthetic, transforms
+from hlformer_jax.data import builder, feed, pipeline, synthetic, transforms
+from hlformer_jax.data.features import gather
+from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
+from hlformer_jax.data.schedule import Schedule, in_order
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +23,7 @@ def config(tmp_path_factory):
         max_frames=32,
         max_clips=8,
         max_words=7,
+        dtype="float32",
     )
     return config
 
@@ -27,18 +33,44 @@ def data(config):
     return pipeline.open_data(config)
 
 
-def _batches(split, steps, seed=0, size=4, capacity=None):
-    schedule = pipeline.Schedule(len(split), size, seed)
-    capacity = capacity or schedule.capacity(split.captions_per_video, 3)
-    return list(pipeline.train_batches(split, schedule, capacity, 7, 32, steps)), schedule
+@pytest.fixture(scope="module")
+def mesh():
+    return devices.mesh()
+
+
+def _read(windows, mesh):
+    """Batches of all steps of some windows, as NumPy."""
+    take = lambda rows, index: devices.take(mesh, rows, index)
+
+    @jax.jit
+    def read(features, plans, step):
+        return gather(features, jax.tree.map(lambda x: x[step], plans), 32, 7, take)
+
+    return [
+        jax.device_get(read(window.features, window.plans, step))
+        for window in windows
+        for step in range(window.num_steps)
+    ]
+
+
+def _batches(split, steps, seed=0, size=4, resident=False, longest=2):
+    schedule = Schedule(len(split), size, seed)
+    mesh = devices.mesh()
+    windows = Feed(split, schedule.groups(3, longest), mesh, size, resident)
+    return _read(windows.windows(steps.start), mesh)[: len(steps)], schedule
+
+
+def _assert_same(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
-    schedule = pipeline.Schedule(50, 8, seed=3)
+    schedule = Schedule(50, 8, seed=3)
     orders = [schedule.order(epoch) for epoch in (0, 1, 0)]
     np.testing.assert_array_equal(orders[0], orders[2])
     assert not np.array_equal(orders[0], orders[1])
-    assert not np.array_equal(orders[0], pipeline.Schedule(50, 8, seed=4).order(0))
+    assert not np.array_equal(orders[0], Schedule(50, 8, seed=4).order(0))
     np.testing.assert_array_equal(np.sort(orders[1]), np.arange(50))
 
 
@@ -46,9 +78,51 @@ def test_a_run_that_starts_late_sees_the_same_batches(data):
     whole, schedule = _batches(data.train, range(0, 7))
     late, _ = _batches(data.train, range(4, 7))
     assert schedule.steps_per_epoch == 3
-    for one, other in zip(whole[4:], late, strict=True):
-        for a, b in zip(one.videos + one.captions, other.videos + other.captions, strict=True):
-            np.testing.assert_array_equal(a, b)
+    _assert_same(whole[4:], late)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 5, 100])
+def test_groups_hold_every_step_once_and_end_where_records_are_due(longest):
+    schedule = Schedule(11, 4, seed=0)
+    groups = schedule.groups(4, longest)
+    assert [group.first for group in groups[1:]] == [group.end for group in groups[:-1]]
+    assert (groups[0].first, groups[-1].end) == (0, 12)
+    ends = {end for end in range(1, 13) if end % longest == 0 or end % 3 == 0}
+    assert {group.end for group in groups} == ends
+    videos = np.concatenate([np.concatenate(group.steps) for group in groups])
+    for epoch in range(4):
+        np.testing.assert_array_equal(videos[11 * epoch : 11 * epoch + 11], schedule.order(epoch))
+
+
+def test_resident_and_streamed_features_give_the_same_batches(data):
+    streamed, _ = _batches(data.train, range(0, 9))
+    resident, _ = _batches(data.train, range(0, 9), resident=True)
+    longer, _ = _batches(data.train, range(0, 9), longest=100)
+    _assert_same(streamed, resident)
+    _assert_same(streamed, longer)
+
+
+def test_windows_have_the_shapes_that_were_promised(data, mesh):
+    for resident in (False, True):
+        windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+        shapes = windows.shapes()
+        for window in windows.windows():
+            for got, promised in zip(
+                jax.tree.leaves(window[2:]), jax.tree.leaves(shapes), strict=True
+            ):
+                assert (got.shape, got.dtype) == (promised.shape, promised.dtype)
+                assert got.sharding.is_equivalent_to(promised.sharding, got.ndim)
+
+
+def test_what_fits_is_decided_by_the_configuration_and_the_memory(config, data, mesh):
+    config = config.copy_and_resolve_references()
+    decided = {}
+    for resident in ("auto", "always", "never"):
+        config.data.resident = resident
+        decided[resident] = feed.fits(data.train, mesh, config)
+    assert decided == {"auto": True, "always": True, "never": False}
+    config.data.update(resident="auto", cache_gib=1e-6)
+    assert not feed.fits(data.train, mesh, config)
 
 
 def test_an_epoch_holds_every_video_and_every_caption_once(data):
@@ -104,33 +178,30 @@ def test_a_cache_of_any_size_gives_the_same_batches(config, data):
     without, _ = _batches(uncached, range(0, 6))
     assert not uncached._cache
     assert data.train._cache
-    for one, other in zip(with_cache, without, strict=True):
-        np.testing.assert_array_equal(one.videos.frames, other.videos.frames)
-        np.testing.assert_array_equal(one.captions.words, other.captions.words)
+    _assert_same(with_cache, without)
 
 
-def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data):
+def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
     counts = data.train.captions_per_video
-    schedule = pipeline.Schedule(len(counts), 4, seed=0)
-    capacity = schedule.capacity(counts, 5)
-    sums = [
-        counts[schedule.order(epoch)[start : start + 4]].sum()
-        for epoch in range(5)
-        for start in range(0, len(counts), 4)
-    ]
-    assert max(sums) <= capacity < max(sums) + pipeline.CAPACITY_MULTIPLE
+    groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
+    windows = Feed(data.train, groups, mesh, 4, resident=False)
+    sums = [counts[step].sum() for group in groups for step in group.steps]
+    assert max(sums) <= windows.captions < max(sums) + CAPTION_MULTIPLE
+    assert windows.videos == 4
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
-def test_evaluation_batches_cover_the_split_in_order(data, size):
-    captions = list(pipeline.caption_batches(data.val, size, 7))
-    video = np.concatenate([batch.video[batch.mask] for batch in captions])
-    np.testing.assert_array_equal(video, data.val.caption_video)
-    assert {batch.words.shape for batch in captions} == {(size, 7, 5)}
-    videos = list(pipeline.video_batches(data.val, size, 32))
-    clips = np.concatenate([batch.clips[batch.mask] for batch in videos])
+def test_evaluation_batches_cover_the_split_in_order(data, mesh, size):
+    windows = Feed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
+    batches = _read(windows.windows(), mesh)
+    clips = np.concatenate([batch.videos.clips[batch.videos.mask] for batch in batches])
     expected = np.stack([data.val[index].clips for index in range(len(data.val))])
     np.testing.assert_array_equal(clips, expected)
+    video = [
+        place * size + batch.captions.video[batch.captions.mask]
+        for place, batch in enumerate(batches)
+    ]
+    np.testing.assert_array_equal(np.concatenate(video), data.val.caption_video)
 
 
 def test_caption_ids_follow_the_order_of_the_captions(data):
@@ -148,6 +219,17 @@ def test_half_precision_storage_changes_features_by_its_rounding_alone(config, d
     # Each element is rounded by at most 2^-11, then pooled and divided by the norm of its vector.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, atol=2**-10)
     assert not np.array_equal(half[0].clips, data.train[0].clips)
+
+
+def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config, data):
+    config = config.copy_and_resolve_references()
+    config.data.dtype = "float16"
+    half = pipeline.open_data(config).train
+    assert half[0].clips.dtype == half[0].words[0].dtype == np.float16
+    # Normalised vectors: each element is rounded by at most 2^-12 of its size, at most 1.
+    np.testing.assert_allclose(half[0].clips, data.train[0].clips, rtol=2**-11, atol=2**-24)
+    batches, _ = _batches(half, range(0, 1))
+    assert batches[0].videos.clips.dtype == np.float16
 
 
 def test_another_corpus_is_another_data_set(config, data):

@@ -1,0 +1,278 @@
+"""Brings features to the devices: a whole split once where it fits, else the steps just ahead.
+
+Both ways give `Window`s of the same form, which the same compiled program reads; the values of a
+batch depend on neither. A window is sharded over the devices by video, and a process reads the
+videos of its own devices alone.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from hlformer_jax import devices
+from hlformer_jax.data.features import Features, Plan
+from hlformer_jax.data.pipeline import Split
+from hlformer_jax.data.schedule import Group
+
+CAPTION_MULTIPLE = 16
+"""Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
+
+RESIDENT_SHARE = 0.55
+"""Of a device's free memory, what resident features may take; the rest is for the step."""
+
+_READERS = 4
+
+
+class Window(NamedTuple):
+    """What a group of steps reads.
+
+    Attributes:
+      first: number of the first step.
+      num_steps: how many there are.
+      features: on the devices.
+      plans: one for each step, stacked on a leading axis and padded to the longest group.
+    """
+
+    first: int
+    num_steps: int
+    features: Features
+    plans: Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """Room for a window on each device."""
+
+    videos: int
+    captions: int
+    frames: int
+    words: int
+
+    def bytes(self, split: Split) -> int:
+        visual, text = split.widths
+        vectors = self.videos * split.max_clips + self.frames
+        return split.dtype.itemsize * (vectors * visual + self.words * text)
+
+
+@dataclasses.dataclass
+class Feed:
+    """Windows of one split for given groups of steps.
+
+    Attributes:
+      split: the videos.
+      groups: the steps of a whole run, whatever part of it is asked for; shapes follow from them.
+      mesh: the devices.
+      batch_size: videos of a step.
+      resident: whether the whole split lies on the devices.
+    """
+
+    split: Split
+    groups: Sequence[Group]
+    mesh: Mesh
+    batch_size: int
+    resident: bool
+
+    def __post_init__(self) -> None:
+        counts = self.split.captions_per_video
+        shards = self.mesh.size
+        self.steps = max(len(group.steps) for group in self.groups)
+        self.videos = _round_up(self.batch_size, shards)
+        most = max(int(counts[step].sum()) for group in self.groups for step in group.steps)
+        self.captions = _round_up(most, np.lcm(CAPTION_MULTIPLE, shards))
+        if self.resident:
+            self._sizes = self._largest([np.arange(len(self.split))])
+            self._whole: Future[Features] | None = None
+        else:
+            self._sizes = self._largest([np.concatenate(group.steps) for group in self.groups])
+        self._ahead = ThreadPoolExecutor(1, "feed")
+
+    @property
+    def bytes_per_device(self) -> int:
+        """Bytes of features on each device; two windows lie there when they are streamed."""
+        return self._sizes.bytes(self.split) * (1 if self.resident else 2)
+
+    def load(self) -> None:
+        """Begins to load a resident split on another thread; `windows` waits for it."""
+        if self.resident and self._whole is None:
+            everything = np.arange(len(self.split))
+            self._whole = self._ahead.submit(self._pack, everything)
+
+    def windows(self, first: int = 0) -> Iterator[Window]:
+        """Windows of the steps from `first` on, made ahead on another thread."""
+        left = [group.after(first) for group in self.groups if group.end > first]
+        if self.resident:
+            self.load()
+            assert self._whole is not None
+            for group in left:
+                yield self._window(group, self._whole.result(), group.steps)
+            return
+        ahead = self._ahead.submit(self._stream, left[0]) if left else None
+        for following in [*left[1:], None]:
+            assert ahead is not None
+            window = ahead.result()
+            # The next window is made while this one is used, and no further: two lie in memory.
+            ahead = self._ahead.submit(self._stream, following) if following else None
+            yield window
+
+    def shapes(self) -> tuple[Features, Plan]:
+        """Shapes of a window's features and plans, to compile for before there are any."""
+        count = self.mesh.size
+        sharding, whole = devices.sharded(self.mesh), devices.replicated(self.mesh)
+
+        def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+            return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
+
+        features: Any = Features(*(rows(shape, dtype) for shape, dtype in self._layout()))
+        plan: Any = lambda n: jax.ShapeDtypeStruct((self.steps, n), np.int32, sharding=whole)
+        return features, Plan(plan(self.videos), plan(self.captions), plan(self.captions))
+
+    def close(self) -> None:
+        """Gives the thread and what is resident back."""
+        self._ahead.shutdown(wait=True, cancel_futures=True)
+        if self.resident:
+            self._whole = None
+
+    def _largest(self, windows: list[np.ndarray]) -> _Sizes:
+        split, rows = self.split, [1, 1, 1, 1]
+        per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
+        for videos in windows:
+            for shard in self._shards(videos):
+                needed = (len(shard), *(int(counts[shard].sum()) for counts in per_video))
+                rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
+        return _Sizes(*rows)
+
+    def _shards(self, videos: np.ndarray) -> list[np.ndarray]:
+        each = -(-len(videos) // self.mesh.size)
+        return [videos[i * each : (i + 1) * each] for i in range(self.mesh.size)]
+
+    def _layout(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        (visual, text), sizes, dtype = self.split.widths, self._sizes, self.split.dtype
+        index = np.dtype(np.int32)
+        return [
+            ((sizes.videos, self.split.max_clips, visual), dtype),
+            ((sizes.frames, visual), dtype),
+            ((sizes.videos,), index),
+            ((sizes.videos,), index),
+            ((sizes.words, text), dtype),
+            ((sizes.captions,), index),
+            ((sizes.captions,), index),
+        ]
+
+    def _stream(self, group: Group) -> Window:
+        videos = np.concatenate(group.steps)
+        ends = np.cumsum([len(step) for step in group.steps])[:-1]
+        return self._window(
+            group, self._pack(videos), np.split(np.arange(len(videos)), ends), videos
+        )
+
+    def _window(
+        self,
+        group: Group,
+        features: Features,
+        rows: Sequence[np.ndarray],
+        videos: np.ndarray | None = None,
+    ) -> Window:
+        """`rows` are the places of each step's videos among `videos` (None: the whole split)."""
+        videos = np.arange(len(self.split)) if videos is None else videos
+        counts = self.split.captions_per_video[videos]
+        starts = self._caption_rows(counts)
+        plans = Plan(
+            np.full((self.steps, self.videos), -1, np.int32),
+            np.full((self.steps, self.captions), -1, np.int32),
+            np.zeros((self.steps, self.captions), np.int32),
+        )
+        slot = self._slots(len(videos))
+        for step, chosen in enumerate(rows):
+            plans.videos[step, : len(chosen)] = slot[chosen]
+            captions = _ranges(starts[chosen], counts[chosen])
+            plans.captions[step, : len(captions)] = captions
+            plans.video[step, : len(captions)] = np.repeat(np.arange(len(chosen)), counts[chosen])
+        return Window(group.first, len(group.steps), features, devices.replicate(self.mesh, plans))
+
+    def _slots(self, num_videos: int) -> np.ndarray:
+        """Rows of a window's videos in its features; each device's share is padded."""
+        each = -(-num_videos // self.mesh.size)
+        place = np.arange(num_videos)
+        return place // each * self._sizes.videos + place % each
+
+    def _caption_rows(self, counts: np.ndarray) -> np.ndarray:
+        """Rows of the first captions of a window's videos."""
+        starts = []
+        for number, shard in enumerate(self._shards(counts)):
+            starts.append(number * self._sizes.captions + np.cumsum(shard) - shard)
+        return np.concatenate(starts).astype(np.int32)
+
+    def _pack(self, videos: np.ndarray) -> Features:
+        parts = {}
+        for number, (device, shard) in enumerate(
+            zip(self.mesh.devices.flat, self._shards(videos), strict=True)
+        ):
+            if device.process_index == jax.process_index():
+                packed = self._pack_shard(shard, number)
+                parts[device] = [jax.device_put(array, device) for array in packed]
+        sharding = devices.sharded(self.mesh)
+        return Features(
+            *(
+                jax.make_array_from_single_device_arrays(
+                    (self.mesh.size * shape[0], *shape[1:]),
+                    sharding,
+                    [arrays[field] for arrays in parts.values()],
+                )
+                for field, (shape, _) in enumerate(self._layout())
+            )
+        )
+
+    def _pack_shard(self, videos: np.ndarray, number: int) -> Features:
+        packed = Features(*(np.zeros(shape, dtype) for shape, dtype in self._layout()))
+        frame = word = caption = 0
+        # What is resident is read once: nothing to gain from keeping it here as well.
+        read = self.split.read if self.resident else self.split.__getitem__
+        with ThreadPoolExecutor(_READERS, "reader") as readers:
+            for row, example in enumerate(readers.map(read, videos)):
+                packed.clips[row] = example.clips
+                packed.frame_start[row] = number * self._sizes.frames + frame
+                packed.frame_count[row] = len(example.frames)
+                packed.frames[frame : frame + len(example.frames)] = example.frames
+                frame += len(example.frames)
+                for words in example.words:
+                    packed.word_start[caption] = number * self._sizes.words + word
+                    packed.word_count[caption] = len(words)
+                    packed.words[word : word + len(words)] = words
+                    word += len(words)
+                    caption += 1
+        return packed
+
+
+def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
+    """Whether a split may live on the devices: `config.data.resident`, and their free memory.
+
+    A CPU's memory is shared with everything else; there, `config.data.cache_gib` is the limit.
+    """
+    if config.data.resident != "auto":
+        return config.data.resident == "always"
+    one = [Group(0, [np.arange(len(split))])]
+    needed = Feed(split, one, mesh, len(split), resident=True).bytes_per_device
+    limits = []
+    for device in mesh.local_devices:
+        stats = device.memory_stats()
+        if stats is None or "bytes_limit" not in stats:
+            limits.append(config.data.cache_gib * 2**30 / len(mesh.local_devices))
+        else:
+            limits.append(RESIDENT_SHARE * (stats["bytes_limit"] - stats["bytes_in_use"]))
+    return not devices.any_process(needed > min(limits))
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """All numbers start, start + 1, … of each range, one range after the other."""
+    ends = np.cumsum(counts)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // int(multiple)) * int(multiple)

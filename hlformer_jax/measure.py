@@ -1,0 +1,138 @@
+"""Times, what the hardware can do at best, and the floor that both set for a piece of work.
+
+A floor is the larger of two times: the work's floating-point operations at the rate of a large
+matrix product, and the bytes that it must move at the rate of a large copy, both measured on this
+device in this run. No program for the same work takes much less.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+
+class Timing(NamedTuple):
+    """Seconds of repeated runs, the warm-up excluded."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+
+class Ceilings(NamedTuple):
+    """What one device does at best: operations and bytes (read or written) a second."""
+
+    flops: float
+    bytes: float
+
+
+class Floor(NamedTuple):
+    """The least that a piece of work takes on one device.
+
+    Attributes:
+      flops: floating-point operations.
+      bytes: bytes that must be read or written.
+      seconds: the larger of both times.
+    """
+
+    flops: float
+    bytes: float
+    seconds: float
+
+
+def timed(run: Callable[[], Any], repeats: int = 7, seconds: float = 10.0) -> Timing:
+    """Times a function whose results are waited for.
+
+    Args:
+      run: returns arrays (or anything without arrays, when it is done).
+      repeats: how often at most, beside one run to warm up; at least 3 are done.
+      seconds: no further repeat is begun after so long.
+
+    Returns:
+      Its time.
+    """
+    jax.block_until_ready(run())
+    found: list[float] = []
+    begin = time.perf_counter()
+    while len(found) < 3 or (len(found) < repeats and time.perf_counter() - begin < seconds):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        found.append(time.perf_counter() - start)
+    return Timing(float(np.median(found)), min(found), max(found), len(found))
+
+
+@functools.cache
+def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
+    """Measures what this process's first device does at best.
+
+    The product is large enough to fill the device; the factors are random, since zeros run faster.
+
+    Args:
+      dtype: of the matrices; float32 products as precise as the package asks for.
+    """
+    device = jax.local_devices()[0]
+    size = 1024 if device.platform == "cpu" else 8192
+    key = jax.random.key(0)
+    with jax.default_device(device):
+        matrix = jax.random.normal(key, (size, size), jnp.dtype(dtype))
+        # About 1 after every product, so that a chain of them neither over- nor underflows.
+        matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
+        product = jax.jit(lambda x: x @ matrix)
+        best = min(timed(lambda: product(matrix), 5, 1.0).low for _ in range(2))
+        # Larger than any cache, and no more than a small part of the memory.
+        long = jnp.ones(2**26 if device.platform == "cpu" else 2**28, jnp.float32)
+        copy = jax.jit(lambda x: x + 1)
+        moved = timed(lambda: copy(long), 5, 1.0).low
+    return Ceilings(2 * size**3 / best, 2 * long.nbytes / moved)
+
+
+def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
+    """The floor of some work on one device.
+
+    Args:
+      flops: its floating-point operations.
+      moved: the bytes that it must read or write: inputs once, outputs once.
+      dtype: in which it multiplies matrices.
+    """
+    most = ceilings(jnp.dtype(dtype).name)
+    return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
+
+
+def flops(compiled: Any) -> float:
+    """Floating-point operations of a compiled program on one device, by the compiler's count.
+
+    A loop whose length is not known when it is compiled counts as one turn of its body.
+    """
+    analysis = compiled.cost_analysis() or {}
+    if isinstance(analysis, list):  # one for each program, in some releases of JAX
+        analysis = analysis[0]
+    return float(analysis.get("flops", math.nan))
+
+
+def memory(compiled: Any) -> dict[str, float]:
+    """Bytes of a compiled program on one device, by the compiler's plan: what it takes and needs.
+
+    Returns:
+      `arguments`, `results` (beyond donated arguments) and `temporary`, and their sum as `peak`.
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return {}
+    parts = {
+        "arguments": plan.argument_size_in_bytes,
+        "results": plan.output_size_in_bytes - plan.alias_size_in_bytes,
+        "temporary": plan.temp_size_in_bytes,
+    }
+    return parts | {"peak": sum(parts.values())}
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all arrays of a tree."""
+    return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))

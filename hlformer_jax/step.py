@@ -1,0 +1,143 @@
+"""The training step, and groups of steps that run without the host.
+
+`train_step` is a pure function of a state and a batch. A group of steps is one compiled program: a
+loop on the device whose body gathers a batch from the window's features and takes a step.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Int
+from ml_collections import ConfigDict
+
+from hlformer_jax import devices
+from hlformer_jax.data.features import Features, Plan, gather
+from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.models import hlformer
+from hlformer_jax.objective import draw_negatives, objective
+from hlformer_jax.train_state import TrainState, derive_key
+from hlformer_jax.typing import Array, Batch
+
+Scalars = dict[str, Array]
+Step = Callable[[TrainState, Batch], tuple[TrainState, Scalars]]
+Steps = Callable[[TrainState, Window], tuple[TrainState, Scalars]]
+
+
+def train_step(
+    model: nn.Module,
+    config: ConfigDict,
+    optimiser: optax.GradientTransformation,
+    steps_per_epoch: int,
+) -> Step:
+    """Returns the step: state and batch to the next state and the scalars of the loss.
+
+    The hard-negative phase begins inside the step, by its number, so that there is one
+    compilation.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        epoch = state.step // steps_per_epoch
+        negatives = draw_negatives(
+            derive_key(config.seed, "negatives", state.step),
+            batch,
+            epoch >= config.loss.hard_negative_epoch,
+            config.loss.hard_pool_size,
+        )
+        dropout_key = derive_key(config.seed, "dropout", state.step)
+
+        def loss(params: Any) -> tuple[Array, Scalars]:
+            return objective(model, config, params, batch, negatives, dropout_key)
+
+        (total, terms), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+        updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
+        params = optax.apply_updates(state.params, updates)
+        params = hlformer.project(params, config.model.curvature)
+        scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
+        scalars["gradient_norm"] = optax.tree.norm(gradient)
+        return TrainState(state.step + 1, params, optimiser_state), scalars
+
+    return step
+
+
+def group_of_steps(
+    step: Step, config: ConfigDict, mesh: Mesh
+) -> Callable[[TrainState, Features, Plan, Int[Array, ""]], tuple[TrainState, Scalars]]:
+    """Returns a function, to be jitted, that takes `count` steps by the plans of a window.
+
+    Args:
+      step: of `train_step`.
+      config: the whole configuration; of it, the sizes of the data.
+      mesh: the devices over which batches are sharded.
+
+    Returns:
+      A function of state, features, plans [S, ...] and count <= S to the state after the steps and
+      the scalars of each, [S]; those from `count` on are 0.
+    """
+    sizes = config.data.max_frames, config.data.max_words
+    take = lambda rows, index: devices.take(mesh, rows, index)
+
+    def one(
+        number: Array | int, state: TrainState, features: Features, plans: Plan
+    ) -> tuple[TrainState, Scalars]:
+        plan = jax.tree.map(lambda x: x[number], plans)
+        batch = gather(features, plan, *sizes, take)
+        return step(state, devices.constrain(mesh, batch))
+
+    def steps(
+        state: TrainState, features: Features, plans: Plan, count: Int[Array, ""]
+    ) -> tuple[TrainState, Scalars]:
+        def body(number: Array, carry: tuple[TrainState, Scalars]) -> tuple[TrainState, Scalars]:
+            state, scalars = one(number, carry[0], features, plans)
+            record = lambda row, value: row.at[number].set(value)
+            return state, jax.tree.map(record, carry[1], scalars)
+
+        _, like = jax.eval_shape(functools.partial(one, 0), state, features, plans)
+        empty = jax.tree.map(lambda x: jnp.zeros(len(plans.videos), x.dtype), like)
+        return jax.lax.fori_loop(0, count, body, (state, empty))
+
+    return steps
+
+
+def compile_steps(
+    model: nn.Module,
+    config: ConfigDict,
+    optimiser: optax.GradientTransformation,
+    feed: Feed,
+    steps_per_epoch: int,
+    state: TrainState,
+) -> tuple[Steps, Any]:
+    """Compiles groups of steps for the windows of a feed.
+
+    Args:
+      model: a model of `models.build`.
+      config: the whole configuration.
+      optimiser: of `optim.build`.
+      feed: gives the shapes, and later the windows.
+      steps_per_epoch: tells the epoch of a step.
+      state: a state, for its shapes.
+
+    Returns:
+      A function of a state, which is donated, and a window to the next state and the scalars of
+      each step; and the compiled program, to ask it what it costs.
+    """
+    mesh = feed.mesh
+    step = train_step(model, config, optimiser, steps_per_epoch)
+    whole = devices.replicated(mesh)
+    program = jax.jit(
+        group_of_steps(step, config, mesh), donate_argnums=0, out_shardings=(whole, whole)
+    )
+    count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
+    compiled = program.lower(state, *feed.shapes(), count).compile()
+
+    def steps(state: TrainState, window: Window) -> tuple[TrainState, Scalars]:
+        count = devices.replicate(mesh, np.int32(window.num_steps))
+        return compiled(state, window.features, window.plans, count)
+
+    return steps, compiled
