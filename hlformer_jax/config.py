@@ -19,6 +19,8 @@ def default() -> ConfigDict:
             # Compute dtype of the encoders, float32 or bfloat16. Parameters, geometry, softmax and
             # losses are float32 whatever it is.
             "dtype": "float32",
+            # Compile for the least time to compile, not for speed: for runs of seconds.
+            "compile_fast": False,
             "data": {
                 "collection": "activitynet",  # folder below manual_dir, prefix of the text files
                 "feature": "i3d",  # folder below FeatureData
@@ -126,6 +128,7 @@ def debug(config: ConfigDict) -> ConfigDict:
     epochs and the number of blocks are not. Without `manual_dir` the data is synthetic, with the
     widths that the configuration has, so that released features work as well.
     """
+    config.compile_fast = True
     config.data.synthetic_videos = (24, 8, 12)
     config.data.max_frames = 32
     config.data.max_clips = 8

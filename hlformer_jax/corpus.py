@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
@@ -83,7 +84,7 @@ def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
 
 
 def empty(
-    like: VideoEncoding, blocks: int, weights: Float[Array, " 2"], dtype: DTypeLike, mesh: Mesh
+    like: VideoEncoding, blocks: int, weights: tuple[float, float], dtype: DTypeLike, mesh: Mesh
 ) -> Corpus:
     """A corpus without videos, sharded, to be filled block by block.
 
@@ -98,22 +99,21 @@ def empty(
       Zeros.
     """
 
-    def make() -> Corpus:
-        def room(encoded: Array | None) -> Vectors | None:
-            if encoded is None:
-                return None
-            block = store(jnp.zeros(encoded.shape, encoded.dtype), dtype)
-            return jax.tree.map(lambda x: jnp.zeros((blocks, *x.shape), x.dtype), block)
+    def room(encoded: Array | None) -> Vectors | None:
+        if encoded is None:
+            return None
+        shape = (blocks, *encoded.shape)
+        scale = zeros(shape[:-1], np.float32) if jnp.dtype(dtype) == jnp.int8 else None
+        return Vectors(zeros(shape, dtype), scale)
 
-        size = next(encoded.shape[0] for encoded in like if encoded is not None)
-        return Corpus(
-            room(like.clips),
-            room(like.frames),
-            jnp.asarray(weights),
-            jnp.zeros((blocks, size), bool),
-        )
-
-    return jax.jit(make, out_shardings=shardings(mesh, jax.eval_shape(make)))()
+    zeros = lambda shape, dtype: jnp.zeros(shape, dtype, device=devices.sharded(mesh, axis=1))
+    size = next(encoded.shape[0] for encoded in like if encoded is not None)
+    return Corpus(
+        room(like.clips),
+        room(like.frames),
+        devices.replicate(mesh, np.asarray(weights, np.float32)),
+        zeros((blocks, size), bool),
+    )
 
 
 def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:

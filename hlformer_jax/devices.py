@@ -6,7 +6,6 @@ the communication, so that a result does not depend on how many devices shared t
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,45 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hlformer_jax.typing import Array
 
 AXIS = "data"
-
-
-class ProcessError(RuntimeError):
-    """The processes of a run could not find one another, or disagree; the message says how."""
-
-
-def join(coordinator: str, processes: int, process: int) -> None:
-    """Makes this process one of several; a no-op for one process outside of Slurm.
-
-    Args:
-      coordinator: HOST:PORT of process 0; empty: from Slurm where it started several tasks.
-      processes: how many there are.
-      process: number of this one, from 0.
-
-    Raises:
-      ProcessError: when the numbers make no sense, or the others do not answer.
-    """
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
-    if not coordinator and processes == 1 and tasks == 1:
-        return
-    # What CPU processes talk through; GPUs have their own.
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        if not coordinator and processes == 1:
-            jax.distributed.initialize()
-            return
-        if not (coordinator and 0 <= process < processes):
-            raise ProcessError(
-                f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
-                " HOST:PORT of process 0, and a process number below the number of processes"
-            )
-        # launch/local.sh shows each process its own GPU; JAX must not choose another.
-        local = [0] if os.environ.get("CUDA_VISIBLE_DEVICES") else None
-        jax.distributed.initialize(coordinator, processes, process, local)
-    except (RuntimeError, ValueError) as error:
-        if isinstance(error, ProcessError):
-            raise
-        reason = str(error).strip().splitlines()[0]
-        raise ProcessError(f"process {process} of {processes}: no start: {reason}") from error
 
 
 def is_first() -> bool:

@@ -60,6 +60,7 @@ class Evaluator:
     def __init__(self, model: nn.Module, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
         self._encode = jax.jit(self._encode_window, donate_argnums=(5, 6))
+        self._like: Any = jax.jit(self._encode_step)  # for shapes alone, which it remembers
         whole = devices.replicated(mesh)
         self._pick = jax.jit(
             lambda room, rows: room.reshape(-1, room.shape[-1])[rows], out_shardings=whole
@@ -88,15 +89,13 @@ class Evaluator:
           unit vectors, float32.
         """
         steps = [step for group in feed.groups for step in group.steps]
-        videos, queries = jax.eval_shape(self._encode_step, params, *feed.shapes(), np.int32(0))[:2]
-        weights = np.asarray(_branch_weights(self._config), np.float32)
+        videos, queries, _ = self._like.eval_shape(params, *feed.shapes(), np.int32(0))
+        weights = _branch_weights(self._config)
         dtype = dtype or self._config.eval.corpus
         found = corpus.empty(videos, len(steps), weights, dtype, self._mesh)
         shape = (len(steps), *queries.shape)
-        room = jax.jit(
-            lambda: jnp.zeros(shape, queries.dtype),
-            out_shardings=devices.sharded(self._mesh, axis=1),
-        )()
+        sharding = devices.sharded(self._mesh, axis=1)
+        room = jnp.zeros(shape, queries.dtype, device=sharding)
         for window in feed.windows():
             span = [devices.replicate(self._mesh, np.int32(x)) for x in window[:2]]
             found, room = self._encode(params, window.features, window.plans, *span, found, room)
@@ -182,6 +181,9 @@ class Evaluator:
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
+
+
+_rank_rows = jax.jit(retrieval.ranks)
 
 
 def _rank(

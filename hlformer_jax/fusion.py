@@ -38,13 +38,18 @@ class MeanGuidedFusion(nn.Module):
         train: bool,
     ) -> Float[Array, "*batch L H"]:
         features, length = blocks.shape[-1], blocks.shape[-2]
-        token = jnp.mean(blocks, axis=(0, -2))[None, ..., None, :]
-        token = jnp.broadcast_to(token, (*blocks.shape[:-2], 1, features))
-        mask = None if mask is None else jnp.broadcast_to(mask[None], blocks.shape[:-1])
-        cross = EuclideanBlock(self.num_heads, self.dropout, 1, self.dtype, name="cross")
+        token = jnp.mean(blocks, axis=(0, -2))[..., None, :]
+        # One block for all, but dropout of its own for each: a mask depends on the place in the
+        # batch, and must not on the number of videos that the batch has room for.
+        each: Any = {
+            "variable_axes": {"params": None},
+            "split_rngs": {"params": False, "dropout": True},
+        }
+        cross = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
+        cross = cross(self.num_heads, self.dropout, 1, self.dtype, name="cross")
         seen = cross(token, blocks, None, mask, train)[..., 0, :]
         seen = nn.relu(dense(features, "layer1", self.dtype)(seen))
-        seen = Dropout(self.dropout, train)(seen)
+        seen = nn.vmap(Dropout, in_axes=0, **each)(self.dropout, train)(seen)
         logits = dense(length, "layer2", self.dtype)(seen)
         logits = as_float(logits)
         self.sow("intermediates", "logits", logits)

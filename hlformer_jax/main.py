@@ -24,6 +24,14 @@ WORKDIR = flags.DEFINE_string(
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "evaluate: a run's directory or a converted checkpoint; default workdir."
 )
+PROFILE = flags.DEFINE_bool(
+    "profile", False, "train: trace the second group of steps into WORKDIR/profile."
+)
+COORDINATOR = flags.DEFINE_string(
+    "coordinator", "", "HOST:PORT of process 0 of several; under Slurm it is found."
+)
+PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes of this run.")
+PROCESS = flags.DEFINE_integer("process", 0, "Number of this process, from 0.")
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
 
 
@@ -34,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return _fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import checkpoint, evaluate, report, train, workdir
+    from hlformer_jax import checkpoint, devices, evaluate, report, runtime, train, workdir
     from hlformer_jax.config import ConfigError, check
     from hlformer_jax.data.layout import ReleasedDataError
 
@@ -44,26 +52,24 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         return _fail(f"the configuration file cannot be read: {_last(error)}")
     logging.set_verbosity(logging.WARNING)
-    if config.dtype == "float32":
-        # Hardware may otherwise round the factors of float32 products to fewer bits.
-        import jax
-
-        jax.config.update("jax_default_matmul_precision", "highest")
     try:
         check(config)
+        runtime.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+        runtime.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value:
                 return _fail("--checkpoint and --scores go with --mode=evaluate")
             directory = Path(WORKDIR.value or _default_workdir())
-            train.train(config, directory)
+            train.train(config, directory, PROFILE.value)
             return 0
         source = Path(CHECKPOINT.value or WORKDIR.value or _default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print)
-        title = f"Test split: {result.queries} queries, {result.videos} videos"
-        report.results_table(title, {"checkpoint": result.metrics})
-        report.write_json(directory / "test_metrics.json", result.as_json())
+        if devices.is_first():
+            title = f"Test split: {result.queries} queries, {result.videos} videos"
+            report.results_table(title, {"checkpoint": result.metrics})
+            report.write_json(directory / "test_metrics.json", result.as_json())
         return 0
     except train.Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -74,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError,
         train.NonFiniteLossError,
         workdir.WorkdirError,
+        runtime.ProcessError,
         OSError,
     ) as error:
         return _fail(str(error))

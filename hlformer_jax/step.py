@@ -4,7 +4,6 @@
 loop on the device whose body gathers a batch from the window's features and takes a step.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +20,18 @@ from hlformer_jax import devices
 from hlformer_jax.data.features import Features, Plan, gather
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.models import hlformer
-from hlformer_jax.objective import draw_negatives, objective
+from hlformer_jax.objective import active_terms, draw_negatives, objective
 from hlformer_jax.train_state import TrainState, derive_key
 from hlformer_jax.typing import Array, Batch
 
 Scalars = dict[str, Array]
 Step = Callable[[TrainState, Batch], tuple[TrainState, Scalars]]
 Steps = Callable[[TrainState, Window], tuple[TrainState, Scalars]]
+
+
+def scalar_names(config: ConfigDict) -> tuple[str, ...]:
+    """Names of the scalars of a step, all float32."""
+    return ("loss", *(f"loss/{name}" for name in active_terms(config)), "gradient_norm")
 
 
 def train_step(
@@ -98,8 +102,7 @@ def group_of_steps(
             record = lambda row, value: row.at[number].set(value)
             return state, jax.tree.map(record, carry[1], scalars)
 
-        _, like = jax.eval_shape(functools.partial(one, 0), state, features, plans)
-        empty = jax.tree.map(lambda x: jnp.zeros(len(plans.videos), x.dtype), like)
+        empty = {name: jnp.zeros(len(plans.videos)) for name in scalar_names(config)}
         return jax.lax.fori_loop(0, count, body, (state, empty))
 
     return steps

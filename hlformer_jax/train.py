@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -97,8 +98,8 @@ class Trainer:
         )
         self.flops = measure.flops(program)
 
-    def run(self) -> None:
-        """Trains from where the run stands to its end."""
+    def run(self, profile: bool = False) -> None:
+        """Trains from where the run stands to its end; `profile` traces its second group."""
         first = int(self.state.step)
         self.log = report.ScalarLog(
             self.directory, self.progress.log_position, first, devices.is_first()
@@ -112,10 +113,11 @@ class Trainer:
             pending: list[tuple[Window, Scalars]] = []
             measure.ceilings(self.config.dtype)
             self._since = time.monotonic()
-            for window in self.feed.windows(first):
+            for number, window in enumerate(self.feed.windows(first)):
                 if self._finished():
                     break
-                self.state, scalars = self.steps(self.state, window)
+                with self._trace(profile and number == 1):
+                    self.state, scalars = self.steps(self.state, window)
                 pending.append((window, scalars))
                 end = window.first + window.num_steps
                 ends_epoch = end % self.schedule.steps_per_epoch == 0
@@ -142,6 +144,16 @@ class Trainer:
             disable=not devices.is_first(),
             mininterval=0.2 if sys.stderr.isatty() else 30.0,
         )
+
+    @contextlib.contextmanager
+    def _trace(self, wanted: bool) -> Iterator[None]:
+        if not wanted:
+            yield
+            return
+        jax.block_until_ready(self.state)
+        with jax.profiler.trace(str(self.directory / "profile")):
+            yield
+            jax.block_until_ready(self.state)
 
     def _record(self, window: Window, scalars: Scalars, bar: tqdm) -> None:
         """Checks the scalars of a group of steps, and logs those that are due."""
@@ -234,12 +246,14 @@ def _chance(like: Result) -> Result:
     return Result(recalls | {"SumR": sum(recalls.values())}, like.queries, like.videos)
 
 
-def train(config: ConfigDict, directory: Path) -> None:
+def train(config: ConfigDict, directory: Path, profile: bool = False) -> None:
     """Trains, then reports the test split: a table, and test_metrics.json in the run's directory.
 
     Args:
       config: the resolved configuration.
       directory: the run's directory; a run that was interrupted there goes on.
+      profile: whether to trace a group of steps into `profile` below it, for TensorBoard or
+        Perfetto.
 
     Raises:
       Stopped: when SIGTERM ended it; its state has been saved.
@@ -248,7 +262,7 @@ def train(config: ConfigDict, directory: Path) -> None:
       ReleasedDataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory)
-    trainer.run()
+    trainer.run(profile)
     rows = trainer.test()
     first = next(iter(rows.values()))
     if devices.is_first():

@@ -47,8 +47,19 @@ MAY_IMPORT = {
     "evaluate": _BELOW_TRAIN,
     "train": _BELOW_TRAIN | {"step", "evaluate"},
     "peer": {"typing", "config", "data"},
-    "main": {"config", "devices", "data", "checkpoint", "report", "workdir", "train", "evaluate"},
-}
+    "runtime": set(),
+    "main": {
+        "config",
+        "devices",
+        "runtime",
+        "data",
+        "checkpoint",
+        "report",
+        "workdir",
+        "train",
+        "evaluate",
+    },
+}  # fmt: skip
 
 # The only module that may import it.
 OWNER = {"orbax": "checkpoint", "tensorflow_datasets": "data.builder"}

@@ -1,0 +1,65 @@
+"""What a program sets before it computes: the processes it is one of, precision, compilation."""
+
+import os
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+
+class ProcessError(RuntimeError):
+    """The processes of a run could not find one another, or disagree; the message says how."""
+
+
+def join(coordinator: str, processes: int, process: int) -> None:
+    """Makes this process one of several; a no-op for one process outside of Slurm.
+
+    Args:
+      coordinator: HOST:PORT of process 0; empty: from Slurm where it started several tasks.
+      processes: how many there are.
+      process: number of this one, from 0.
+
+    Raises:
+      ProcessError: when the numbers make no sense, or the others do not answer.
+    """
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if not coordinator and processes == 1 and tasks == 1:
+        return
+    # What CPU processes talk through; GPUs have their own.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        if not coordinator and processes == 1:
+            jax.distributed.initialize()
+            return
+        if not (coordinator and 0 <= process < processes):
+            raise ProcessError(
+                f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
+                " HOST:PORT of process 0, and a process number below the number of processes"
+            )
+        # launch/local.sh shows each process its own GPU; JAX must not choose another.
+        local = [0] if os.environ.get("CUDA_VISIBLE_DEVICES") else None
+        jax.distributed.initialize(coordinator, processes, process, local)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, ProcessError):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        raise ProcessError(f"process {process} of {processes}: no start: {reason}") from error
+
+
+def configure(config: ConfigDict) -> None:
+    """Sets JAX's own options as a configuration needs them.
+
+    Compiled programs are kept between runs below ~/.cache/hlformer_jax; JAX_COMPILATION_CACHE_DIR
+    names another place.
+    """
+    if config.dtype == "float32":
+        # Hardware may otherwise round the factors of float32 products to fewer bits.
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if config.compile_fast:
+        jax.config.update("jax_disable_most_optimizations", True)
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlformer_jax"
+        if jax.default_backend() == "cpu":
+            # Programs for a CPU may use instructions that another machine of a cluster lacks.
+            cache = cache / os.uname().nodename
+        jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -1,0 +1,112 @@
+"""Any number of devices and processes: the same losses, gradients, ranks and searches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# In a process of its own: the number of virtual devices is set before JAX starts.
+PROGRAM = """
+import json, sys
+import jax
+import numpy as np
+
+jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_enable_x64", True)  # so that a difference is one, and not rounding
+
+from hlformer_jax import corpus, devices, evaluate, models, optim, step, train_state
+from hlformer_jax.config import debug, default
+from hlformer_jax.data.feed import Feed
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.simulated import SimulatedSplit
+
+config = debug(default())
+config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
+config.data.dtype = config.dtype = "float64"
+config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_blocks=1)
+config.model.glance = False  # compiles in half the time
+config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
+config.optim.warmup = 0.0
+split = SimulatedSplit(13, 31, config)
+model = models.build(config)
+optimiser = optim.build(config, 10)
+found = {}
+for number in json.loads(sys.argv[1]):
+    mesh = devices.mesh(jax.devices()[:number])
+    feed = Feed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
+    state = train_state.init_state(model, config, optimiser)
+    wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
+    state = devices.replicate(mesh, jax.tree.map(wide, state))
+    steps, _ = step.compile_steps(model, config, optimiser, feed, 3, state)
+    scalars = []
+    for window in feed.windows():
+        state, records = steps(state, window)
+        scalars.append({k: np.asarray(v)[: window.num_steps].tolist() for k, v in records.items()})
+    evaluator = evaluate.Evaluator(model, config, mesh)
+    test = evaluator.feed(split)
+    stored, queries = evaluator.encode(state.params, test)
+    result = evaluator.rank(stored, queries, split)
+    searched = corpus.search(stored, queries, 5)
+    first = jax.tree.leaves(stored)[0]
+    found[number] = {
+        "scalars": scalars,
+        "params": float(sum(np.abs(np.asarray(x)).sum() for x in jax.tree.leaves(state.params))),
+        "metrics": result.metrics,
+        "videos": np.asarray(searched.videos).tolist(),
+        "scores": np.asarray(searched.scores).tolist(),
+        "part": [feed.bytes_per_device, first.addressable_shards[0].data.nbytes, first.nbytes],
+    }
+print("RESULT", json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "[1, 2, 4, 8]"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
+    return json.loads(line.removeprefix("RESULT "))
+
+
+@pytest.mark.parametrize("number", ["2", "4", "8"])
+def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, number):
+    one, several = found["1"], found[number]
+    for window, other in zip(one["scalars"], several["scalars"], strict=True):
+        for name, values in window.items():
+            # Sums are taken in another order: rounding of float64, through three steps.
+            np.testing.assert_allclose(other[name], values, rtol=1e-9, err_msg=name)
+    assert several["params"] == pytest.approx(one["params"], rel=1e-12)
+
+
+@pytest.mark.parametrize("number", ["2", "4", "8"])
+def test_ranks_and_searches_do_not_depend_on_the_devices(found, number):
+    one, several = found["1"], found[number]
+    assert several["metrics"] == one["metrics"]
+    np.testing.assert_allclose(several["scores"], one["scores"], atol=1e-6)  # a float32 corpus
+    assert several["videos"] == one["videos"]
+
+
+def test_each_device_holds_a_part_of_the_corpus(found):
+    for number in ("2", "4", "8"):
+        _, part, whole = found[number]["part"]
+        assert part * int(number) == whole
+    # Features too; several small videos do not divide as evenly as a corpus does.
+    assert found["8"]["part"][0] < 0.3 * found["1"]["part"][0]
