@@ -19,6 +19,9 @@ def default() -> ConfigDict:
             # Compute dtype of the encoders, float32 or bfloat16. Parameters, geometry, softmax and
             # losses are float32 whatever it is.
             "dtype": "float32",
+            # Who makes the programs of attention and similarity: "xla", the compiler, or "pallas",
+            # ops/fused_*.py, for one GPU. Equal up to rounding.
+            "kernels": "xla",
             # Compile for the least time to compile, not for speed: for runs of seconds.
             "compile_fast": False,
             "data": {

@@ -22,6 +22,7 @@ from hlformer_jax import (
     checkpoint,
     corpus,
     devices,
+    measure,
     models,
     report,
     retrieval,
@@ -103,14 +104,17 @@ class Evaluator:
         rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
         return found, self._pick(room, np.concatenate(rows).astype(np.int32))
 
+    def flops(self, params: Any, feed: Feed) -> float:
+        """Floating-point operations of encoding a split, by the compiler's count."""
+        program = self._like.lower(params, *feed.shapes(), np.int32(0))
+        return sum(len(group.steps) for group in feed.groups) * measure.flops(program)
+
     def _encode_step(
         self, params: Any, features: Features, plans: Plan, number: Int[Array, ""]
     ) -> tuple[VideoEncoding, Float[Array, "Q H"], Array]:
         data = self._config.data
-        plan = jax.tree.map(lambda x: x[number], plans)
-        take = lambda rows, index: devices.take(self._mesh, rows, index)
-        batch = gather(features, plan, data.max_frames, data.max_words, take)
-        batch = devices.constrain(self._mesh, batch)
+        sizes = data.max_frames, data.max_words
+        batch = gather(features, plans, number, *sizes, self._mesh)
         queries = unit(models.encode_query(self._model, params, batch.captions))
         videos = models.encode_video(self._model, params, batch.videos)
         return videos, queries, batch.videos.mask

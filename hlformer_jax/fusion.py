@@ -45,8 +45,8 @@ class MeanGuidedFusion(nn.Module):
             "variable_axes": {"params": None},
             "split_rngs": {"params": False, "dropout": True},
         }
-        cross = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
-        cross = cross(self.num_heads, self.dropout, 1, self.dtype, name="cross")
+        over: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
+        cross = over(self.num_heads, self.dropout, 1, self.dtype, name="cross")
         seen = cross(token, blocks, None, mask, train)[..., 0, :]
         seen = nn.relu(dense(features, "layer1", self.dtype)(seen))
         seen = nn.vmap(Dropout, in_axes=0, **each)(self.dropout, train)(seen)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops import attention, fused_attention, lorentz, windows
 from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, limit_norm, wide
 from hlformer_jax.typing import Array
@@ -99,11 +99,16 @@ class FeedForward(nn.Module):
 
 
 class EuclideanAttention(nn.Module):
-    """Multi-head attention without an output projection (as released)."""
+    """Multi-head attention without an output projection (as released).
+
+    Attributes:
+      kernels: "xla" or "pallas", who computes self-attention; equal up to rounding.
+    """
 
     num_heads: int
     dropout: float
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(
@@ -116,14 +121,15 @@ class EuclideanAttention(nn.Module):
     ) -> Float[Array, "*batch M H"]:
         features = query.shape[-1]
         split = lambda x, name: _split_heads(dense(features, name, self.dtype)(x), self.num_heads)
-        attended = attention.euclidean_attention(
-            split(query, "query"),
-            split(key_value, "key"),
-            split(key_value, "value"),
-            window,
-            mask,
-            Dropout(self.dropout, train),
-        )
+        heads = split(query, "query"), split(key_value, "key"), split(key_value, "value")
+        dropout_key = self.make_rng("dropout") if train and self.dropout > 0 else None
+        if self.kernels == "pallas" and query.shape[-2] > 1:
+            attended = fused_attention.euclidean_attention(
+                *heads, window, mask, dropout_key, self.dropout
+            )
+        else:
+            drop = lambda x: x if dropout_key is None else dropout(dropout_key, x, self.dropout)
+            attended = attention.euclidean_attention(*heads, window, mask, drop)
         attended = jnp.moveaxis(attended, -3, -2)
         return attended.reshape(*attended.shape[:-2], features)
 
@@ -135,6 +141,7 @@ class EuclideanBlock(nn.Module):
     dropout: float
     expansion: int = 4
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(
@@ -145,7 +152,9 @@ class EuclideanBlock(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
     ) -> Float[Array, "*batch M H"]:
-        attend = EuclideanAttention(self.num_heads, self.dropout, self.dtype, name="attention")
+        attend = EuclideanAttention(
+            self.num_heads, self.dropout, self.dtype, self.kernels, name="attention"
+        )
         return _post_norm(self, x, attend(x, key_value, window, mask, train), train)
 
 
@@ -219,6 +228,7 @@ class LorentzAttention(nn.Module):
     window: str = "released"
     head_merge: str = "released"
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(
@@ -238,7 +248,9 @@ class LorentzAttention(nn.Module):
         point = lorentz.exp_map0(limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM))
         linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
         released = self.window == "released"
-        centroids = attention.lorentz_attention(
+        pallas = self.kernels == "pallas"
+        attend = fused_attention.lorentz_attention if pallas else attention.lorentz_attention
+        centroids = attend(
             linear("query"),
             linear("key"),
             linear("value"),
@@ -269,6 +281,7 @@ class LorentzBlock(nn.Module):
     window: str = "released"
     head_merge: str = "released"
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(
@@ -285,6 +298,7 @@ class LorentzBlock(nn.Module):
             self.window,
             self.head_merge,
             self.dtype,
+            self.kernels,
             name="attention",
         )
         return _post_norm(self, x, attend(x, log_window, mask, train), train)
@@ -310,6 +324,7 @@ class GaussianBank(nn.Module):
       lorentz_widths: width of each Lorentz block.
       window: "released" or "printed" Gaussian.
       lorentz_window: "released" or "corrected" use of it in the Lorentz blocks.
+      kernels: see `EuclideanAttention`.
     """
 
     euclidean_widths: Sequence[float]
@@ -321,6 +336,7 @@ class GaussianBank(nn.Module):
     lorentz_window: str = "released"
     head_merge: str = "released"
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(
@@ -331,7 +347,11 @@ class GaussianBank(nn.Module):
         if self.euclidean_widths:
             window = windows.gaussian_windows(self.euclidean_widths, length, self.window, dtype)
             bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
-                self.num_heads, self.dropout, dtype=self.dtype, name="euclidean"
+                self.num_heads,
+                self.dropout,
+                dtype=self.dtype,
+                kernels=self.kernels,
+                name="euclidean",
             )
             outputs.append(bank(x, x, window, mask, train))
         if self.lorentz_widths:
@@ -345,6 +365,7 @@ class GaussianBank(nn.Module):
                 self.lorentz_window,
                 self.head_merge,
                 self.dtype,
+                self.kernels,
                 name="lorentz",
             )
             outputs.append(bank(x, log_window, mask, train))

@@ -8,7 +8,7 @@ device in this run. No program for the same work takes much less.
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,25 +47,37 @@ class Floor(NamedTuple):
     seconds: float
 
 
-def timed(run: Callable[[], Any], repeats: int = 7, seconds: float = 10.0) -> Timing:
+def timed(
+    run: Callable[..., Any], *arguments: Any, repeats: int = 7, seconds: float = 10.0
+) -> Timing:
     """Times a function whose results are waited for.
 
     Args:
       run: returns arrays (or anything without arrays, when it is done).
+      arguments: what to call it with.
       repeats: how often at most, beside one run to warm up; at least 3 are done.
       seconds: no further repeat is begun after so long.
 
     Returns:
       Its time.
     """
-    jax.block_until_ready(run())
+    clock(run, *arguments)
     found: list[float] = []
-    begin = time.perf_counter()
-    while len(found) < 3 or (len(found) < repeats and time.perf_counter() - begin < seconds):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        found.append(time.perf_counter() - start)
-    return Timing(float(np.median(found)), min(found), max(found), len(found))
+    while len(found) < 3 or (len(found) < repeats and sum(found) < seconds):
+        found.append(clock(run, *arguments))
+    return summary(found)
+
+
+def clock(run: Callable[..., Any], *arguments: Any) -> float:
+    """Seconds that a function takes until its results are there."""
+    start = time.perf_counter()
+    jax.block_until_ready(run(*arguments))
+    return time.perf_counter() - start
+
+
+def summary(seconds: Sequence[float]) -> Timing:
+    """Median and range of clocked times."""
+    return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
 
 
 @functools.cache
@@ -85,11 +97,11 @@ def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
         # About 1 after every product, so that a chain of them neither over- nor underflows.
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
         product = jax.jit(lambda x: x @ matrix)
-        best = min(timed(lambda: product(matrix), 5, 1.0).low for _ in range(2))
+        best = min(timed(product, matrix, repeats=5, seconds=1.0).low for _ in range(2))
         # Larger than any cache, and no more than a small part of the memory.
         long = jnp.ones(2**26 if device.platform == "cpu" else 2**28, jnp.float32)
         copy = jax.jit(lambda x: x + 1)
-        moved = timed(lambda: copy(long), 5, 1.0).low
+        moved = timed(copy, long, repeats=5, seconds=1.0).low
     return Ceilings(2 * size**3 / best, 2 * long.nbytes / moved)
 
 

@@ -88,7 +88,7 @@ def objective(
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     queries = models.encode_query(model, params, batch.captions, keys[0])
     videos = models.encode_video(model, params, batch.videos, keys[1])
-    similarities = retrieval.similarities(queries, videos.clips, videos.frames)
+    similarities = retrieval.similarities(queries, videos.clips, videos.frames, config.kernels)
     pairs, loss = _pairs(batch), config.loss
 
     def compute(name: str) -> Float[Array, ""]:

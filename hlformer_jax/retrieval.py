@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from hlformer_jax.ops.fused_similarity import max_similarities
 from hlformer_jax.ops.numerics import safe_norm
 from hlformer_jax.typing import Array
 
@@ -34,16 +35,20 @@ def similarities(
     queries: Float[Array, "Q H"],
     clips: Float[Array, "V C H"] | None,
     frames: Float[Array, "V F H"] | None,
+    kernels: str = "xla",
 ) -> Similarities:
     """Cosine and dot-product maxima of both branches, as the training losses need them.
 
-    One product serves both: the cosines are the dot products over the norms.
+    One product serves both: the cosines are the dot products over the norms. With "pallas" it is
+    never written to memory, and the gradient of a tie goes to the first of the positions.
     """
     query_norm = _inverse_norm(queries)
 
     def both(positions: Array | None) -> tuple[Array | None, Array | None]:
         if positions is None:
             return None, None
+        if kernels == "pallas":
+            return max_similarities(queries, positions)
         dots = jnp.einsum("qh,vlh->qvl", queries, positions)
         cosines = jnp.max(dots * _inverse_norm(positions)[None], axis=-1) * query_norm[:, None]
         return cosines, jnp.max(dots, axis=-1)

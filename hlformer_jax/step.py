@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import devices
-from hlformer_jax.data.features import Features, Plan, gather
+from hlformer_jax.data.features import Features, Plan
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.models import hlformer
 from hlformer_jax.objective import active_terms, draw_negatives, objective
@@ -71,34 +70,25 @@ def train_step(
 
 
 def group_of_steps(
-    step: Step, config: ConfigDict, mesh: Mesh
+    step: Step, config: ConfigDict, feed: Feed
 ) -> Callable[[TrainState, Features, Plan, Int[Array, ""]], tuple[TrainState, Scalars]]:
     """Returns a function, to be jitted, that takes `count` steps by the plans of a window.
 
     Args:
       step: of `train_step`.
-      config: the whole configuration; of it, the sizes of the data.
-      mesh: the devices over which batches are sharded.
+      config: the whole configuration; of it, which terms the loss has.
+      feed: knows how a batch is gathered.
 
     Returns:
       A function of state, features, plans [S, ...] and count <= S to the state after the steps and
       the scalars of each, [S]; those from `count` on are 0.
     """
-    sizes = config.data.max_frames, config.data.max_words
-    take = lambda rows, index: devices.take(mesh, rows, index)
-
-    def one(
-        number: Array | int, state: TrainState, features: Features, plans: Plan
-    ) -> tuple[TrainState, Scalars]:
-        plan = jax.tree.map(lambda x: x[number], plans)
-        batch = gather(features, plan, *sizes, take)
-        return step(state, devices.constrain(mesh, batch))
 
     def steps(
         state: TrainState, features: Features, plans: Plan, count: Int[Array, ""]
     ) -> tuple[TrainState, Scalars]:
         def body(number: Array, carry: tuple[TrainState, Scalars]) -> tuple[TrainState, Scalars]:
-            state, scalars = one(number, carry[0], features, plans)
+            state, scalars = step(carry[0], feed.gather(features, plans, number))
             record = lambda row, value: row.at[number].set(value)
             return state, jax.tree.map(record, carry[1], scalars)
 
@@ -134,7 +124,7 @@ def compile_steps(
     step = train_step(model, config, optimiser, steps_per_epoch)
     whole = devices.replicated(mesh)
     program = jax.jit(
-        group_of_steps(step, config, mesh), donate_argnums=0, out_shardings=(whole, whole)
+        group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
     )
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
     compiled = program.lower(state, *feed.shapes(), count).compile()

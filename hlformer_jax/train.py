@@ -32,6 +32,7 @@ from hlformer_jax import (
     train_state,
     workdir,
 )
+from hlformer_jax.config import ConfigError
 from hlformer_jax.data import feed, pipeline
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.pipeline import Data
@@ -71,6 +72,11 @@ class Trainer:
         self.config, self.directory = config, directory
         self.mesh = devices.mesh() if mesh is None else mesh
         self.model = models.build(config)
+        if config.kernels == "pallas" and self.mesh.size > 1:
+            raise ConfigError(
+                f"config.kernels is 'pallas', which is for one device, and there are"
+                f" {self.mesh.size}: set 'xla', or show the process one GPU"
+            )
         with devices.first_alone("data"):
             self.data: Data = pipeline.open_data(config)
         with devices.first_alone("workdir"):

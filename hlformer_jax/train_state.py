@@ -12,7 +12,7 @@ from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax.models import hlformer
-from hlformer_jax.typing import Array, Captions, Videos
+from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 
 @flax.struct.dataclass
@@ -36,23 +36,29 @@ def derive_key(seed: int, name: str, step: Int[Array, ""] | int = 0) -> Array:
     return jax.random.fold_in(key, step)
 
 
+def blank(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
+    """A batch of zeros, none of them padding: shapes to initialise or compile with."""
+    data = config.data
+    return Batch(
+        Videos(
+            jnp.zeros((videos, data.max_clips, data.visual_dim)),
+            jnp.zeros((videos, data.max_frames, data.visual_dim)),
+            jnp.ones((videos, data.max_frames), bool),
+            jnp.ones(videos, bool),
+        ),
+        Captions(
+            jnp.zeros((captions, data.max_words, data.text_dim)),
+            jnp.ones((captions, data.max_words), bool),
+            jnp.zeros(captions, jnp.int32),
+            jnp.ones(captions, bool),
+        ),
+    )
+
+
 def init_params(model: nn.Module, config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the model and `config.seed`."""
-    data = config.data
-    videos = Videos(
-        jnp.zeros((1, data.max_clips, data.visual_dim)),
-        jnp.zeros((1, data.max_frames, data.visual_dim)),
-        jnp.ones((1, data.max_frames), bool),
-        jnp.ones(1, bool),
-    )
-    captions = Captions(
-        jnp.zeros((1, data.max_words, data.text_dim)),
-        jnp.ones((1, data.max_words), bool),
-        jnp.zeros(1, jnp.int32),
-        jnp.ones(1, bool),
-    )
     key = derive_key(config.seed, "params")
-    params = jax.jit(model.init)(key, videos, captions)["params"]
+    params = jax.jit(model.init)(key, *blank(config))["params"]
     return hlformer.project(params, config.model.curvature)
 
 

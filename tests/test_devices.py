@@ -24,7 +24,8 @@ from hlformer_jax import corpus, devices, evaluate, models, optim, step, train_s
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.data.simulated import SimulatedSplit
+from hlformer_jax.data.pipeline import Split
+from hlformer_jax.data.simulated import SimulatedSource
 
 config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
@@ -33,7 +34,7 @@ config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_bl
 config.model.glance = False  # compiles in half the time
 config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
 config.optim.warmup = 0.0
-split = SimulatedSplit(13, 31, config)
+split = Split(SimulatedSource(13, 31, config.data), config.data)
 model = models.build(config)
 optimiser = optim.build(config, 10)
 found = {}

@@ -48,6 +48,10 @@ MAY_IMPORT = {
     "train": _BELOW_TRAIN | {"step", "evaluate"},
     "peer": {"typing", "config", "data"},
     "runtime": set(),
+    "workloads": _BELOW_TRAIN | {"step", "evaluate"},
+    "benchmark": {
+        "config", "measure", "report", "runtime", "workloads", "peer", "data",
+    },
     "main": {
         "config",
         "devices",

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
+from hlformer_jax import devices
 from hlformer_jax.typing import Array, Batch, Captions, Videos
-
-Take = Callable[[Array, Array], Array]
-"""Rows of an array by index, however the array is sharded."""
 
 
 class Features(NamedTuple):
@@ -53,19 +52,29 @@ class Plan(NamedTuple):
     video: Int[Array, " Q"]
 
 
-def gather(features: Features, plan: Plan, max_frames: int, max_words: int, take: Take) -> Batch:
-    """The batch of a plan, in the dtype of the features; padding is zero.
+def gather(
+    features: Features,
+    plans: Plan,
+    number: Int[Array, ""],
+    max_frames: int,
+    max_words: int,
+    mesh: Mesh,
+) -> Batch:
+    """The batch of one plan, in the dtype of the features; padding is zero (inside of jit).
 
     Args:
-      features: packed features.
-      plan: what to gather.
+      features: packed features, sharded over the devices.
+      plans: what each step gathers, stacked on a leading axis.
+      number: which of them, from 0.
       max_frames: F.
       max_words: W.
-      take: rows of an array by index.
+      mesh: the devices.
 
     Returns:
-      Videos padded to F frames and captions padded to W words.
+      Videos padded to F frames and captions padded to W words, sharded over the devices.
     """
+    plan = jax.tree.map(lambda x: x[number], plans)
+    take = lambda rows, index: devices.take(mesh, rows, index)
     videos, captions = plan.videos >= 0, plan.captions >= 0
     video_rows, caption_rows = jnp.maximum(plan.videos, 0), jnp.maximum(plan.captions, 0)
     clips = _kept(videos, take(features.clips, video_rows))
@@ -83,10 +92,11 @@ def gather(features: Features, plan: Plan, max_frames: int, max_words: int, take
         max_words,
         take,
     )
-    return Batch(
+    batch = Batch(
         Videos(clips, frames, frame_mask, videos),
         Captions(words, word_mask, jnp.asarray(plan.video), captions),
     )
+    return devices.constrain(mesh, batch)
 
 
 def _ragged(
@@ -94,7 +104,7 @@ def _ragged(
     start: Int[Array, " M"],
     count: Int[Array, " M"],
     length: int,
-    take: Take,
+    take: Callable[[Array, Array], Array],
 ) -> tuple[Float[Array, "M L D"], Bool[Array, "M L"]]:
     place = jnp.arange(length, dtype=jnp.int32)
     mask = place[None] < count[:, None]

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import devices
-from hlformer_jax.data.features import Features, Plan
+from hlformer_jax.data.features import Features, Plan, gather
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.data.schedule import Group
+from hlformer_jax.typing import Array, Batch
 
 CAPTION_MULTIPLE = 16
 """Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
@@ -90,6 +92,7 @@ class Feed:
             self._whole: Future[Features] | None = None
         else:
             self._sizes = self._largest([np.concatenate(group.steps) for group in self.groups])
+        self._gather = jax.jit(self.gather)
         self._ahead = ThreadPoolExecutor(1, "feed")
 
     @property
@@ -131,6 +134,16 @@ class Feed:
         features: Any = Features(*(rows(shape, dtype) for shape, dtype in self._layout()))
         plan: Any = lambda n: jax.ShapeDtypeStruct((self.steps, n), np.int32, sharding=whole)
         return features, Plan(plan(self.videos), plan(self.captions), plan(self.captions))
+
+    def batch(self, window: Window, number: int) -> Batch:
+        """The batch of one step of a window, counted from 0, as the compiled programs see it."""
+        return self._gather(window.features, window.plans, np.int32(number))
+
+    def gather(self, features: Features, plans: Plan, number: Int[Array, ""]) -> Batch:
+        """The same inside of jit."""
+        return gather(
+            features, plans, number, self.split.max_frames, self.split.max_words, self.mesh
+        )
 
     def close(self) -> None:
         """Gives the thread and what is resident back."""

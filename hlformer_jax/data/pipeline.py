@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.data import builder, synthetic, transforms
 from hlformer_jax.data.layout import SPLITS, Collection
+from hlformer_jax.data.simulated import SimulatedSource
 
 
 class Example(NamedTuple):
@@ -39,11 +40,13 @@ class Split:
       words_per_video: words of all its captions, before they are cut, int32 [videos].
       dtype: of its features.
       max_clips: C.
+      max_frames: F.
+      max_words: W.
       widths: D and E.
       caption_video: index of each caption's video, in the order of the caption list, int32.
     """
 
-    def __init__(self, source: builder.VideoSource, data: ConfigDict) -> None:
+    def __init__(self, source: builder.VideoSource | SimulatedSource, data: ConfigDict) -> None:
         self.video_ids: Sequence[str] = source.video_ids
         self.captions_per_video = source.captions_per_video
         self.frames_per_video = np.minimum(source.frames_per_video, data.max_frames)
@@ -53,8 +56,9 @@ class Split:
             np.arange(len(source), dtype=np.int32), self.captions_per_video
         )
         self._source = source
-        self._sizes = (data.max_clips, data.max_frames, data.max_words)
         self.max_clips: int = data.max_clips
+        self.max_frames: int = data.max_frames
+        self.max_words: int = data.max_words
         self.widths: tuple[int, int] = (data.visual_dim, data.text_dim)
         self._budget = int(data.cache_gib * 2**30)
         self._cache: dict[int, Example] = {}
@@ -78,7 +82,8 @@ class Split:
 
     def read(self, index: int) -> Example:
         """Returns a video, read from the prepared set, without keeping it."""
-        return transform(self._source[index], *self._sizes, self.dtype)
+        sizes = self.max_clips, self.max_frames, self.max_words
+        return transform(self._source[index], *sizes, self.dtype)
 
     def caption_ids(self) -> list[str]:
         """Ids of all captions, in the order of `caption_video`; reads the whole split."""

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import fusion, layers
 from hlformer_jax.config import ConfigError
-from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops import attention, kernels, lorentz, windows
 from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -87,13 +87,16 @@ class HLFormer(nn.Module):
     glance: bool
     curvature: float
     dtype: Any = jnp.float32
+    kernels: str = "xla"
 
     def setup(self) -> None:
         """Builds the branches that are on."""
         size, drop, dtype = self.hidden_size, self.dropout, self.dtype
         self.query_input = layers.InputProjection(size, self.input_dropout, dtype)
         self.query_position = layers.PositionEmbedding(self.max_words, self.input_dropout, dtype)
-        self.query_encoder = layers.EuclideanBlock(self.num_heads, drop, dtype=dtype)
+        self.query_encoder = layers.EuclideanBlock(
+            self.num_heads, drop, dtype=dtype, kernels=self.kernels
+        )
         self.query_pooling = fusion.AttentionPooling()
         if self.glance:
             self.clip_branch = self._branch()
@@ -116,6 +119,7 @@ class HLFormer(nn.Module):
                 num_heads=self.num_heads,
                 dropout=self.dropout,
                 dtype=self.dtype,
+                kernels=self.kernels,
                 parent=None,  # the branch adopts it, so that its parameters live there
             ),
             fusion.build(self.fusion, self.num_heads, self.temperature, self.dropout, self.dtype),
@@ -216,6 +220,8 @@ def from_config(config: ConfigDict) -> HLFormer:
     _choice("lorentz_window", model.lorentz_window, attention.LORENTZ_WINDOWS)
     _choice("head_merge", model.head_merge, attention.HEAD_MERGES)
     _choice("fusion", model.fusion, fusion.KINDS)
+    if config.kernels not in kernels.CHOICES:
+        raise ConfigError(f"config.kernels is {config.kernels!r}: it must be xla or pallas")
     if not (model.gaze or model.glance):
         raise ConfigError("config.model.gaze and config.model.glance are both off: keep one branch")
     if model.euclidean_blocks + model.lorentz_blocks < 1:
@@ -255,6 +261,7 @@ def from_config(config: ConfigDict) -> HLFormer:
         glance=model.glance,
         curvature=model.curvature,
         dtype=jnp.dtype(config.dtype),
+        kernels=config.kernels,
     )
 
 

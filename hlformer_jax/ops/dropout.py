@@ -34,7 +34,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     for axis, stride in enumerate(strides):
         counter = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         index = index + counter * jnp.uint32(stride % 2**32)
-    return _mix(_mix(index ^ data[..., 0]) ^ data[..., -1])
+    return mix(mix(index ^ data[..., 0]) ^ data[..., -1])
 
 
 def dropout(key: Array, x: Array, rate: float) -> Array:
@@ -57,7 +57,7 @@ def dropout(key: Array, x: Array, rate: float) -> Array:
     return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
-def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """A bijection of 32-bit words in which every input bit moves every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x21F0AAAD)
     x = (x ^ (x >> 15)) * jnp.uint32(0xD35A2D97)

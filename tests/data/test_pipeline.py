@@ -7,7 +7,6 @@ import pytest
 from hlformer_jax import devices
 from hlformer_jax.config import default
 from hlformer_jax.data import builder, feed, pipeline, synthetic, transforms
-from hlformer_jax.data.features import gather
 from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
 from hlformer_jax.data.schedule import Schedule, in_order
 
@@ -38,17 +37,11 @@ def mesh():
     return devices.mesh()
 
 
-def _read(windows, mesh):
-    """Batches of all steps of some windows, as NumPy."""
-    take = lambda rows, index: devices.take(mesh, rows, index)
-
-    @jax.jit
-    def read(features, plans, step):
-        return gather(features, jax.tree.map(lambda x: x[step], plans), 32, 7, take)
-
+def _read(feed, first=0):
+    """Batches of all steps from the first on, as NumPy."""
     return [
-        jax.device_get(read(window.features, window.plans, step))
-        for window in windows
+        jax.device_get(feed.batch(window, step))
+        for window in feed.windows(first)
         for step in range(window.num_steps)
     ]
 
@@ -57,7 +50,7 @@ def _batches(split, steps, seed=0, size=4, resident=False, longest=2):
     schedule = Schedule(len(split), size, seed)
     mesh = devices.mesh()
     windows = Feed(split, schedule.groups(3, longest), mesh, size, resident)
-    return _read(windows.windows(steps.start), mesh)[: len(steps)], schedule
+    return _read(windows, steps.start)[: len(steps)], schedule
 
 
 def _assert_same(one, other):
@@ -193,7 +186,7 @@ def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_evaluation_batches_cover_the_split_in_order(data, mesh, size):
     windows = Feed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
-    batches = _read(windows.windows(), mesh)
+    batches = _read(windows)
     clips = np.concatenate([batch.videos.clips[batch.videos.mask] for batch in batches])
     expected = np.stack([data.val[index].clips for index in range(len(data.val))])
     np.testing.assert_array_equal(clips, expected)

@@ -218,6 +218,22 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
     assert len(values) == 12  # the masks differ
 
 
+def test_kernels_change_a_loss_and_its_gradient_by_rounding_alone():
+    batch, key = _batch(), jax.random.key(2)
+    results = []
+    for kernels in ("xla", "pallas"):
+        config = _config(**ONE_BRANCH, kernels=kernels)
+        config.model.update(dropout=0.2, input_dropout=0.2)
+        params = _params(config)
+        grad = jit(jax.value_and_grad(lambda p, config=config: _loss(config, p, batch, key)[0]))
+        results.append(grad(params))
+    (value, gradient), (other_value, other_gradient) = results
+    np.testing.assert_allclose(other_value, value, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
+        scale = np.abs(one).max()
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-4 * scale + 1e-6)
+
+
 def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
     z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
     scale = jnp.asarray(2.3)
