@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from hlformer_jax.layers import INITIALISER, Dropout, EuclideanBlock, dense
+from hlformer_jax.blocks import EuclideanBlock
+from hlformer_jax.layers import INITIALISER, Dropout, dense
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 

@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 
-_MODEL = {"typing", "ops", "layers", "fusion", "models"}
+_MODEL = {"typing", "ops", "layers", "blocks", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
     "config", "devices", "measure", "corpus", "losses", "retrieval", "objective", "data", "optim",
     "train_state", "checkpoint",
@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "config": set(),
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
-    "fusion": {"typing", "ops", "layers"},
+    "blocks": {"typing", "ops", "layers"},
+    "fusion": {"typing", "ops", "layers", "blocks"},
     "models": _MODEL | {"config"},
     "losses": {"typing", "ops"},
     "retrieval": {"typing", "ops"},

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import fusion, layers
+from hlformer_jax import blocks, fusion, layers
 from hlformer_jax.config import ConfigError
 from hlformer_jax.ops import attention, kernels, lorentz, windows
 from hlformer_jax.ops.numerics import as_float, limit_norm
@@ -94,7 +94,7 @@ class HLFormer(nn.Module):
         size, drop, dtype = self.hidden_size, self.dropout, self.dtype
         self.query_input = layers.InputProjection(size, self.input_dropout, dtype)
         self.query_position = layers.PositionEmbedding(self.max_words, self.input_dropout, dtype)
-        self.query_encoder = layers.EuclideanBlock(
+        self.query_encoder = blocks.EuclideanBlock(
             self.num_heads, drop, dtype=dtype, kernels=self.kernels
         )
         self.query_pooling = fusion.AttentionPooling()
@@ -114,7 +114,7 @@ class HLFormer(nn.Module):
             self.hidden_size,
             self.max_frames,
             self.input_dropout,
-            layers.GaussianBank(
+            blocks.GaussianBank(
                 **self.bank,
                 num_heads=self.num_heads,
                 dropout=self.dropout,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax import models, objective, train_state
+from hlformer_jax.blocks import EuclideanBlock, LorentzBlock, lorentz_rescale
 from hlformer_jax.config import ConfigError, default
-from hlformer_jax.layers import EuclideanBlock, LorentzBlock, lorentz_rescale
 from hlformer_jax.models import hlformer
 from hlformer_jax.typing import Batch, Captions, Videos
 

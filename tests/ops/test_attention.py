@@ -38,6 +38,36 @@ def test_euclidean_attention_equals_numpy(float64):
     np.testing.assert_allclose(ours, _softmax(logits) @ value, rtol=1e-12)
 
 
+def test_a_single_query_attends_as_with_keys_and_values(float64):
+    heads, width = 2, 6
+    inputs, query = _vectors(0, 3, LENGTH, width), _vectors(1, 3, heads, DIM)
+    maps = [
+        attention.Projection(_vectors(n, width, heads, DIM), _vectors(n + 1, heads, DIM))
+        for n in (2, 4)
+    ]
+    drop = lambda weights: weights * np.where(np.arange(LENGTH) == 1, 0.0, 1.25)
+
+    def single(query, inputs, maps):
+        return attention.single_query_attention(query, inputs, *maps, _mask(), drop)
+
+    def plain(query, inputs, maps):
+        key, value = (
+            jnp.einsum("blh,hnd->bnld", inputs, x.kernel) + x.bias[None, :, None] for x in maps
+        )
+        attended = attention.euclidean_attention(query[:, :, None], key, value, None, _mask(), drop)
+        return attended[:, :, 0]
+
+    np.testing.assert_allclose(
+        single(query, inputs, maps), plain(query, inputs, maps), rtol=1e-12, atol=1e-13
+    )
+    gradients = [
+        jax.grad(lambda *x, f=f: jnp.sum(jnp.sin(f(*x))), (0, 1, 2))(query, inputs, maps)
+        for f in (single, plain)
+    ]
+    for one, other in zip(*map(jax.tree.leaves, gradients), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("corrected", [False, True])
 def test_lorentz_attention_equals_numpy(float64, corrected):
     query, key, value = (np.asarray(_points(seed)) for seed in range(3))

@@ -1,0 +1,340 @@
+"""Attention blocks of both geometries, and the bank of them that one vmapped block makes.
+
+Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float
+
+from hlformer_jax.layers import (
+    INITIALISER,
+    Dropout,
+    FeedForward,
+    InputProjection,
+    dense,
+    layer_norm,
+)
+from hlformer_jax.ops import attention, fused_attention, lorentz, windows
+from hlformer_jax.ops.dropout import dropout
+from hlformer_jax.ops.numerics import as_float, limit_norm, wide
+from hlformer_jax.typing import Array
+
+
+class EuclideanAttention(nn.Module):
+    """Multi-head attention without an output projection (as released).
+
+    Attributes:
+      kernels: "xla" or "pallas", who computes self-attention; equal up to rounding.
+    """
+
+    num_heads: int
+    dropout: float
+    dtype: Any = jnp.float32
+    kernels: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "*batch M H"],
+        key_value: Float[Array, "*batch L H"],
+        window: Float[Array, "M L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch M H"]:
+        features = query.shape[-1]
+        dropout_key = self.make_rng("dropout") if train and self.dropout > 0 else None
+        drop = lambda x: x if dropout_key is None else dropout(dropout_key, x, self.dropout)
+        heads = _split_heads(dense(features, "query", self.dtype)(query), self.num_heads)
+        if query.shape[-2] == 1 and window is None:
+            key, value = (
+                HeadProjection(self.num_heads, self.dtype, name=name)(features)
+                for name in ("key", "value")
+            )
+            attended = attention.single_query_attention(
+                heads[..., 0, :], key_value, key, value, mask, drop
+            )
+            return attended.reshape(*attended.shape[:-2], 1, features)
+        split = lambda name: _split_heads(
+            dense(features, name, self.dtype)(key_value), self.num_heads
+        )
+        inputs = heads, split("key"), split("value"), window, mask
+        if self.kernels == "pallas":
+            attended = fused_attention.euclidean_attention(*inputs, dropout_key, self.dropout)
+        else:
+            attended = attention.euclidean_attention(*inputs, drop)
+        attended = jnp.moveaxis(attended, -3, -2)
+        return attended.reshape(*attended.shape[:-2], features)
+
+
+class HeadProjection(nn.Module):
+    """The parameters of `dense`, by the same names, as the linear map of a head."""
+
+    num_heads: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, features: int) -> attention.Projection:
+        kernel = self.param("kernel", INITIALISER, (features, features))
+        bias = self.param("bias", nn.initializers.zeros, (features,))
+        shape = (self.num_heads, features // self.num_heads)
+        return attention.Projection(
+            kernel.reshape(features, *shape).astype(self.dtype),
+            bias.reshape(shape).astype(self.dtype),
+        )
+
+
+class EuclideanBlock(nn.Module):
+    """Post-norm transformer block; cross-attention when `key_value` differs from `x`."""
+
+    num_heads: int
+    dropout: float
+    expansion: int = 4
+    dtype: Any = jnp.float32
+    kernels: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch M H"],
+        key_value: Float[Array, "*batch L H"],
+        window: Float[Array, "M L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch M H"]:
+        attend = EuclideanAttention(
+            self.num_heads, self.dropout, self.dtype, self.kernels, name="attention"
+        )
+        return _post_norm(self, x, attend(x, key_value, window, mask, train), train)
+
+
+class LorentzLinear(nn.Module):
+    """Linear map of a point into one point per head.
+
+    z = W x per head, then time = sigmoid(z_0) exp(s) + 1.1 and space = z_1.. rescaled so that the
+    result lies on the hyperboloid. Where no space is left to rescale (dropout may remove the whole
+    input) the result is the origin, with gradient zero, and not 0 / 0.
+    """
+
+    num_heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(
+        self, point: Float[Array, "*batch L n"], train: bool
+    ) -> Float[Array, "*batch N L d"]:
+        scale = self.param("scale", nn.initializers.constant(2.3), ())
+        point = Dropout(self.dropout, train)(point)
+        linear = nn.Dense(
+            point.shape[-1],
+            use_bias=False,
+            precision=jax.lax.Precision.HIGHEST,
+            kernel_init=INITIALISER,
+            name="dense",
+        )
+        z = _split_heads(linear(point), self.num_heads)
+        return lorentz_rescale(z, scale)
+
+
+def lorentz_rescale(
+    z: Float[Array, "*batch d"], scale: Float[Array, ""]
+) -> Float[Array, "*batch d"]:
+    """Moves z onto the hyperboloid of curvature -1 at the time that its first coordinate asks for.
+
+    Args:
+      z: coordinates, the first for the time.
+      scale: logarithm of the range of the time.
+
+    Returns:
+      [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|^2 =
+      time^2 - 1; the origin where z_1.. is zero.
+
+    References:
+      HLFormer eq. 13, 14, as in the released code.
+    """
+    time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
+    squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
+    directed = squared_norm > jnp.finfo(z.dtype).tiny
+    radius = jnp.sqrt((time - 1) * (time + 1))
+    space = z[..., 1:] * (radius * jax.lax.rsqrt(jnp.where(directed, squared_norm, 1.0)))
+    space = jnp.where(directed, space, 0.0)
+    return jnp.concatenate([jnp.where(directed, time, 1.0), space], axis=-1)
+
+
+class LorentzAttention(nn.Module):
+    """Lorentz self-attention between two Euclidean projections (HLFormer eq. 11-16).
+
+    The dense projections compute in `dtype`, everything between them in float32.
+
+    Attributes:
+      dim: Lorentz dimension n; points have n + 1 coordinates, divisible by `num_heads`.
+      window: "released" multiplies the logits by the window, "corrected" adds its logarithm.
+      head_merge: "released" concatenates heads off the hyperboloid, "hyperboloid" merges on it.
+    """
+
+    dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+    kernels: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch L H"],
+        log_window: Float[Array, "L L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch L H"]:
+        log_beta = self.param(
+            "scale_alpha", nn.initializers.constant(-0.5 * math.log(self.dim)), ()
+        )
+        scale = self.param("scale", nn.initializers.constant(math.sqrt(self.dim + 1)), ())
+        bias = self.param("bias", nn.initializers.zeros, ())
+        tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
+        beta = jnp.exp(log_beta)
+        point = lorentz.exp_map0(limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM))
+        linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
+        released = self.window == "released"
+        pallas = self.kernels == "pallas"
+        attend = fused_attention.lorentz_attention if pallas else attention.lorentz_attention
+        centroids = attend(
+            linear("query"),
+            linear("key"),
+            linear("value"),
+            scale,
+            bias,
+            window=jnp.exp(log_window) if released and log_window is not None else None,
+            log_window=None if released else log_window,
+            mask=mask,
+        )
+        if self.head_merge == "released":
+            merged = attention.concatenate_heads_released(centroids)
+        else:
+            merged = attention.merge_heads_on_hyperboloid(centroids)
+        output = InputProjection(x.shape[-1], self.dropout, self.dtype, name="output_proj")
+        return output((merged / beta).astype(self.dtype), train)
+
+
+MAX_TANGENT_NORM = 10.0
+"""Norm to which the released exponential map of the attention limits its argument."""
+
+
+class LorentzBlock(nn.Module):
+    """Post-norm transformer block around Lorentz attention; attributes as `LorentzAttention`."""
+
+    dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+    kernels: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch L H"],
+        log_window: Float[Array, "L L"] | None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch L H"]:
+        attend = LorentzAttention(
+            self.dim,
+            self.num_heads,
+            self.dropout,
+            self.window,
+            self.head_merge,
+            self.dtype,
+            self.kernels,
+            name="attention",
+        )
+        return _post_norm(self, x, attend(x, log_window, mask, train), train)
+
+
+def _post_norm(block: Any, x: Array, attended: Array, train: bool) -> Array:
+    """What both blocks do with what was attended: x = LN(x + drop(.)), twice."""
+    drop = Dropout(block.dropout, train)
+    x = layer_norm("norm1", block.dtype)(x + drop(attended))
+    expansion = getattr(block, "expansion", 4)
+    forward = FeedForward(expansion * x.shape[-1], block.dropout, block.dtype, name="output")
+    return layer_norm("norm2", block.dtype)(x + drop(forward(x, train)))
+
+
+class GaussianBank(nn.Module):
+    """K Gaussian attention blocks over the same input: one vmapped block for each geometry.
+
+    Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
+    order). Widths of 0 are blocks without a window.
+
+    Attributes:
+      euclidean_widths: width of each Euclidean block.
+      lorentz_widths: width of each Lorentz block.
+      window: "released" or "printed" Gaussian.
+      lorentz_window: "released" or "corrected" use of it in the Lorentz blocks.
+      kernels: see `EuclideanAttention`.
+    """
+
+    euclidean_widths: Sequence[float]
+    lorentz_widths: Sequence[float]
+    lorentz_dim: int
+    num_heads: int
+    dropout: float
+    window: str = "released"
+    lorentz_window: str = "released"
+    head_merge: str = "released"
+    dtype: Any = jnp.float32
+    kernels: str = "xla"
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"] | None, train: bool
+    ) -> Float[Array, "K *batch L H"]:
+        outputs = []
+        length, dtype = x.shape[-2], wide(x.dtype)
+        if self.euclidean_widths:
+            window = windows.gaussian_windows(self.euclidean_widths, length, self.window, dtype)
+            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
+                self.num_heads,
+                self.dropout,
+                dtype=self.dtype,
+                kernels=self.kernels,
+                name="euclidean",
+            )
+            outputs.append(bank(x, x, window, mask, train))
+        if self.lorentz_widths:
+            log_window = windows.log_gaussian_windows(
+                self.lorentz_widths, length, self.window, dtype
+            )
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None))(
+                self.lorentz_dim,
+                self.num_heads,
+                self.dropout,
+                self.lorentz_window,
+                self.head_merge,
+                self.dtype,
+                self.kernels,
+                name="lorentz",
+            )
+            outputs.append(bank(x, log_window, mask, train))
+        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+
+
+def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:
+    return nn.vmap(
+        block,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=in_axes,
+    )
+
+
+def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:
+    return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, -3)
