@@ -260,17 +260,22 @@ def evaluate_checkpoint(
       ReleasedDataError: when the data is missing or wrong.
     """
     model = models.build(config)
-    like = jax.eval_shape(lambda: train_state.init_params(model, config))
+    mesh = devices.mesh() if mesh is None else mesh
+    whole = devices.replicated(mesh)
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
+        jax.eval_shape(lambda: train_state.init_params(model, config)),
+    )
     with contextlib.closing(checkpoint.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, config)
         params = hlformer.project(saved.restore(like), config.model.curvature)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
-    tell(f"checkpoint {path} ({described})")
-    mesh = devices.mesh() if mesh is None else mesh
-    split = pipeline.open_data(config).test
+    if devices.is_first():
+        tell(f"checkpoint {path} ({described})")
+    with devices.first_alone("data"):
+        split = pipeline.open_data(config).test
     evaluator = Evaluator(model, config, mesh)
-    params = devices.replicate(mesh, params)
     with contextlib.closing(evaluator.feed(split)) as windows:
         if scores_file is None:
             return evaluator.evaluate(params, windows, config.eval.corpus)

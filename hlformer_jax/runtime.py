@@ -36,9 +36,7 @@ def join(coordinator: str, processes: int, process: int) -> None:
                 f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
                 " HOST:PORT of process 0, and a process number below the number of processes"
             )
-        # launch/local.sh shows each process its own GPU; JAX must not choose another.
-        local = [0] if os.environ.get("CUDA_VISIBLE_DEVICES") else None
-        jax.distributed.initialize(coordinator, processes, process, local)
+        jax.distributed.initialize(coordinator, processes, process)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ProcessError):
             raise

@@ -118,7 +118,7 @@ class Trainer:
         ):
             pending: list[tuple[Window, Scalars]] = []
             measure.ceilings(self.config.dtype)
-            self._since = time.monotonic()
+            self._since = time.monotonic(), first
             for number, window in enumerate(self.feed.windows(first)):
                 if self._finished():
                     break
@@ -180,9 +180,8 @@ class Trainer:
                 self.log.write(number, values, epoch=epoch)
         bar.update(window.num_steps)
         best = self.progress.best_sum_recall
-        now = time.monotonic()
-        speed = window.num_steps / (now - self._since)
-        self._since = now
+        since, before = self._since
+        speed = (number + 1 - before) / (time.monotonic() - since)
         rates = {"rate/videos_per_second": speed * self.config.train.batch_size}
         if np.isfinite(self.flops):
             ceiling = measure.ceilings(self.config.dtype).flops
@@ -217,7 +216,7 @@ class Trainer:
             self.best.save(step, self.state.params, info)
         self.progress = progress
         self._save()
-        self._since = time.monotonic()
+        self._since = time.monotonic(), step
 
     def _save(self) -> None:
         self.progress = self.progress._replace(log_position=self.log.position())

@@ -2,17 +2,24 @@
 # Trains or evaluates on this machine: `bash launch/local.sh --config=configs/synthetic.py [flags]`.
 # The first run installs what it needs into .venv (launch/environment.sh). Paths are relative to
 # where you are; a config that is not there is looked up in the checkout.
+#
+# --processes=N runs N processes that share the work, each with a GPU of its own where there are
+# any. When one of them dies the others are ended, and the same command goes on from the newest
+# checkpoint.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment
 
 if (($# == 0)); then set -- --config=configs/synthetic.py; fi
+processes=1
 flags=()
 previous=""
 for flag in "$@"; do
   option=""
   if [[ $flag == --config=* ]]; then option=--config=; fi
-  if [[ -n $option || $previous == --config ]]; then
+  if [[ $flag == --processes=* ]]; then
+    processes=${flag#--processes=}
+  elif [[ -n $option || $previous == --config ]]; then
     config=${flag#"$option"}
     file=${config%%:*} # configs/x.py:debug is the variant `debug` of configs/x.py
     if [[ ! -e $file && -e $root/$file ]]; then config=$root/$config; fi
@@ -22,6 +29,46 @@ for flag in "$@"; do
   fi
   previous=$flag
 done
+[[ $processes =~ ^[1-9][0-9]*$ ]] || die "--processes=$processes: give a number of at least 1"
 
-# -P: the working directory is no place to import from. exec: signals reach Python.
-exec "$root/.venv/bin/python" -P -m hlformer_jax.main "${flags[@]}"
+# -P: the working directory is no place to import from.
+command=("$root/.venv/bin/python" -P -m hlformer_jax.main "${flags[@]}")
+if ((processes == 1)); then exec "${command[@]}"; fi # signals reach Python
+
+port=$("$root/.venv/bin/python" -c 'import socket
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    print(s.getsockname()[1])')
+IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES-}"
+pids=()
+for ((i = 0; i < processes; i++)); do
+  gpu=${visible[i]-$i}
+  CUDA_VISIBLE_DEVICES=$gpu "${command[@]}" --coordinator="127.0.0.1:$port" \
+    --processes="$processes" --process="$i" &
+  pids+=($!)
+done
+
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
+failed=0
+patience=100 # tenths of a second that the others get to end by themselves, for the same reason
+while ((${#pids[@]})); do
+  sleep 0.1 || true
+  running=()
+  for pid in "${pids[@]}"; do
+    if kill -0 "$pid" 2>/dev/null; then
+      running+=("$pid")
+    else
+      status=0
+      wait "$pid" || status=$?
+      if ((failed == 0)); then failed=$status; fi
+    fi
+  done
+  pids=(${running[@]+"${running[@]}"})
+  if ((failed != 0 && ${#pids[@]} && patience-- == 0)); then
+    # They wait for one that is gone.
+    kill -KILL "${pids[@]}" 2>/dev/null || true
+    say "a process of $processes ended with status $failed; the others were stopped." \
+      "The same command goes on from the newest checkpoint"
+  fi
+done
+exit "$failed"

@@ -45,7 +45,8 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
         attention.Projection(_vectors(n, width, heads, DIM), _vectors(n + 1, heads, DIM))
         for n in (2, 4)
     ]
-    drop = lambda weights: weights * np.where(np.arange(LENGTH) == 1, 0.0, 1.25)
+    kept = np.where(np.arange(LENGTH) == 1, 0.0, 1.25)
+    drop = lambda weights: weights * np.broadcast_to(kept, weights.shape)
 
     def single(query, inputs, maps):
         return attention.single_query_attention(query, inputs, *maps, _mask(), drop)

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Trains under Slurm: `sbatch [--nodes=N …] launch/slurm.sh --config=configs/anet.py --workdir=DIR
+# --config.data.manual_dir=PATH`. DIR, PATH and the checkout lie on a file system that all nodes
+# share. One task a GPU; the tasks find one another through Slurm. Two minutes before the time is up
+# the run saves itself, and the job is queued again; so it is when a node fails.
+#
+#SBATCH --job-name=hlformer
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=04:00:00
+#SBATCH --signal=TERM@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+# Slurm runs a copy of this file: the checkout is where the job was submitted from, or $HLFORMER.
+checkout=${HLFORMER:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}
+[[ -f $checkout/launch/environment.sh ]] ||
+  { echo "error: submit from the checkout, or set HLFORMER to its path" >&2; exit 1; }
+source "$checkout/launch/environment.sh"
+environment
+
+# --kill-on-bad-exit: when a task dies the others end too, instead of waiting for it.
+status=0
+srun --kill-on-bad-exit=1 "$root/.venv/bin/python" -P -m hlformer_jax.main "$@" || status=$?
+if ((status == 143)); then # it was asked to stop, and has saved itself
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
