@@ -90,7 +90,8 @@ def _told(name: str, config: ConfigDict, options: Options, peer: Released | None
     arguments = (config, options) if peer is None else (config, options, peer)
     work = [NAMES[name](*arguments)]
     if peer is not None and name == "step":
-        work.append(workloads.loader(config, options, peer))
+        # Its loader forks: before this process has computed anything.
+        work.insert(0, workloads.loader(config, options, peer))
     for row in itertools.chain.from_iterable(work):
         print(f"measured: {row.what.strip()}", file=sys.stderr)
         yield row

@@ -132,7 +132,7 @@ def debug(config: ConfigDict) -> ConfigDict:
     widths that the configuration has, so that released features work as well.
     """
     config.compile_fast = True
-    config.data.synthetic_videos = (24, 8, 12)
+    config.data.synthetic_videos = (24, 8, 8)
     config.data.max_frames = 32
     config.data.max_clips = 8
     config.model.hidden_size = 16

@@ -72,6 +72,12 @@ def replicate(mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(whole, tree)
 
 
+def abstract(mesh: Mesh, tree: Any) -> Any:
+    """Shapes of a tree that every device holds whole, to compile for or to restore as."""
+    whole = replicated(mesh)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), tree)
+
+
 def constrain(mesh: Mesh, tree: Any, axis: int = 0) -> Any:
     """Inside of jit: shards every array of a tree along `axis`."""
     return jax.lax.with_sharding_constraint(tree, sharded(mesh, axis))

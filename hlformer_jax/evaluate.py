@@ -261,11 +261,8 @@ def evaluate_checkpoint(
     """
     model = models.build(config)
     mesh = devices.mesh() if mesh is None else mesh
-    whole = devices.replicated(mesh)
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        jax.eval_shape(lambda: train_state.init_params(model, config)),
-    )
+    shapes = jax.eval_shape(lambda: train_state.init_params(model, config))
+    like = devices.abstract(mesh, shapes)
     with contextlib.closing(checkpoint.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, config)

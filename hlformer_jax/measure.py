@@ -80,9 +80,14 @@ def summary(seconds: Sequence[float]) -> Timing:
     return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
 
 
-@functools.cache
 def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
-    """Measures what this process's first device does at best.
+    """What this process's first device does at best, measured once."""
+    return Ceilings(matrix_rate(jnp.dtype(dtype).name), copy_rate())
+
+
+@functools.cache
+def matrix_rate(dtype: str = "float32") -> float:
+    """Floating-point operations a second of a large matrix product.
 
     The product is large enough to fill the device; the factors are random, since zeros run faster.
 
@@ -98,11 +103,17 @@ def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
         product = jax.jit(lambda x: x @ matrix)
         best = min(timed(product, matrix, repeats=5, seconds=1.0).low for _ in range(2))
-        # Larger than any cache, and no more than a small part of the memory.
+    return 2 * size**3 / best
+
+
+@functools.cache
+def copy_rate() -> float:
+    """Bytes, read or written, a second of a copy larger than any cache."""
+    device = jax.local_devices()[0]
+    with jax.default_device(device):
         long = jnp.ones(2**26 if device.platform == "cpu" else 2**28, jnp.float32)
-        copy = jax.jit(lambda x: x + 1)
-        moved = timed(copy, long, repeats=5, seconds=1.0).low
-    return Ceilings(2 * size**3 / best, 2 * long.nbytes / moved)
+        moved = timed(jax.jit(lambda x: x + 1), long, repeats=5, seconds=1.0).low
+    return 2 * long.nbytes / moved
 
 
 def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
@@ -113,7 +124,7 @@ def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
       moved: the bytes that it must read or write: inputs once, outputs once.
       dtype: in which it multiplies matrices.
     """
-    most = ceilings(jnp.dtype(dtype).name)
+    most = ceilings(dtype)
     return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
 
 

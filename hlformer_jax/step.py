@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import devices
+from hlformer_jax import devices, runtime
 from hlformer_jax.data.features import Features, Plan
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.models import hlformer
@@ -127,7 +127,7 @@ def compile_steps(
         group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
     )
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-    compiled = program.lower(state, *feed.shapes(), count).compile()
+    compiled = program.lower(state, *feed.shapes(), count).compile(runtime.compiler_options(config))
 
     def steps(state: TrainState, window: Window) -> tuple[TrainState, Scalars]:
         count = devices.replicate(mesh, np.int32(window.num_steps))

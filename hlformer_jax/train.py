@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,15 +94,20 @@ class Trainer:
         self._validation: Feed | None = None
         self.newest = checkpoint.newest(directory)
         self.best = checkpoint.best(directory)
-        state = train_state.init_state(self.model, config, optimiser)
-        self.state = devices.replicate(self.mesh, state)
+        initial = lambda: train_state.init_state(self.model, config, optimiser)
+        like = devices.abstract(self.mesh, jax.eval_shape(initial))
         self.progress = Progress()
-        if self.newest.latest() is not None:
-            self.state, saved = checkpoint.restore_state(self.newest, self.state)
-            self.progress = Progress(**saved)
-        self.steps, program = compile_steps(
-            self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, self.state
-        )
+        with ThreadPoolExecutor(1, "state") as aside:  # both take long, to compile
+            if self.newest.latest() is None:
+                state = aside.submit(lambda: devices.replicate(self.mesh, initial()))
+            else:
+                restored, saved = checkpoint.restore_state(self.newest, like)
+                state = aside.submit(lambda: restored)
+                self.progress = Progress(**saved)
+            self.steps, program = compile_steps(
+                self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, like
+            )
+            self.state = state.result()
         self.flops = measure.flops(program)
 
     def run(self, profile: bool = False) -> None:
@@ -117,7 +123,7 @@ class Trainer:
             self._bar(first) as bar,
         ):
             pending: list[tuple[Window, Scalars]] = []
-            measure.ceilings(self.config.dtype)
+            measure.matrix_rate(self.config.dtype)
             self._since = time.monotonic(), first
             for number, window in enumerate(self.feed.windows(first)):
                 if self._finished():
@@ -184,7 +190,7 @@ class Trainer:
         speed = (number + 1 - before) / (time.monotonic() - since)
         rates = {"rate/videos_per_second": speed * self.config.train.batch_size}
         if np.isfinite(self.flops):
-            ceiling = measure.ceilings(self.config.dtype).flops
+            ceiling = measure.matrix_rate(self.config.dtype)
             rates["rate/share_of_matrix_product"] = speed * self.flops / ceiling
         self.log.board(number, rates)
         bar.set_postfix(

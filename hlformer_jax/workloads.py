@@ -4,7 +4,7 @@ The work is the package's own: the compiled programs, feeds and readers that tra
 evaluation use, on random features of real sizes.
 """
 
-import itertools
+import os
 import shutil
 import tempfile
 import time
@@ -32,6 +32,9 @@ from hlformer_jax.typing import Batch
 
 VALIDATION = 4_917, 17_505
 """Videos and captions of ActivityNet Captions' validation split."""
+
+PEER_WORKERS = 32
+"""Processes of the released loader, as its configuration has it; here no more than processors."""
 
 TRAINING_VIDEOS = 10_009
 SEARCHED_VIDEOS = 2_500
@@ -154,24 +157,20 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
         split = pipeline.Split(prepared.split("train"), data)
         schedule = Schedule(videos, config.train.batch_size, config.seed)
         windows = Feed(
-            split, schedule.groups(3, 1), devices.mesh(), config.train.batch_size, resident=False
+            split, schedule.groups(1, 1), devices.mesh(), config.train.batch_size, resident=False
         )
-        theirs = itertools.chain.from_iterable(iter(peer.loader(collection)) for _ in range(3))
-        ours = iter(windows.windows())
-        clocks: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for _ in range(schedule.steps_per_epoch * 2):
-            clocks["theirs"].append(clock(next, theirs))
-            clocks["ours"].append(clock(lambda: next(ours).features))
+        # Whole passes, since both read ahead: what counts is how many batches come in a time.
+        workers = min(PEER_WORKERS, os.cpu_count() or 1)
+        their_pass = lambda: sum(1 for _ in peer.loader(collection, workers))
+        our_pass = lambda: [window.features for window in windows.windows()][-1]
+        theirs, ours = [], []
+        for _ in range(3):
+            theirs.append(clock(their_pass) / schedule.steps_per_epoch)
+            ours.append(clock(our_pass) / schedule.steps_per_epoch)
         windows.close()
-    yield Row("batch of the released loader", summary(clocks["theirs"]), None, {})
-    yield Row(
-        "streamed batch",
-        summary(clocks["ours"]),
-        None,
-        {
-            "times as fast": float(np.median(clocks["theirs"]) / np.median(clocks["ours"])),
-        },
-    )
+    yield Row("batch of the released loader", summary(theirs), None, {"workers": float(workers)})
+    faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
+    yield Row("streamed batch", summary(ours), None, faster)
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:

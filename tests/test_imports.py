@@ -13,8 +13,8 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 
 _MODEL = {"typing", "ops", "layers", "blocks", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
-    "config", "devices", "measure", "corpus", "losses", "retrieval", "objective", "data", "optim",
-    "train_state", "checkpoint",
+    "config", "devices", "measure", "runtime", "corpus", "losses", "retrieval", "objective",
+    "data", "optim", "train_state", "checkpoint",
     "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir",
 }  # fmt: skip
 
@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "typing": set(),
     "devices": {"typing"},
     "measure": set(),
+    "runtime": set(),
     "config": set(),
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
@@ -48,7 +49,6 @@ MAY_IMPORT = {
     "evaluate": _BELOW_TRAIN,
     "train": _BELOW_TRAIN | {"step", "evaluate"},
     "peer": {"typing", "config", "data"},
-    "runtime": set(),
     "workloads": _BELOW_TRAIN | {"step", "evaluate"},
     "benchmark": {
         "config", "measure", "report", "runtime", "workloads", "peer", "data",

@@ -6,9 +6,12 @@ from pathlib import Path
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs_and_prints_what_it_says(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
+def test_the_examples_run_and_print_what_they_say(capsys):
+    search, geometry = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(search, "README.md", "exec"), {})
+    # Each query is a frame of a video, which is found, at that frame.
+    assert capsys.readouterr().out.strip() == "[0 1 2] [40 40 40] (3, 5)"
+    exec(compile(geometry, "README.md", "exec"), {})
     shapes, gradient = capsys.readouterr().out.strip().splitlines()
     assert shapes == "(16,) (2, 1, 16, 5)"
     assert abs(float(gradient)) < 1e3

@@ -155,6 +155,25 @@ def _assert_same_run(path, finished):
         np.testing.assert_array_equal(a, b)
 
 
+def test_nothing_is_compiled_after_the_first_epoch(directory):
+    compiled, after = [], []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, duration, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    before = len(compiled)
+    trainer = train.Trainer(_config(directory), directory / "counted")
+    validate = trainer._validate
+
+    def counting():
+        validate()
+        after.append(len(compiled))
+
+    trainer._validate = counting
+    trainer.run()
+    assert after[0] > before  # there is something to count
+    assert after[0] == after[1] == after[2]
+
+
 def test_a_finished_run_reports_again_and_changes_nothing(directory, finished, capsys):
     names = ("metrics.jsonl", "test_metrics.json")
     before = [(finished / name).read_bytes() for name in names]

@@ -25,6 +25,9 @@ from hlformer_jax.typing import Array, Batch
 CAPTION_MULTIPLE = 16
 """Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
 
+ROW_MULTIPLE = 256
+"""Rows of frames and words are rounded up to this, so that similar splits share a compilation."""
+
 RESIDENT_SHARE = 0.55
 """Of a device's free memory, what resident features may take; the rest is for the step."""
 
@@ -152,13 +155,15 @@ class Feed:
             self._whole = None
 
     def _largest(self, windows: list[np.ndarray]) -> _Sizes:
-        split, rows = self.split, [1, 1, 1, 1]
+        split = self.split
+        rows: list[int] = [1, 1, 1, 1]
         per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
         for videos in windows:
             for shard in self._shards(videos):
                 needed = (len(shard), *(int(counts[shard].sum()) for counts in per_video))
                 rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
-        return _Sizes(*rows)
+        multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
+        return _Sizes(*map(_round_up, rows, multiples))
 
     def _shards(self, videos: np.ndarray) -> list[np.ndarray]:
         each = -(-len(videos) // self.mesh.size)
