@@ -34,11 +34,12 @@ import rich.table
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from hlformer_jax import measure, report, runtime, workloads
+from hlformer_jax import measure, report, runtime
 from hlformer_jax.config import ConfigError, check, default
 from hlformer_jax.data.layout import ReleasedDataError
 from hlformer_jax.peer import PeerError, Released
-from hlformer_jax.workloads import Options, Row
+from hlformer_jax.workloads import preparing, scaling, searching, training
+from hlformer_jax.workloads.rows import Options, Row
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
@@ -50,13 +51,13 @@ REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most
 STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
 
 NAMES: dict[str, Callable[..., Iterator[Row]]] = {
-    "step": workloads.step,
-    "epoch": workloads.epoch,
-    "evaluate": workloads.evaluate,
-    "query": workloads.query,
-    "prepare": workloads.prepare,
-    "compile": workloads.compilation,
-    "scaling": workloads.scaling,
+    "step": training.step,
+    "epoch": training.epoch,
+    "evaluate": searching.evaluate,
+    "query": searching.query,
+    "prepare": preparing.prepare,
+    "compile": training.compilation,
+    "scaling": scaling.scaling,
 }
 
 
@@ -91,7 +92,7 @@ def _told(name: str, config: ConfigDict, options: Options, peer: Released | None
     work = [NAMES[name](*arguments)]
     if peer is not None and name == "step":
         # Its loader forks: before this process has computed anything.
-        work.insert(0, workloads.loader(config, options, peer))
+        work.insert(0, training.loader(config, options, peer))
     for row in itertools.chain.from_iterable(work):
         print(f"measured: {row.what.strip()}", file=sys.stderr)
         yield row

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "evaluate": _BELOW_TRAIN,
     "train": _BELOW_TRAIN | {"step", "evaluate"},
     "peer": {"typing", "config", "data"},
-    "workloads": _BELOW_TRAIN | {"step", "evaluate"},
+    "workloads": _BELOW_TRAIN | {"step", "evaluate", "workloads"},
     "benchmark": {
         "config", "measure", "report", "runtime", "workloads", "peer", "data",
     },

@@ -1,0 +1,182 @@
+"""Work of training: a step, batches from disk, an epoch, compiling."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from hlformer_jax import devices, measure, models, optim, train_state
+from hlformer_jax.data import builder, pipeline, synthetic
+from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
+from hlformer_jax.evaluate import Evaluator
+from hlformer_jax.measure import Floor, clock, summary, timed
+from hlformer_jax.step import compile_steps
+from hlformer_jax.train_state import TrainState
+from hlformer_jax.workloads.rows import Options, Row, each, first_batch, memory, simulated_split
+
+PEER_WORKERS = 32
+"""Processes of the released loader, as its configuration has it; here no more than processors."""
+
+TRAINING_VIDEOS = 10_009
+"""Of ActivityNet Captions."""
+
+
+class Training:
+    """A compiled group of steps on simulated features, to be run again and again."""
+
+    def __init__(
+        self, config: ConfigDict, videos: int, longest: int, resident: bool = True
+    ) -> None:
+        self.config, self.mesh = config, devices.mesh()
+        model = models.build(config)
+        self.split = simulated_split(videos, round(videos * CAPTIONS_PER_VIDEO), config)
+        schedule = Schedule(videos, config.train.batch_size, config.seed)
+        groups = schedule.groups(1, longest)
+        self.feed = Feed(self.split, groups, self.mesh, config.train.batch_size, resident)
+        self.steps_per_epoch = schedule.steps_per_epoch
+        optimiser = optim.build(config, 100 * self.steps_per_epoch)
+        state = train_state.init_state(model, config, optimiser)
+        self.state: TrainState = devices.replicate(self.mesh, state)
+        self._steps, self.program = compile_steps(
+            model, config, optimiser, self.feed, self.steps_per_epoch, self.state
+        )
+
+    def run(self, window: Window) -> Any:
+        """Takes the steps of a window; returns what to wait for."""
+        self.state, scalars = self._steps(self.state, window)
+        return scalars
+
+    def floor(self) -> Floor:
+        """Of one step: its operations; the state read and written, the batch read."""
+        features, plan = self.feed.shapes()
+        videos, captions = plan.videos.shape[1], plan.captions.shape[1]
+        data = self.config.data
+        vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
+        batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
+        moved = 2 * measure.nbytes(self.state) + batch / self.mesh.size
+        return measure.floor(measure.flops(self.program), moved, self.config.dtype)
+
+
+def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
+    """A training step of `config.train.batch_size` videos with all their captions."""
+    size = config.train.batch_size
+    training = Training(config, size * options.steps, options.steps)
+    (window,) = training.feed.windows()
+    timing = each(timed(training.run, window, repeats=options.repeats), options.steps)
+    floor = training.floor()
+    facts = {
+        "videos/s": size / timing.median,
+        "of matrix product": floor.flops / timing.median / measure.ceilings(config.dtype).flops,
+        "captions": float(training.split.captions_per_video[:size].sum()),
+        **memory(training.program),
+        "features GB": training.feed.bytes_per_device / 1e9,
+    }
+    yield Row("step", timing, floor, facts)
+    if peer is None:
+        return
+    theirs, ours = [], []
+    batch = peer.convert(first_batch(training.feed, window))
+    peer.step(batch)
+    for _ in range(max(min(options.repeats, 5), 3)):  # in turn, lest a noisy minute meets one
+        theirs.append(clock(peer.step, batch))
+        ours.append(clock(training.run, window) / options.steps)
+    yield Row("step of the released code", summary(theirs), None, {})
+    yield Row(
+        "ours, in turn with it",
+        summary(ours),
+        None,
+        {
+            "times as fast": float(np.median(theirs) / np.median(ours)),
+        },
+    )
+
+
+def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
+    """Batches from released files on disk: those of the released loader, and our windows."""
+    with tempfile.TemporaryDirectory() as directory:
+        videos = 4 * config.train.batch_size
+        made = synthetic.Corpus(
+            videos=(videos, 8, 8),
+            max_frames=config.data.max_frames,
+            visual_dim=config.data.visual_dim,
+            text_dim=config.data.text_dim,
+        )
+        collection = synthetic.write_corpus(directory, made)
+        prepared = builder.prepare(collection, directory)
+        data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
+        split = pipeline.Split(prepared.split("train"), data)
+        schedule = Schedule(videos, config.train.batch_size, config.seed)
+        windows = Feed(
+            split, schedule.groups(1, 1), devices.mesh(), config.train.batch_size, resident=False
+        )
+        # Whole passes, since both read ahead: what counts is how many batches come in a time.
+        workers = min(PEER_WORKERS, os.cpu_count() or 1)
+        their_pass = lambda: sum(1 for _ in peer.loader(collection, workers))
+        our_pass = lambda: [window.features for window in windows.windows()][-1]
+        theirs, ours = [], []
+        for _ in range(3):
+            theirs.append(clock(their_pass) / schedule.steps_per_epoch)
+            ours.append(clock(our_pass) / schedule.steps_per_epoch)
+        windows.close()
+    yield Row("batch of the released loader", summary(theirs), None, {"workers": float(workers)})
+    faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
+    yield Row("streamed batch", summary(ours), None, faster)
+
+
+def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """An epoch of training, resident and streamed, without validation."""
+    videos = options.videos or TRAINING_VIDEOS
+    for resident in (True, False):
+        training = Training(config, videos, config.train.log_every, resident)
+        start = time.perf_counter()
+        training.feed.load()
+        windows = training.feed.windows()
+        first = next(windows)
+        jax.block_until_ready(first.features)
+        loading = time.perf_counter() - start
+
+        def run(training: Training = training) -> Any:
+            return [training.run(window) for window in training.feed.windows()][-1]
+
+        timing = timed(run, repeats=options.repeats)
+        steps = training.steps_per_epoch
+        one = training.floor()
+        floor = Floor(one.flops * steps, one.bytes * steps, one.seconds * steps)
+        yield Row(
+            f"epoch, {'resident' if resident else 'streamed'}",
+            timing,
+            floor,
+            {
+                "steps": float(steps),
+                "videos/s": videos / timing.median,
+                "load s": loading,
+                "features GB": training.feed.bytes_per_device / 1e9,
+                **memory(training.program),
+            },
+        )
+        training.feed.close()
+
+
+def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Time to trace and compile the programs of a run, nothing kept from earlier ones."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    model = models.build(config)
+    start = time.perf_counter()
+    train_state.init_params(model, config)
+    yield Row("initial parameters", summary([time.perf_counter() - start]), None, {})
+    start = time.perf_counter()
+    Training(config, config.train.batch_size, 1)
+    yield Row("training", summary([time.perf_counter() - start]), None, {})
+    start = time.perf_counter()
+    split = simulated_split(config.eval.video_batch, 2 * config.eval.video_batch, config)
+    evaluator = Evaluator(model, config, devices.mesh())
+    params = devices.replicate(devices.mesh(), train_state.init_params(model, config))
+    evaluator.evaluate(params, evaluator.feed(split))
+    yield Row("evaluation", summary([time.perf_counter() - start]), None, {})
