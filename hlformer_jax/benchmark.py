@@ -17,9 +17,17 @@ the median of the repeats with their range, the floor (see `measure.py`) and the
 `step` and `evaluate` time the authors' released code in turn with ours where `--peer=CHECKOUT`
 names a working tree of it; that, and only that, needs PyTorch.
 
-Measured on two shared cores of a server CPU, float32 (no GPU has been measured yet):
+Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
 
-    see the README
+    step                                      16.2 s      floor 8.2 s    ratio 2.0
+    step --config.train.batch_size=64 --peer   7.6 s      floor 4.2 s    the released code 10.9 s
+    evaluate --videos=200: encode              8.5 s      floor 5.6 s    ratio 1.5
+    evaluate --videos=200: rank                157 ms     floor 107 ms   ratio 1.5
+    query: one, float32                        22 ms      floor 23 ms    ratio 1.0
+    query: each of 256, float32                3.2 ms     floor 1.5 ms   ratio 2.2
+    query: each of 256, int8                   2.3 ms     floor 1.6 ms   ratio 1.4
+    prepare                                    188 MB/s
+    compile: initial parameters, training, evaluation    11, 41, 16 s
 """
 
 import itertools

@@ -280,7 +280,6 @@ class GaussianBank(nn.Module):
       window: "released" or "printed" Gaussian.
       lorentz_window: "released" or "corrected" use of it in the Lorentz blocks.
       kernels: see `EuclideanAttention`.
-      remat: compute the blocks again for their gradients instead of keeping what is inside.
     """
 
     euclidean_widths: Sequence[float]
@@ -293,7 +292,6 @@ class GaussianBank(nn.Module):
     head_merge: str = "released"
     dtype: Any = jnp.float32
     kernels: str = "xla"
-    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -303,7 +301,7 @@ class GaussianBank(nn.Module):
         length, dtype = x.shape[-2], wide(x.dtype)
         if self.euclidean_widths:
             window = windows.gaussian_windows(self.euclidean_widths, length, self.window, dtype)
-            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None), self.remat)(
+            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
                 self.num_heads,
                 self.dropout,
                 dtype=self.dtype,
@@ -315,7 +313,7 @@ class GaussianBank(nn.Module):
             log_window = windows.log_gaussian_windows(
                 self.lorentz_widths, length, self.window, dtype
             )
-            bank = _over_blocks(LorentzBlock, (None, 0, None, None), self.remat)(
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None))(
                 self.lorentz_dim,
                 self.num_heads,
                 self.dropout,
@@ -329,10 +327,9 @@ class GaussianBank(nn.Module):
         return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
 
 
-def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...], remat: bool) -> Any:
-    train = len(in_axes)  # counted from self; decides what is computed
+def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:
     return nn.vmap(
-        nn.remat(block, static_argnums=(train,)) if remat else block,
+        block,
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=in_axes,

@@ -22,9 +22,6 @@ def default() -> ConfigDict:
             # Who makes the programs of attention and similarity: "xla", the compiler, or "pallas",
             # ops/fused_*.py, for one GPU. Equal up to rounding.
             "kernels": "xla",
-            # Compute what the blocks of the branches remember for their gradients a second time
-            # instead: about a third more work for much less memory, with the same results.
-            "remat": False,
             # Compile for the least time to compile, not for speed: for runs of seconds.
             "compile_fast": False,
             "data": {

@@ -71,7 +71,8 @@ class Evaluator:
 
     def feed(self, split: Split, resident: bool = False) -> Feed:
         """Windows of a split in its order, for as many evaluations as one likes."""
-        size = self._config.eval.video_batch
+        # All blocks but the last are full, so that the column of a video is its place.
+        size = -(-self._config.eval.video_batch // self._mesh.size) * self._mesh.size
         longest = len(split) if resident else WINDOW_BATCHES
         return Feed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
@@ -171,11 +172,8 @@ class Evaluator:
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Metrics of a score matrix of a split."""
-        rank = jax.jit(retrieval.ranks)
-        owners = [block for _, block in self._blocks(split.caption_video)]
-        blocks = [
-            rank(block, own) for (_, block), own in zip(self._blocks(scores), owners, strict=True)
-        ]
+        pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
+        blocks = [_rank_rows(block, own) for (_, block), (_, own) in pairs]
         ranks = np.concatenate(jax.device_get(blocks))[: len(scores)]
         return Result(retrieval.metrics(ranks), len(scores), len(split))
 
@@ -185,6 +183,9 @@ class Evaluator:
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
+
+
+_rank_rows = jax.jit(retrieval.ranks)
 
 
 _rank_rows = jax.jit(retrieval.ranks)

@@ -50,6 +50,9 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, tolerance, bl
     expected, _, _ = _expected(queries, encoded)
     np.testing.assert_allclose(scores[:, :VIDEOS], expected, rtol=0, atol=tolerance)
     assert np.all(scores[:, VIDEOS:] == -np.inf)
+    # One query alone takes another program.
+    alone = np.asarray(jax.jit(corpus.scores)(built, queries[2:3]))
+    np.testing.assert_allclose(alone, scores[2:3], rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("k", [1, 4, 15])

@@ -34,6 +34,7 @@ config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_bl
 config.model.glance = False  # compiles in half the time
 config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
 config.optim.warmup = 0.0
+config.eval.video_batch = 6  # which 4 and 8 devices do not divide
 split = Split(SimulatedSource(13, 31, config.data), config.data)
 model = models.build(config)
 optimiser = optim.build(config, 10)

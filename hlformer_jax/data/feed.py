@@ -31,6 +31,9 @@ ROW_MULTIPLE = 256
 RESIDENT_SHARE = 0.55
 """Of a device's free memory, what resident features may take; the rest is for the step."""
 
+WINDOWS = 3
+"""Streamed windows that may lie on a device: in use, ready, and being made."""
+
 _READERS = 4
 
 
@@ -100,8 +103,8 @@ class Feed:
 
     @property
     def bytes_per_device(self) -> int:
-        """Bytes of features on each device; two windows lie there when they are streamed."""
-        return self._sizes.bytes(self.split) * (1 if self.resident else 2)
+        """Bytes of features on each device: of the split, or of `WINDOWS` windows."""
+        return self._sizes.bytes(self.split) * (1 if self.resident else WINDOWS)
 
     def load(self) -> None:
         """Begins to load a resident split on another thread; `windows` waits for it."""
@@ -112,19 +115,20 @@ class Feed:
     def windows(self, first: int = 0) -> Iterator[Window]:
         """Windows of the steps from `first` on, made ahead on another thread."""
         left = [group.after(first) for group in self.groups if group.end > first]
+        if not left:
+            return
         if self.resident:
             self.load()
             assert self._whole is not None
             for group in left:
                 yield self._window(group, self._whole.result(), group.steps)
             return
-        ahead = self._ahead.submit(self._stream, left[0]) if left else None
-        for following in [*left[1:], None]:
-            assert ahead is not None
+        ahead = self._ahead.submit(self._stream, left[0])
+        for following in left[1:]:
             window = ahead.result()
-            # The next window is made while this one is used, and no further: two lie in memory.
-            ahead = self._ahead.submit(self._stream, following) if following else None
+            ahead = self._ahead.submit(self._stream, following)
             yield window
+        yield ahead.result()
 
     def shapes(self) -> tuple[Features, Plan]:
         """Shapes of a window's features and plans, to compile for before there are any."""

@@ -88,7 +88,6 @@ class HLFormer(nn.Module):
     curvature: float
     dtype: Any = jnp.float32
     kernels: str = "xla"
-    remat: bool = False
 
     def setup(self) -> None:
         """Builds the branches that are on."""
@@ -121,7 +120,6 @@ class HLFormer(nn.Module):
                 dropout=self.dropout,
                 dtype=self.dtype,
                 kernels=self.kernels,
-                remat=self.remat,
                 parent=None,  # the branch adopts it, so that its parameters live there
             ),
             fusion.build(self.fusion, self.num_heads, self.temperature, self.dropout, self.dtype),
@@ -264,7 +262,6 @@ def from_config(config: ConfigDict) -> HLFormer:
         curvature=model.curvature,
         dtype=jnp.dtype(config.dtype),
         kernels=config.kernels,
-        remat=config.remat,
     )
 
 

@@ -95,6 +95,13 @@ def test_resident_and_streamed_features_give_the_same_batches(data):
     _assert_same(streamed, longer)
 
 
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_finished_run_has_no_windows_left(data, mesh, resident):
+    windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+    assert len(list(windows.windows(8))) == 1
+    assert list(windows.windows(9)) == []
+
+
 def test_windows_have_the_shapes_that_were_promised(data, mesh):
     for resident in (False, True):
         windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
