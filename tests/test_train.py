@@ -155,6 +155,14 @@ def _assert_same_run(path, finished):
         np.testing.assert_array_equal(a, b)
 
 
+def test_streamed_features_train_to_the_same_parameters_bit_for_bit(directory, finished):
+    config = _config(directory)
+    config.data.resident = "never"
+    path = directory / "streamed"
+    train.train(config, path)
+    _assert_same_run(path, finished)
+
+
 def test_nothing_is_compiled_after_the_first_epoch(directory):
     compiled, after = [], []
     jax.monitoring.register_event_duration_secs_listener(
@@ -169,7 +177,8 @@ def test_nothing_is_compiled_after_the_first_epoch(directory):
         after.append(len(compiled))
 
     trainer._validate = counting
-    trainer.run()
+    trainer.run(profile=True)
+    assert list((directory / "counted" / "profile").rglob("*.xplane.pb"))
     assert after[0] > before  # there is something to count
     assert after[0] == after[1] == after[2]
 

@@ -28,7 +28,7 @@ CAPTION_MULTIPLE = 16
 ROW_MULTIPLE = 256
 """Rows of frames and words are rounded up to this, so that similar splits share a compilation."""
 
-RESIDENT_SHARE = 0.55
+RESIDENT_SHARE = 0.35
 """Of a device's free memory, what resident features may take; the rest is for the step."""
 
 WINDOWS = 3

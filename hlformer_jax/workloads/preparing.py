@@ -8,22 +8,16 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.data import builder, synthetic
+from hlformer_jax.data import builder
 from hlformer_jax.measure import Floor, clock, summary
-from hlformer_jax.workloads.rows import Options, Row
+from hlformer_jax.workloads.rows import Options, Row, released_files
 
 
 def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Released files to records, in input bytes a second."""
     videos = options.videos or 400
     with tempfile.TemporaryDirectory() as directory:
-        made = synthetic.Corpus(
-            videos=(videos, 8, 8),
-            max_frames=config.data.max_frames,
-            visual_dim=config.data.visual_dim,
-            text_dim=config.data.text_dim,
-        )
-        collection = synthetic.write_corpus(directory, made)
+        collection = released_files(directory, videos, config)
         paths = (collection.feature_dir / "feature.bin", collection.text_features)
         size = sum(path.stat().st_size for path in paths)
         clocks, copies = [], []

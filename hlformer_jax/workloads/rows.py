@@ -7,8 +7,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax import measure
-from hlformer_jax.data import pipeline
+from hlformer_jax.data import pipeline, synthetic
 from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.data.layout import Collection
 from hlformer_jax.data.simulated import SimulatedSource
 from hlformer_jax.measure import Floor, Timing
 from hlformer_jax.typing import Batch
@@ -47,6 +48,20 @@ class Options(NamedTuple):
 def simulated_split(videos: int, captions: int, config: ConfigDict) -> pipeline.Split:
     """A split of random videos with so many captions in all."""
     return pipeline.Split(SimulatedSource(videos, captions, config.data), config.data)
+
+
+def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:
+    """Files in the released layout, of so many training videos of a configuration's sizes."""
+    data = config.data
+    return synthetic.write_corpus(
+        directory,
+        synthetic.Corpus(
+            videos=(videos, 8, 8),
+            max_frames=data.max_frames,
+            visual_dim=data.visual_dim,
+            text_dim=data.text_dim,
+        ),
+    )
 
 
 def memory(program: Any) -> dict[str, float]:

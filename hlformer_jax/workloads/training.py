@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax import devices, measure, models, optim, train_state
-from hlformer_jax.data import builder, pipeline, synthetic
+from hlformer_jax.data import builder, pipeline
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
@@ -19,7 +19,15 @@ from hlformer_jax.evaluate import Evaluator
 from hlformer_jax.measure import Floor, clock, summary, timed
 from hlformer_jax.step import compile_steps
 from hlformer_jax.train_state import TrainState
-from hlformer_jax.workloads.rows import Options, Row, each, first_batch, memory, simulated_split
+from hlformer_jax.workloads.rows import (
+    Options,
+    Row,
+    each,
+    first_batch,
+    memory,
+    released_files,
+    simulated_split,
+)
 
 PEER_WORKERS = 32
 """Processes of the released loader, as its configuration has it; here no more than processors."""
@@ -99,13 +107,7 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
     """Batches from released files on disk: those of the released loader, and our windows."""
     with tempfile.TemporaryDirectory() as directory:
         videos = 4 * config.train.batch_size
-        made = synthetic.Corpus(
-            videos=(videos, 8, 8),
-            max_frames=config.data.max_frames,
-            visual_dim=config.data.visual_dim,
-            text_dim=config.data.text_dim,
-        )
-        collection = synthetic.write_corpus(directory, made)
+        collection = released_files(directory, videos, config)
         prepared = builder.prepare(collection, directory)
         data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
         split = pipeline.Split(prepared.split("train"), data)
