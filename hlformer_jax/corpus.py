@@ -166,7 +166,7 @@ def build(
     if count == 0:
         raise ValueError("a corpus needs at least one encoded video")
     mesh = devices.mesh() if mesh is None else mesh
-    size = -(-min(block, count) // mesh.size) * mesh.size
+    size = devices.round_up(min(block, count), mesh.size)
     blocks = -(-count // size)
 
     def make(videos: VideoEncoding) -> Corpus:

@@ -51,6 +51,11 @@ def mesh(devices: Any = None) -> Mesh:
     return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
 
 
+def round_up(count: int, multiple: int) -> int:
+    """The smallest multiple that is at least `count`: what devices can share evenly."""
+    return -(-count // int(multiple)) * int(multiple)
+
+
 def sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
     """An array of which each device holds an equal part along `axis`."""
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))

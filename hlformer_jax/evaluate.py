@@ -72,7 +72,7 @@ class Evaluator:
     def feed(self, split: Split, resident: bool = False) -> Feed:
         """Windows of a split in its order, for as many evaluations as one likes."""
         # All blocks but the last are full, so that the column of a video is its place.
-        size = -(-self._config.eval.video_batch // self._mesh.size) * self._mesh.size
+        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else WINDOW_BATCHES
         return Feed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
@@ -183,9 +183,6 @@ class Evaluator:
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
-
-
-_rank_rows = jax.jit(retrieval.ranks)
 
 
 _rank_rows = jax.jit(retrieval.ranks)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hlformer_jax.ops.fused_similarity import max_similarities
-from hlformer_jax.ops.numerics import safe_norm
+from hlformer_jax.ops.numerics import inverse_norm
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -42,7 +42,7 @@ def similarities(
     One product serves both: the cosines are the dot products over the norms. With "pallas" it is
     never written to memory, and the gradient of a tie goes to the first of the positions.
     """
-    query_norm = _inverse_norm(queries)
+    query_norm = inverse_norm(queries)
 
     def both(positions: Array | None) -> tuple[Array | None, Array | None]:
         if positions is None:
@@ -50,17 +50,10 @@ def similarities(
         if kernels == "pallas":
             return max_similarities(queries, positions)
         dots = jnp.einsum("qh,vlh->qvl", queries, positions)
-        cosines = jnp.max(dots * _inverse_norm(positions)[None], axis=-1) * query_norm[:, None]
+        cosines = jnp.max(dots * inverse_norm(positions)[None], axis=-1) * query_norm[:, None]
         return cosines, jnp.max(dots, axis=-1)
 
     return Similarities(*both(clips), *both(frames))
-
-
-def _inverse_norm(x: Float[Array, "*batch H"]) -> Float[Array, "*batch"]:
-    """1 / |x|, and 0 for zero vectors, which have cosine 0 with everything."""
-    norm = safe_norm(x)
-    nonzero = norm > 0
-    return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
 def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:

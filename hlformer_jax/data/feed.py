@@ -90,9 +90,9 @@ class Feed:
         counts = self.split.captions_per_video
         shards = self.mesh.size
         self.steps = max(len(group.steps) for group in self.groups)
-        self.videos = _round_up(self.batch_size, shards)
+        self.videos = devices.round_up(self.batch_size, shards)
         most = max(int(counts[step].sum()) for group in self.groups for step in group.steps)
-        self.captions = _round_up(most, np.lcm(CAPTION_MULTIPLE, shards))
+        self.captions = devices.round_up(most, np.lcm(CAPTION_MULTIPLE, shards))
         if self.resident:
             self._sizes = self._largest([np.arange(len(self.split))])
             self._whole: Future[Features] | None = None
@@ -120,8 +120,9 @@ class Feed:
         if self.resident:
             self.load()
             assert self._whole is not None
+            everything = np.arange(len(self.split))
             for group in left:
-                yield self._window(group, self._whole.result(), group.steps)
+                yield self._window(group, self._whole.result(), everything, group.steps)
             return
         ahead = self._ahead.submit(self._stream, left[0])
         for following in left[1:]:
@@ -167,7 +168,7 @@ class Feed:
                 needed = (len(shard), *(int(counts[shard].sum()) for counts in per_video))
                 rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
         multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
-        return _Sizes(*map(_round_up, rows, multiples))
+        return _Sizes(*map(devices.round_up, rows, multiples))
 
     def _shards(self, videos: np.ndarray) -> list[np.ndarray]:
         each = -(-len(videos) // self.mesh.size)
@@ -189,19 +190,17 @@ class Feed:
     def _stream(self, group: Group) -> Window:
         videos = np.concatenate(group.steps)
         ends = np.cumsum([len(step) for step in group.steps])[:-1]
-        return self._window(
-            group, self._pack(videos), np.split(np.arange(len(videos)), ends), videos
-        )
+        places = np.split(np.arange(len(videos)), ends)
+        return self._window(group, self._pack(videos), videos, places)
 
     def _window(
         self,
         group: Group,
         features: Features,
-        rows: Sequence[np.ndarray],
-        videos: np.ndarray | None = None,
+        videos: np.ndarray,
+        places: Sequence[np.ndarray],
     ) -> Window:
-        """`rows` are the places of each step's videos among `videos` (None: the whole split)."""
-        videos = np.arange(len(self.split)) if videos is None else videos
+        """`videos` are those of the features; `places`, of each step's videos among them."""
         counts = self.split.captions_per_video[videos]
         starts = self._caption_rows(counts)
         plans = Plan(
@@ -210,7 +209,7 @@ class Feed:
             np.zeros((self.steps, self.captions), np.int32),
         )
         slot = self._slots(len(videos))
-        for step, chosen in enumerate(rows):
+        for step, chosen in enumerate(places):
             plans.videos[step, : len(chosen)] = slot[chosen]
             captions = _ranges(starts[chosen], counts[chosen])
             plans.captions[step, : len(captions)] = captions
@@ -294,7 +293,3 @@ def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """All numbers start, start + 1, … of each range, one range after the other."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
-
-
-def _round_up(count: int, multiple: int) -> int:
-    return -(-count // int(multiple)) * int(multiple)

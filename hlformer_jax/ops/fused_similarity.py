@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from hlformer_jax.ops.kernels import compiler_params, interpreted, pad, power_of_two
-from hlformer_jax.ops.numerics import as_float, safe_norm
+from hlformer_jax.ops.numerics import as_float, inverse_norm
 from hlformer_jax.typing import Array
 
 # Queries and coordinates that a program takes at a time, warps, stages of its loads. Chosen by the
@@ -50,15 +50,9 @@ def max_similarities(
       HLFormer eq. 8.
     """
     queries, positions = as_float(queries), as_float(positions)
-    inverse_norm = _inverse_norm(positions)
-    scaled, dots = _maxima(interpreted(interpret), queries, positions, inverse_norm)
-    return scaled * _inverse_norm(queries)[:, None], dots
-
-
-def _inverse_norm(x: Float[Array, "*batch H"]) -> Float[Array, "*batch"]:
-    norm = safe_norm(x)
-    nonzero = norm > 0
-    return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
+    inverses = inverse_norm(positions)
+    scaled, dots = _maxima(interpreted(interpret), queries, positions, inverses)
+    return scaled * inverse_norm(queries)[:, None], dots
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

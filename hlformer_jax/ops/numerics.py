@@ -124,6 +124,13 @@ def unit(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     return safe_normalize(v)[0]
 
 
+def inverse_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+    """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0."""
+    norm = safe_norm(v)
+    nonzero = norm > 0
+    return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
+
+
 def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Angle of the vector (x, y) in (-π, π]; 0 with gradient 0 where both are 0.
 
