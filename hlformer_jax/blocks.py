@@ -90,7 +90,12 @@ class HeadProjection(nn.Module):
 
 
 class EuclideanBlock(nn.Module):
-    """Post-norm transformer block; cross-attention when `key_value` differs from `x`."""
+    """Post-norm transformer block; cross-attention when `key_value` differs from `x`.
+
+    Attributes:
+      expansion: width of the feed-forward network over H; 0 is none, but one linear layer after the
+        attention (see `_post_norm`).
+    """
 
     num_heads: int
     dropout: float
@@ -175,6 +180,10 @@ class LorentzAttention(nn.Module):
       dim: Lorentz dimension n; points have n + 1 coordinates, divisible by `num_heads`.
       window: "released" multiplies the logits by the window, "corrected" adds its logarithm.
       head_merge: "released" concatenates heads off the hyperboloid, "hyperboloid" merges on it.
+
+    With a curvature -c the points before the Lorentz linear layers lie on the hyperboloid of that
+    curvature and the logits are its squared distances. Queries, keys, values and centroids are kept
+    times sqrt(c), on the unit hyperboloid, on which time and radius of every curvature look alike.
     """
 
     dim: int
@@ -192,6 +201,7 @@ class LorentzAttention(nn.Module):
         log_window: Float[Array, "L L"] | None,
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
+        c: Float[Array, ""] | None = None,
     ) -> Float[Array, "*batch L H"]:
         log_beta = self.param(
             "scale_alpha", nn.initializers.constant(-0.5 * math.log(self.dim)), ()
@@ -200,7 +210,9 @@ class LorentzAttention(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, ())
         tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
         beta = jnp.exp(log_beta)
-        point = lorentz.exp_map0(limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM))
+        root = 1.0 if c is None else jnp.sqrt(c)
+        tangent = limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM / root)
+        point = lorentz.exp_map0(tangent, 1.0 if c is None else c)
         linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
         released = self.window == "released"
         pallas = self.kernels == "pallas"
@@ -209,7 +221,7 @@ class LorentzAttention(nn.Module):
             linear("query"),
             linear("key"),
             linear("value"),
-            scale,
+            scale if c is None else scale * c,
             bias,
             window=jnp.exp(log_window) if released and log_window is not None else None,
             log_window=None if released else log_window,
@@ -220,7 +232,7 @@ class LorentzAttention(nn.Module):
         else:
             merged = attention.merge_heads_on_hyperboloid(centroids)
         output = InputProjection(x.shape[-1], self.dropout, self.dtype, name="output_proj")
-        return output((merged / beta).astype(self.dtype), train)
+        return output((merged / (beta * root)).astype(self.dtype), train)
 
 
 MAX_TANGENT_NORM = 10.0
@@ -228,13 +240,14 @@ MAX_TANGENT_NORM = 10.0
 
 
 class LorentzBlock(nn.Module):
-    """Post-norm transformer block around Lorentz attention; attributes as `LorentzAttention`."""
+    """Post-norm transformer block around Lorentz attention; attributes as those of its parts."""
 
     dim: int
     num_heads: int
     dropout: float
     window: str = "released"
     head_merge: str = "released"
+    expansion: int = 4
     dtype: Any = jnp.float32
     kernels: str = "xla"
 
@@ -245,6 +258,7 @@ class LorentzBlock(nn.Module):
         log_window: Float[Array, "L L"] | None,
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
+        c: Float[Array, ""] | None = None,
     ) -> Float[Array, "*batch L H"]:
         attend = LorentzAttention(
             self.dim,
@@ -256,20 +270,28 @@ class LorentzBlock(nn.Module):
             self.kernels,
             name="attention",
         )
-        return _post_norm(self, x, attend(x, log_window, mask, train), train)
+        return _post_norm(self, x, attend(x, log_window, mask, train, c), train)
 
 
-def _post_norm(block: Any, x: Array, attended: Array, train: bool) -> Array:
-    """What both blocks do with what was attended: x = LN(x + drop(.)), twice."""
+def _post_norm(
+    block: EuclideanBlock | LorentzBlock, x: Array, attended: Array, train: bool
+) -> Array:
+    """What both blocks do with what was attended.
+
+    x = LN(x + drop(.)), then the same of a feed-forward network; without one (GMMFormer, MS-SL)
+    x = LN(x + drop(W .)).
+    """
     drop = Dropout(block.dropout, train)
+    if block.expansion == 0:
+        attended = dense(x.shape[-1], "dense", block.dtype)(attended)
+        return layer_norm("LayerNorm", block.dtype)(x + drop(attended))
     x = layer_norm("norm1", block.dtype)(x + drop(attended))
-    expansion = getattr(block, "expansion", 4)
-    forward = FeedForward(expansion * x.shape[-1], block.dropout, block.dtype, name="output")
+    forward = FeedForward(block.expansion * x.shape[-1], block.dropout, block.dtype, name="output")
     return layer_norm("norm2", block.dtype)(x + drop(forward(x, train)))
 
 
 class GaussianBank(nn.Module):
-    """K Gaussian attention blocks over the same input: one vmapped block for each geometry.
+    """K windowed attention blocks over the same input: one vmapped block for each geometry.
 
     Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
     order). Widths of 0 are blocks without a window.
@@ -277,8 +299,10 @@ class GaussianBank(nn.Module):
     Attributes:
       euclidean_widths: width of each Euclidean block.
       lorentz_widths: width of each Lorentz block.
-      window: "released" or "printed" Gaussian.
+      window: kind of window, see ops/windows.py.
       lorentz_window: "released" or "corrected" use of it in the Lorentz blocks.
+      curvature: initial c of Lorentz blocks that learn one each; None: the curvature of the call.
+      expansion: see `EuclideanBlock`.
       kernels: see `EuclideanAttention`.
     """
 
@@ -290,40 +314,52 @@ class GaussianBank(nn.Module):
     window: str = "released"
     lorentz_window: str = "released"
     head_merge: str = "released"
+    curvature: float | None = None
+    expansion: int = 4
     dtype: Any = jnp.float32
     kernels: str = "xla"
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"] | None, train: bool
+        self,
+        x: Float[Array, "*batch L H"],
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+        c: Float[Array, ""] | None = None,
     ) -> Float[Array, "K *batch L H"]:
         outputs = []
         length, dtype = x.shape[-2], wide(x.dtype)
         if self.euclidean_widths:
-            window = windows.gaussian_windows(self.euclidean_widths, length, self.window, dtype)
+            window = windows.attention_windows(self.euclidean_widths, length, self.window, dtype)
             bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
                 self.num_heads,
                 self.dropout,
+                self.expansion,
                 dtype=self.dtype,
                 kernels=self.kernels,
                 name="euclidean",
             )
             outputs.append(bank(x, x, window, mask, train))
         if self.lorentz_widths:
-            log_window = windows.log_gaussian_windows(
+            log_window = windows.log_attention_windows(
                 self.lorentz_widths, length, self.window, dtype
             )
-            bank = _over_blocks(LorentzBlock, (None, 0, None, None))(
+            own = self.curvature is not None
+            if self.curvature is not None:
+                start = nn.initializers.constant(math.log(self.curvature))
+                c = jnp.exp(self.param("attention_curv", start, (len(self.lorentz_widths),)))
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None, 0 if own else None))(
                 self.lorentz_dim,
                 self.num_heads,
                 self.dropout,
                 self.lorentz_window,
                 self.head_merge,
+                self.expansion,
                 self.dtype,
                 self.kernels,
                 name="lorentz",
             )
-            outputs.append(bank(x, log_window, mask, train))
+            outputs.append(bank(x, log_window, mask, train, c))
         return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
 
 

@@ -45,7 +45,7 @@ def default() -> ConfigDict:
                 "cache_gib": 4.0,  # transformed features kept in memory, for each split
             },
             "model": {
-                "name": "hlformer",
+                "name": "hlformer",  # hlformer, gmmformer_v2, gmmformer or ms_sl
                 "hidden_size": 384,  # H
                 "lorentz_dim": 127,  # n; n + 1 is divisible by num_heads
                 "num_heads": 4,  # N
@@ -55,17 +55,25 @@ def default() -> ConfigDict:
                 # each geometry. One number stands for all blocks.
                 "euclidean_widths": (),
                 "lorentz_widths": (),
-                # "released": normalised positions, multiplies the logits. "printed": eq. 10.
+                # "released": a Gaussian over normalised positions. "printed": eq. 10. "boxcar",
+                # "bartlett": of the same standard deviation. "none": no window in any block.
                 "window": "released",
                 # "released": multiplies logits that are <= 0, which favours far positions.
                 # "corrected": its logarithm is added, which favours near ones.
                 "lorentz_window": "released",
                 # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
                 "head_merge": "released",
-                "fusion": "maim",  # maim, mean, or concat (concatenation + linear)
+                # Curvature of the Lorentz blocks: "fixed" at 1 as released, "shared", one that all
+                # learn together, or "block", one each; learned within x10 of the start.
+                "block_curvature": "fixed",
+                "block_curvature_start": 1.0,
+                # maim, consolidation (GMMFormer v2's), dynamic, weighted, mean, or concat
+                # (concatenation + linear).
+                "fusion": "maim",
                 "temperature": 0.6,  # tau of the fusion weights
                 "gaze": True,  # the frame branch
                 "glance": True,  # the clip branch
+                "video_level": False,  # frames pooled to one vector a video, as GMMFormer does
                 "frame_weight": 0.3,  # alpha_f of the ranking score
                 "clip_weight": 0.7,  # alpha_c of the ranking score
                 "input_dropout": 0.31,
@@ -78,13 +86,17 @@ def default() -> ConfigDict:
                 "clip_nce": 0.02,
                 "frame_nce": 0.04,
                 "query_diversity": 0.003,
-                "partial_order": 0.001,
+                "partial_order": 0.001,  # needs a hyperbolic lift, which only hlformer has
+                "optimal_matching": 0.0,  # GMMFormer v2's; a term of the clips
                 "margin": 0.2,  # m of the triplet loss
                 "hard_negative_epoch": 20,  # first epoch, from 0, with hard negatives
                 "hard_pool_size": 20,  # hardest videos a caption's negative is drawn from
                 "diversity_margin": 0.2,  # delta
                 "diversity_scale": 32.0,  # alpha
                 "diversity_gamma": 1.0,  # gamma
+                # "pairs": a sum over pairs with the focal factor. "captions": GMMFormer's, a
+                # logarithm of each caption's sum over the others, without it.
+                "diversity_form": "pairs",
                 "min_radius": 0.1,  # of the entailment cones
             },
             "optim": {
@@ -137,10 +149,10 @@ def debug(config: ConfigDict) -> ConfigDict:
     config.data.max_clips = 8
     config.model.hidden_size = 16
     config.model.lorentz_dim = 15
-    config.model.euclidean_blocks = 2
-    config.model.lorentz_blocks = 2
-    config.model.euclidean_widths = ()
-    config.model.lorentz_widths = ()
+    for geometry in ("euclidean", "lorentz"):
+        blocks = min(config.model[f"{geometry}_blocks"], 2)
+        config.model[f"{geometry}_blocks"] = blocks
+        config.model[f"{geometry}_widths"] = tuple(config.model[f"{geometry}_widths"])[:blocks]
     config.loss.hard_negative_epoch = 1
     config.train.epochs = 2
     config.train.batch_size = 8
@@ -188,12 +200,18 @@ def check(config: ConfigDict) -> None:
     for field, value in (
         ("model.temperature", config.model.temperature),
         ("model.curvature", config.model.curvature),
+        ("model.block_curvature_start", config.model.block_curvature_start),
         ("loss.min_radius", config.loss.min_radius),
         ("optim.learning_rate", config.optim.learning_rate),
         ("optim.clip_norm", config.optim.clip_norm),
     ):
         require(field, value > 0, "positive")
     require("optim.warmup", 0 <= config.optim.warmup < 1, "in [0, 1)")
+    require(
+        "loss.diversity_form",
+        config.loss.diversity_form in ("pairs", "captions"),
+        "pairs or captions",
+    )
     require("dtype", config.dtype in ("float32", "bfloat16"), "float32 or bfloat16")
     require("data.dtype", config.data.dtype in ("float32", "float16"), "float32 or float16")
     require(

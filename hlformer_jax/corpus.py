@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import devices
-from hlformer_jax.models.hlformer import VideoEncoding
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Array
 
@@ -45,12 +45,19 @@ class Corpus(NamedTuple):
       frames: unit vectors of the frames, zero where there is none.
       weights: of both branches in the score, float32 [2].
       mask: True for real videos.
+      guided: unit vectors that stand for the frames, one for each clip; the frame score is that of
+        the best clip's (MS-SL). None for models that score frames.
     """
 
     clips: Vectors | None
     frames: Vectors | None
     weights: Float[Array, " 2"]
     mask: Bool[Array, "blocks B"]
+    guided: Vectors | None = None
+
+    def branches(self) -> tuple[Vectors | None, Vectors | None, Vectors | None]:
+        """Clips, frames and guided vectors."""
+        return self.clips, self.frames, self.guided
 
 
 class Found(NamedTuple):
@@ -113,6 +120,7 @@ def empty(
         room(like.frames),
         devices.replicate(mesh, np.asarray(weights, np.float32)),
         zeros((blocks, size), bool),
+        room(like.guided),
     )
 
 
@@ -135,6 +143,7 @@ def write(corpus: Corpus, block: Array, videos: VideoEncoding, mask: Bool[Array,
         clips=put(corpus.clips, videos.clips),
         frames=put(corpus.frames, videos.frames),
         mask=jnp.asarray(corpus.mask).at[block].set(mask),
+        guided=put(corpus.guided, videos.guided),
     )
 
 
@@ -178,7 +187,8 @@ def build(
             return store(padded.reshape(blocks, size, *encoded.shape[1:]), dtype)
 
         mask = jnp.arange(blocks * size).reshape(blocks, size) < count
-        return Corpus(cut(videos.clips), cut(videos.frames), jnp.asarray(weights), mask)
+        weight = jnp.asarray(weights)
+        return Corpus(cut(videos.clips), cut(videos.frames), weight, mask, cut(videos.guided))
 
     return jax.jit(make, out_shardings=shardings(mesh, jax.eval_shape(make, videos)))(videos)
 
@@ -197,16 +207,23 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
       HLFormer eq. 8, 9.
     """
     blocks, size = corpus.mask.shape
-    positions = sum(x.values.shape[2] for x in (corpus.clips, corpus.frames) if x is not None)
+    positions = sum(x.values.shape[2] for x in corpus.branches() if x is not None)
     at_once = max(SCORES_AT_ONCE // max(len(queries) * size * positions, 1), 1)
-    stored = [None if x is None else store(queries, x.values.dtype) for x in corpus[:2]]
+    dtype = next(x.values.dtype for x in corpus.branches() if x is not None)
+    query = store(queries, dtype)
+    clip_weight, frame_weight = corpus.weights
 
     def score(part: Corpus) -> Float[Array, "Q B"]:
         found = jnp.zeros((len(queries), size), jnp.float32)
-        for weight, vectors, query in zip(corpus.weights, part[:2], stored, strict=True):
-            if vectors is not None and query is not None:
-                best = jnp.max(_similarity(query, vectors), axis=-1)
-                found = found + weight * best
+        if part.clips is not None:
+            clips = _similarity(query, part.clips)
+            found = found + clip_weight * jnp.max(clips, axis=-1)
+            if part.guided is not None:
+                best = jnp.argmax(clips, axis=-1)[..., None]
+                guided = jnp.take_along_axis(_similarity(query, part.guided), best, axis=-1)
+                found = found + frame_weight * guided[..., 0]
+        if part.frames is not None:
+            found = found + frame_weight * jnp.max(_similarity(query, part.frames), axis=-1)
         return jnp.where(part.mask[None], found, -jnp.inf)
 
     parts = corpus._replace(weights=jnp.zeros(blocks))

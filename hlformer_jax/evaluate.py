@@ -34,8 +34,7 @@ from hlformer_jax.data.features import Features, Plan, gather
 from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.data.schedule import in_order
-from hlformer_jax.models import hlformer
-from hlformer_jax.models.hlformer import VideoEncoding
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Array
 
@@ -264,7 +263,7 @@ def evaluate_checkpoint(
     with contextlib.closing(checkpoint.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, config)
-        params = hlformer.project(saved.restore(like), config.model.curvature)
+        params = models.project(saved.restore(like), config)
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     if devices.is_first():
         tell(f"checkpoint {path} ({described})")

@@ -1,6 +1,6 @@
 """Aggregation of a bank of blocks into one sequence, and of a sequence into one vector."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,18 +12,25 @@ from hlformer_jax.layers import INITIALISER, Dropout, dense
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
-KINDS = ("maim", "mean", "concat")
+KINDS = ("maim", "consolidation", "dynamic", "weighted", "mean", "concat")
+
+WITH_TOKEN = ("consolidation", "dynamic")
+"""Those that ask with a learned token, one for the whole model."""
 
 
-class MeanGuidedFusion(nn.Module):
-    """MAIM: weights of the blocks at every position, asked for by the mean of all of them.
+class PositionWeights(nn.Module):
+    """Weights of the blocks at every position, asked for by a token: MAIM, temporal consolidation.
 
-    The mean runs over blocks and over all positions, padding included, as released. One shared
-    cross-attention block lets it look at each block in turn; a small network turns what it saw
-    into one logit per position, which is why the number of positions is part of the parameters.
+    A shared cross-attention block lets the token look at each block in turn; a small network
+    turns what it saw into one logit per position, which is why the number of positions is part of
+    the parameters. Without a token (HLFormer's MAIM) it is the mean over blocks and over all
+    positions, padding included, as released; GMMFormer v2's is learned.
 
     Attributes:
       temperature: tau, divides the logits.
+
+    References:
+      HLFormer eq. 17; GMMFormer v2 eq. 1-3.
     """
 
     num_heads: int
@@ -37,9 +44,11 @@ class MeanGuidedFusion(nn.Module):
         blocks: Float[Array, "K *batch L H"],
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
+        token: Float[Array, " H"] | None = None,
     ) -> Float[Array, "*batch L H"]:
-        features, length = blocks.shape[-1], blocks.shape[-2]
-        token = jnp.mean(blocks, axis=(0, -2))[..., None, :]
+        length = blocks.shape[-2]
+        mean = jnp.mean(blocks, axis=(0, -2))[..., None, :]
+        asking = mean if token is None else _everywhere(token, blocks[0])
         # One block for all, but dropout of its own for each: a mask depends on the place in the
         # batch, and must not on the number of videos that the batch has room for.
         each: Any = {
@@ -48,52 +57,134 @@ class MeanGuidedFusion(nn.Module):
         }
         over: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
         cross = over(self.num_heads, self.dropout, 1, self.dtype, name="cross")
-        seen = cross(token, blocks, None, mask, train)[..., 0, :]
-        seen = nn.relu(dense(features, "layer1", self.dtype)(seen))
+        seen = cross(asking, blocks, None, mask, train)[..., 0, :]
+        seen = nn.relu(dense(blocks.shape[-1], "layer1", self.dtype)(seen))
         seen = nn.vmap(Dropout, in_axes=0, **each)(self.dropout, train)(seen)
-        logits = dense(length, "layer2", self.dtype)(seen)
-        logits = as_float(logits)
+        logits = as_float(dense(length, "layer2", self.dtype)(seen))
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / self.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
         return jnp.einsum("k...l,k...lh->...lh", weights.astype(blocks.dtype), blocks)
 
 
-class MeanFusion(nn.Module):
-    """The plain mean of the blocks."""
+class DynamicWeights(nn.Module):
+    """One weight per block and video: a learned token looks at the input of the blocks.
 
-    @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        return jnp.mean(blocks, axis=0)
+    Attributes:
+      temperature: tau, divides the logits.
 
+    References:
+      GMMFormer v2 eq. 18; its network has the form of the temporal consolidation's.
+    """
 
-class ConcatFusion(nn.Module):
-    """Concatenation of the blocks' features and one linear layer."""
-
+    num_heads: int
+    temperature: float
+    dropout: float
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(
         self,
         blocks: Float[Array, "K *batch L H"],
+        inputs: Float[Array, "*batch L H"],
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
+        token: Float[Array, " H"],
     ) -> Float[Array, "*batch L H"]:
-        features = blocks.shape[-1]
+        cross = EuclideanBlock(self.num_heads, self.dropout, 1, self.dtype, name="cross")
+        seen = cross(_everywhere(token, inputs), inputs, None, mask, train)[..., 0, :]
+        seen = nn.relu(dense(inputs.shape[-1], "layer1", self.dtype)(seen))
+        seen = Dropout(self.dropout, train)(seen)
+        logits = as_float(dense(len(blocks), "layer2", self.dtype)(seen))
+        weights = jax.nn.softmax(logits / self.temperature, axis=-1)
+        return jnp.einsum("...k,k...lh->...lh", weights.astype(blocks.dtype), blocks)
+
+
+class BlockWeights(nn.Module):
+    """One learned weight per block, the same for all videos.
+
+    Attributes:
+      temperature: tau, divides the logits.
+
+    References:
+      GMMFormer v2 eq. 17.
+    """
+
+    temperature: float
+
+    @nn.compact
+    def __call__(self, blocks: Float[Array, "K *batch L H"]) -> Float[Array, "*batch L H"]:
+        logits = self.param("logits", nn.initializers.zeros, (len(blocks),))
+        weights = jax.nn.softmax(logits / self.temperature)
+        return jnp.einsum("k,k...lh->...lh", weights.astype(blocks.dtype), blocks)
+
+
+class Concatenation(nn.Module):
+    """Concatenation of the blocks' features and one linear layer."""
+
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, blocks: Float[Array, "K *batch L H"]) -> Float[Array, "*batch L H"]:
         joined = jnp.moveaxis(blocks, 0, -2)
-        return dense(features, "dense", self.dtype)(joined.reshape(*joined.shape[:-2], -1))
+        joined = joined.reshape(*joined.shape[:-2], -1)
+        return dense(blocks.shape[-1], "dense", self.dtype)(joined)
 
 
-def build(kind: str, num_heads: int, temperature: float, dropout: float, dtype: Any) -> nn.Module:
-    """Returns the fusion of that kind, one of `KINDS`, for a parent module to adopt."""
-    if kind == "maim":
-        return MeanGuidedFusion(num_heads, temperature, dropout, dtype, parent=None)
-    return MeanFusion(parent=None) if kind == "mean" else ConcatFusion(dtype, parent=None)
+class Fusion(NamedTuple):
+    """How a bank's blocks become one sequence.
+
+    Attributes:
+      kind: one of `KINDS`; "mean" is GMMFormer's plain mean of the blocks.
+      num_heads: of the cross-attention, where there is one.
+      temperature: tau of the weights, where there are weights.
+      dropout: rate.
+      dtype: compute dtype.
+    """
+
+    kind: str
+    num_heads: int
+    temperature: float
+    dropout: float
+    dtype: Any = jnp.float32
+
+    def __call__(
+        self,
+        name: str,
+        blocks: Float[Array, "K *batch L H"],
+        inputs: Float[Array, "*batch L H"],
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+        token: Float[Array, " H"] | None,
+    ) -> Float[Array, "*batch L H"]:
+        """Aggregates, inside of a module that adopts the parameters.
+
+        Args:
+          name: of the module that holds the parameters.
+          blocks: outputs of the blocks.
+          inputs: their common input.
+          mask: True for real positions.
+          train: whether dropout is on.
+          token: the learned token, for kinds in `WITH_TOKEN`.
+
+        Returns:
+          One sequence.
+        """
+        asking = self.num_heads, self.temperature, self.dropout, self.dtype
+        if self.kind == "mean":
+            return jnp.mean(blocks, axis=0)
+        if self.kind == "concat":
+            return Concatenation(self.dtype, name=name)(blocks)
+        if self.kind == "weighted":
+            return BlockWeights(self.temperature, name=name)(blocks)
+        if self.kind == "dynamic" and token is not None:
+            return DynamicWeights(*asking, name=name)(blocks, inputs, mask, train, token)
+        return PositionWeights(*asking, name=name)(blocks, mask, train, token)
+
+
+def _everywhere(token: Float[Array, " H"], like: Float[Array, "*batch L H"]) -> Array:
+    """The token as a sequence of one position in every row of the batch."""
+    return jnp.broadcast_to(token.astype(like.dtype), (*like.shape[:-2], 1, like.shape[-1]))
 
 
 class AttentionPooling(nn.Module):

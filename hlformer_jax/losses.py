@@ -10,6 +10,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.ops import cones
@@ -57,18 +58,23 @@ class NegativeRanks(NamedTuple):
 
 
 def draw_negative_ranks(
-    key: Array, pairs: Pairs, hard: Bool[Array, ""] | bool, pool: int
+    key: Array,
+    pairs: Pairs,
+    hard: Bool[Array, ""] | bool,
+    pool: int,
+    caption_pool: int = 1,
 ) -> NegativeRanks:
     """Draws the negatives of the triplet loss, as released.
 
     Text to video: uniform over all other videos; in the hard phase over the `pool` hardest. Video
-    to text: uniform over the captions of other videos; in the hard phase the hardest.
+    to text: uniform over the captions of other videos; in the hard phase over the hardest.
 
     Args:
       key: random key; row i depends on (key, i) alone, so that padding changes no draw.
       pairs: captions and videos.
       hard: whether the hard phase has begun.
       pool: number of hardest videos to draw from.
+      caption_pool: number of hardest captions to draw from.
 
     Returns:
       Ranks below the number of negatives there are (0 where there are none).
@@ -79,7 +85,8 @@ def draw_negative_ranks(
     video_key, caption_key = jax.random.split(key)
     among = jnp.where(hard, jnp.minimum(other_videos, pool), other_videos)
     video = _draw(video_key, jnp.broadcast_to(among, pairs.video.shape))
-    caption = _draw(caption_key, jnp.where(hard, 1, other_captions))
+    among_captions = jnp.where(hard, jnp.minimum(other_captions, caption_pool), other_captions)
+    caption = _draw(caption_key, among_captions)
     return NegativeRanks(video, caption)
 
 
@@ -169,6 +176,26 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     )
 
 
+def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Array, ""]:
+    """Contrastive loss of captions and their own vectors, both directions under one logarithm.
+
+    Args:
+      scores: row q a caption, column r a vector that belongs to caption r.
+      mask: True for real captions.
+
+    Returns:
+      Mean over captions of the logsumexp of row and column of q together, less its own score.
+
+    References:
+      MS-SL's frame loss, as in the released code.
+    """
+    chex.assert_shape(scores, (*mask.shape, *mask.shape))
+    both = jnp.concatenate([scores, scores.T], axis=-1)
+    real = jnp.broadcast_to(jnp.concatenate([mask, mask])[None], both.shape)
+    loss = _logsumexp(both, real, axis=-1) - jnp.diagonal(scores)
+    return _mean(jnp.where(mask, loss, 0), mask)
+
+
 def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
     # A finite filler keeps rows without any real entry finite; their weight is 0 later.
     filler = jnp.finfo(scores.dtype).min / 2
@@ -200,18 +227,100 @@ def query_diversity(
     References:
       HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
     """
-    chex.assert_shape(queries, (*pairs.video.shape, None))
-    units = unit(queries)
-    cosine = jnp.einsum("ih,jh->ij", units, units)
-    both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
-    same = both & (pairs.video[:, None] == pairs.video[None])
-    same = same & ~jnp.eye(same.shape[0], dtype=bool)
+    cosine, same = _same_video(queries, pairs)
     # Rounding may put 1 + cos at or below 0, where a power has no gradient.
     focal = 1 + cosine
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
     terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
     return _mean(terms, pairs.caption_mask)
+
+
+def caption_diversity(
+    queries: Float[Array, "Q H"], pairs: Pairs, margin: float, scale: float
+) -> Float[Array, ""]:
+    """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
+
+    Mean over captions i of log(1 + the sum over other captions j of the video of e^(scale (cos +
+    margin))).
+
+    Args:
+      queries: sentence embeddings.
+      pairs: captions and videos.
+      margin: delta.
+      scale: alpha.
+
+    Returns:
+      The loss.
+
+    References:
+      GMMFormer's query diverse loss, as in the released code.
+    """
+    cosine, same = _same_video(queries, pairs)
+    exponents = jnp.where(same, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
+    terms = jnp.logaddexp(jnp.zeros((), cosine.dtype), jax.nn.logsumexp(exponents, axis=-1))
+    return _mean(jnp.where(pairs.caption_mask, terms, 0), pairs.caption_mask)
+
+
+def _same_video(
+    queries: Float[Array, "Q H"], pairs: Pairs
+) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
+    """Cosines of all captions, and which are two different ones of one video."""
+    chex.assert_shape(queries, (*pairs.video.shape, None))
+    units = unit(queries)
+    both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
+    same = both & (pairs.video[:, None] == pairs.video[None])
+    same = same & ~jnp.eye(same.shape[0], dtype=bool)
+    return jnp.einsum("ih,jh->ij", units, units), same
+
+
+def optimal_matching(
+    queries: Float[Array, "Q H"],
+    clips: Float[Array, "V C H"],
+    pairs: Pairs,
+    most_captions: int | None = None,
+) -> Float[Array, ""]:
+    """Pulls captions to different clips of their video: to those of the best assignment.
+
+    For every video with at least two captions, the assignment of its captions to its clips with
+    the largest sum of cosines (no clip twice; where there are more captions than clips, the best
+    that many are assigned); 1 - cosine, mean over all assigned pairs of the batch.
+
+    Args:
+      queries: sentence embeddings.
+      clips: encoded clips.
+      pairs: captions and videos.
+      most_captions: at least the number of captions of any video, by which time and memory grow;
+        None: as many as the batch has room for.
+
+    Returns:
+      The loss; 0 where no video has two captions (the released code fails there).
+
+    References:
+      GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
+    """
+    chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
+    cosine = jnp.einsum("qh,qch->qc", unit(queries), unit(clips)[pairs.video])
+    own = pairs.own()
+    most = min(most_captions or len(own), len(own))
+    counts = _count(own, axis=0)
+    several = pairs.caption_mask & (counts[pairs.video] > 1)
+    # The place of a caption among those of its video; rows that stay empty cost more than any
+    # real one (a cosine is at most 1), so they never take its clip.
+    place = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
+    place = jnp.where(several, place, most)  # beyond the last: dropped
+    cost = jax.lax.stop_gradient(-cosine)
+    cost = jnp.where(jnp.isfinite(cost), cost, 1)  # the search must end, the loss may be NaN
+    room = jnp.full((len(clips), most, clips.shape[1]), 3, cost.dtype)
+    room = room.at[pairs.video, place].set(cost, mode="drop")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(room)
+    videos = jnp.arange(len(clips), dtype=jnp.int32)[:, None]
+    clip = jnp.full(room.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
+    clip = clip.at[pairs.video, place].get(mode="fill", fill_value=-1)
+    matched = several & (clip >= 0)
+    chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    return _mean(jnp.where(matched, 1 - chosen, 0), matched)
 
 
 def partial_order(

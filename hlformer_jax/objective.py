@@ -22,6 +22,7 @@ TERMS = (
     "frame_nce",
     "query_diversity",
     "partial_order",
+    "optimal_matching",
 )
 """Names of the loss terms: the fields of `config.loss` that hold their weights."""
 
@@ -41,7 +42,11 @@ def active_terms(config: ConfigDict) -> tuple[str, ...]:
     """
     off = [
         branch
-        for branch, on in (("clip", config.model.glance), ("frame", config.model.gaze))
+        for branch, on in (
+            ("clip", config.model.glance),
+            ("optimal_matching", config.model.glance),
+            ("frame", config.model.gaze),
+        )
         if not on
     ]
     active = tuple(
@@ -54,13 +59,20 @@ def active_terms(config: ConfigDict) -> tuple[str, ...]:
     return active
 
 
-def draw_negatives(key: Array, batch: Batch, hard: Bool[Array, ""], pool: int) -> Negatives:
-    """Draws the negatives of both branches; see `losses.draw_negative_ranks`."""
+def draw_negatives(
+    key: Array, batch: Batch, hard: Bool[Array, ""], pool: int, guided: bool = False
+) -> Negatives:
+    """Draws the negatives of both branches; see `losses.draw_negative_ranks`.
+
+    Where frames are guided (MS-SL) each caption has a vector of its own, and both directions of
+    the frame loss draw from the hardest `pool`, as released.
+    """
     clip_key, frame_key = jax.random.split(key)
     pairs = _pairs(batch)
+    frame = (_each_for_itself(pairs), hard, pool, pool) if guided else (pairs, hard, pool)
     return Negatives(
         losses.draw_negative_ranks(clip_key, pairs, hard, pool),
-        losses.draw_negative_ranks(frame_key, pairs, hard, pool),
+        losses.draw_negative_ranks(frame_key, *frame),
     )
 
 
@@ -71,6 +83,7 @@ def objective(
     batch: Batch,
     negatives: Negatives,
     dropout_key: Array | None,
+    most_captions: int | None = None,
 ) -> tuple[Float[Array, ""], Terms]:
     """The training loss of a batch.
 
@@ -81,6 +94,7 @@ def objective(
       batch: videos with all their captions.
       negatives: places of the triplet loss's negatives.
       dropout_key: random key of the dropout; None switches dropout off.
+      most_captions: see `losses.optimal_matching`.
 
     Returns:
       The weighted sum and the terms without their weights; terms of weight 0 are not computed.
@@ -88,16 +102,29 @@ def objective(
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     queries = models.encode_query(model, params, batch.captions, keys[0])
     videos = models.encode_video(model, params, batch.videos, keys[1])
-    similarities = retrieval.similarities(queries, videos.clips, videos.frames, config.kernels)
     pairs, loss = _pairs(batch), config.loss
+    similarities = retrieval.similarities(
+        queries, videos.clips, videos.frames, config.kernels, videos.guided, pairs.video
+    )
 
     def compute(name: str) -> Float[Array, ""]:
         branch, _, kind = name.partition("_")
+        apart = branch == "frame" and videos.guided is not None
         if kind == "triplet":
             scores = getattr(similarities, f"{branch}_cosine")
-            return losses.triplet(scores, pairs, getattr(negatives, branch), loss.margin)
+            among = _each_for_itself(pairs) if apart else pairs
+            return losses.triplet(scores, among, getattr(negatives, branch), loss.margin)
         if kind == "nce":
-            return losses.nce(getattr(similarities, f"{branch}_dot"), pairs)
+            scores = getattr(similarities, f"{branch}_dot")
+            return (
+                losses.joint_nce(scores, pairs.caption_mask) if apart else losses.nce(scores, pairs)
+            )
+        if name == "optimal_matching" and videos.clips is not None:
+            return losses.optimal_matching(queries, videos.clips, pairs, most_captions)
+        if name == "query_diversity" and loss.diversity_form == "captions":
+            return losses.caption_diversity(
+                queries, pairs, loss.diversity_margin, loss.diversity_scale
+            )
         if name == "query_diversity":
             return losses.query_diversity(
                 queries, pairs, loss.diversity_margin, loss.diversity_scale, loss.diversity_gamma
@@ -112,6 +139,12 @@ def objective(
     for name, value in terms.items():
         total = total + loss[name] * value
     return total, terms
+
+
+def _each_for_itself(pairs: Pairs) -> Pairs:
+    """Every caption with a column of its own."""
+    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
 def _pairs(batch: Batch) -> Pairs:

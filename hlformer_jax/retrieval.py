@@ -23,7 +23,10 @@ RECALLS = (1, 5, 10, 100)
 
 
 class Similarities(NamedTuple):
-    """Maxima over positions, [Q, V] each; those of a branch that is off are None."""
+    """Maxima over positions, [Q, V] each; those of a branch that is off are None.
+
+    With guided vectors the frame's are [Q, Q]: column r is the vector of caption r's best clip.
+    """
 
     clip_cosine: Float[Array, "Q V"] | None
     clip_dot: Float[Array, "Q V"] | None
@@ -36,13 +39,36 @@ def similarities(
     clips: Float[Array, "V C H"] | None,
     frames: Float[Array, "V F H"] | None,
     kernels: str = "xla",
+    guided: Float[Array, "V C H"] | None = None,
+    video: Int[Array, " Q"] | None = None,
 ) -> Similarities:
     """Cosine and dot-product maxima of both branches, as the training losses need them.
 
     One product serves both: the cosines are the dot products over the norms. With "pallas" it is
     never written to memory, and the gradient of a tie goes to the first of the positions.
+
+    Args:
+      queries: sentence embeddings.
+      clips: encoded clips.
+      frames: encoded frames.
+      kernels: "xla" or "pallas".
+      guided: a vector for each clip, in place of frames (MS-SL).
+      video: row of each caption's video; needed with `guided`.
+
+    Returns:
+      The maxima; with `guided`, of every caption against the vector that every other caption's
+      best clip has in its own video.
     """
     query_norm = inverse_norm(queries)
+    if guided is not None and clips is not None and video is not None:
+        own = clips[video]
+        products = jnp.einsum("qh,qlh->ql", queries, own) * inverse_norm(own)
+        best = jnp.argmax(products, axis=-1)
+        vectors = guided[video, best]
+        dots = jnp.einsum("qh,rh->qr", queries, vectors)
+        cosines = dots * query_norm[:, None] * inverse_norm(vectors)[None]
+        maxima = similarities(queries, clips, None)
+        return maxima._replace(frame_cosine=cosines, frame_dot=dots)
 
     def both(positions: Array | None) -> tuple[Array | None, Array | None]:
         if positions is None:

@@ -7,7 +7,6 @@ loop on the device whose body gathers a batch from the window's features and tak
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +14,10 @@ import optax
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import devices, runtime
+from hlformer_jax import devices, models, runtime
 from hlformer_jax.data.features import Features, Plan
 from hlformer_jax.data.feed import Feed, Window
-from hlformer_jax.models import hlformer
+from hlformer_jax.models import TwoBranch
 from hlformer_jax.objective import active_terms, draw_negatives, objective
 from hlformer_jax.train_state import TrainState, derive_key
 from hlformer_jax.typing import Array, Batch
@@ -34,10 +33,11 @@ def scalar_names(config: ConfigDict) -> tuple[str, ...]:
 
 
 def train_step(
-    model: nn.Module,
+    model: TwoBranch,
     config: ConfigDict,
     optimiser: optax.GradientTransformation,
     steps_per_epoch: int,
+    most_captions: int | None = None,
 ) -> Step:
     """Returns the step: state and batch to the next state and the scalars of the loss.
 
@@ -52,16 +52,17 @@ def train_step(
             batch,
             epoch >= config.loss.hard_negative_epoch,
             config.loss.hard_pool_size,
+            model.is_guided,
         )
         dropout_key = derive_key(config.seed, "dropout", state.step)
 
         def loss(params: Any) -> tuple[Array, Scalars]:
-            return objective(model, config, params, batch, negatives, dropout_key)
+            return objective(model, config, params, batch, negatives, dropout_key, most_captions)
 
         (total, terms), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
         updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
-        params = hlformer.project(params, config.model.curvature)
+        params = models.project(params, config)
         scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
         scalars["gradient_norm"] = optax.tree.norm(gradient)
         return TrainState(state.step + 1, params, optimiser_state), scalars
@@ -99,7 +100,7 @@ def group_of_steps(
 
 
 def compile_steps(
-    model: nn.Module,
+    model: TwoBranch,
     config: ConfigDict,
     optimiser: optax.GradientTransformation,
     feed: Feed,
@@ -121,7 +122,8 @@ def compile_steps(
       each step; and the compiled program, to ask it what it costs.
     """
     mesh = feed.mesh
-    step = train_step(model, config, optimiser, steps_per_epoch)
+    most_captions = int(feed.split.captions_per_video.max())
+    step = train_step(model, config, optimiser, steps_per_epoch, most_captions)
     whole = devices.replicated(mesh)
     program = jax.jit(
         group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)

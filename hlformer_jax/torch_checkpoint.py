@@ -1,4 +1,4 @@
-"""Turns a checkpoint of the authors' released code into one of ours.
+"""Turns a checkpoint of the authors' released code into one of ours: of any model of the family.
 
     python -m hlformer_jax.torch_checkpoint best.ckpt OUT
 
@@ -19,6 +19,9 @@ import numpy as np
 from absl import app
 
 from hlformer_jax import checkpoint, released_names, torch_pickle
+
+STATES = ("state_dict", "model")
+"""Where a released file keeps its parameters: HLFormer and GMMFormer, and MS-SL."""
 
 REQUIRED = ("query_input", "query_position", "query_encoder", "query_pooling")
 
@@ -43,13 +46,15 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
       CheckpointError: when `out` is not empty.
     """
     content = torch_pickle.load(source)
-    state = content.get("state_dict") if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping):
+    held = [content.get(name) for name in STATES] if isinstance(content, Mapping) else []
+    state = next((value for value in held if isinstance(value, Mapping)), None)
+    if state is None:
         raise ConversionError(
             f"{source} has no 'state_dict': give the file that the released code saved (best.ckpt)"
         )
     params = _params(source, state)
-    known = {**_progress(content), **sizes(params), **_temperature(content)}
+    name = released_names.recognise(state)
+    known = {**_progress(content), "model.name": name, **sizes(params), **_temperature(content)}
     info = {"source": source.name, **known}
     checkpoint.save_params(out, params, info)
     return info
@@ -61,19 +66,18 @@ def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
             raise ConversionError(f"{source}: state_dict[{name!r}] is not a tensor")
         if not np.all(np.isfinite(value.astype(np.float64))):
             raise ConversionError(f"{source}: {name} holds NaN or infinite values")
+    if released_names.recognise(state) is None:
+        raise ConversionError(
+            f"{source} is no checkpoint of HLFormer, GMMFormer v2, GMMFormer or MS-SL: none of"
+            " their video branches is in it"
+        )
     try:
         params = released_names.to_params(state)
     except ValueError as error:
         raise ConversionError(f"{source}: {error}") from None
     if missing := [name for name in REQUIRED if name not in params]:
         raise ConversionError(
-            f"{source} is not a checkpoint of HLFormer: it has no {', '.join(missing)}"
-        )
-    branches = [params[name] for name in ("clip_branch", "frame_branch") if name in params]
-    if not branches or any("bank" not in branch for branch in branches):
-        raise ConversionError(
-            f"{source} is not a checkpoint of HLFormer: its video branches have no bank of"
-            " Euclidean and Lorentz blocks (GMMFormer's cannot be converted)"
+            f"{source} is not a whole checkpoint: it has no {', '.join(missing)}"
         )
     return jax.tree.map(lambda value: value.astype(np.float32), params)
 
@@ -107,7 +111,8 @@ def sizes(params: Mapping[str, Any]) -> dict[str, int]:
         found["data.visual_dim"] = params[branch]["input"]["dense"]["kernel"].shape[0]
         bank = params[branch]["bank"]
         if "euclidean" in bank:
-            found["model.euclidean_blocks"] = bank["euclidean"]["norm1"]["scale"].shape[0]
+            query = bank["euclidean"]["attention"]["query"]["bias"]
+            found["model.euclidean_blocks"] = query.shape[0]
         if "lorentz" in bank:
             projection = bank["lorentz"]["attention"]["input_proj"]["dense"]["bias"]
             found["model.lorentz_blocks"], found["model.lorentz_dim"] = projection.shape

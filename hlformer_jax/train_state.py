@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax.models import hlformer
+from hlformer_jax import models
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 
@@ -59,7 +59,7 @@ def init_params(model: nn.Module, config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the model and `config.seed`."""
     key = derive_key(config.seed, "params")
     params = jax.jit(model.init)(key, *blank(config))["params"]
-    return hlformer.project(params, config.model.curvature)
+    return models.project(params, config)
 
 
 def init_state(

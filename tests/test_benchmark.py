@@ -14,7 +14,7 @@ import pytest
 
 from hlformer_jax import corpus, measure, models, optim, step, train_state
 from hlformer_jax.config import default
-from hlformer_jax.models.hlformer import VideoEncoding
+from hlformer_jax.models.two_branch import VideoEncoding
 
 ROOT = Path(__file__).parent.parent
 

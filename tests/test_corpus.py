@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax import corpus, retrieval
-from hlformer_jax.models.hlformer import VideoEncoding
+from hlformer_jax.models.two_branch import VideoEncoding
 
 VIDEOS, CLIPS, FRAMES, H = 11, 3, 6, 16
 

@@ -1,33 +1,60 @@
 """The models of the papers, one file each, the choice among them, and what every one can do.
 
-A model is a Linen module with the methods `encode_query`, `encode_video` and `lift`; the functions
-here are those methods as pure functions of parameters and arrays.
+A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
+hyperbolic lift; the functions here are those methods as pure functions of parameters and arrays.
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
-from hlformer_jax.models import hlformer
-from hlformer_jax.models.hlformer import Lifted, VideoEncoding
+from hlformer_jax.models import options
+from hlformer_jax.models.gmmformer import GMMFormer
+from hlformer_jax.models.gmmformer_v2 import GMMFormerV2
+from hlformer_jax.models.hlformer import HLFormer, Lifted
+from hlformer_jax.models.ms_sl import MSSL
+from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
 from hlformer_jax.typing import Array, Captions, Videos
 
+MODELS: dict[str, type[TwoBranch]] = {
+    "hlformer": HLFormer,
+    "gmmformer_v2": GMMFormerV2,
+    "gmmformer": GMMFormer,
+    "ms_sl": MSSL,
+}
 
-def build(config: ConfigDict) -> nn.Module:
+MAX_CURVATURE_FACTOR = 10.0
+"""A learned curvature stays within this factor of its initial value."""
+
+
+def build(config: ConfigDict) -> TwoBranch:
     """Returns the model that `config.model` asks for.
 
     Args:
-      config: the whole configuration (data sizes and compute dtype matter too).
+      config: the whole configuration (data sizes, compute dtype and losses matter too).
 
     Raises:
       ConfigError: for an unknown model, or a combination of options that makes no sense.
     """
-    if config.model.name != "hlformer":
-        raise ConfigError(f"config.model.name {config.model.name!r} is unknown: use 'hlformer'")
-    return hlformer.from_config(config)
+    name = config.model.name
+    if name not in MODELS:
+        raise ConfigError(f"config.model.name {name!r} is unknown: use {', '.join(MODELS)}")
+    arguments = options.arguments(config)
+    if name == "ms_sl" and config.kernels != "xla":
+        raise ConfigError(f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'")
+    if name == "hlformer":
+        arguments["curvature"] = config.model.curvature
+    elif config.loss.partial_order != 0:
+        raise ConfigError(
+            f"config.loss.partial_order is {config.loss.partial_order}, but {name} has no"
+            " hyperbolic lift: set it to 0, or use hlformer"
+        )
+    return MODELS[name](**arguments)
 
 
 def encode_query(
@@ -58,3 +85,34 @@ def _apply(
     train = dropout_key is not None
     rngs: Any = None if dropout_key is None else {"dropout": dropout_key}
     return model.apply({"params": params}, inputs, train, rngs=rngs, method=method)
+
+
+def project(params: dict[str, Any], config: ConfigDict) -> dict[str, Any]:
+    """Clamps the stored scalars, as the released HLFormer does before each forward.
+
+    Learned curvatures within a factor of ten of their initial value; the logarithms of the scales
+    before the exponential maps (`*_alpha`) at most 0. Other models have nothing to clamp.
+
+    Args:
+      params: the model's parameters.
+      config: the whole configuration; of it, the initial curvatures.
+
+    Returns:
+      Parameters that satisfy the constraints.
+    """
+    start = {
+        "curv": config.model.curvature,
+        "attention_curv": config.model.block_curvature_start,
+    }
+
+    def clamp(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clamp(key, child) for key, child in value.items()}
+        if name in start:
+            middle, reach = math.log(start[name]), math.log(MAX_CURVATURE_FACTOR)
+            return jnp.clip(value, middle - reach, middle + reach)
+        if name in ("video_alpha", "textual_alpha", "scale_alpha"):
+            return jnp.minimum(value, 0.0)
+        return value
+
+    return clamp("", params)

@@ -14,7 +14,7 @@ from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.evaluate import Evaluator
 from hlformer_jax.measure import Floor, clock, summary, timed
-from hlformer_jax.models.hlformer import VideoEncoding
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.workloads.rows import Options, Row, each, first_batch, simulated_split
 
 VALIDATION = 4_917, 17_505

@@ -133,7 +133,7 @@ def test_a_bank_equals_its_blocks_one_by_one():
     bank = branch["bank"]["__call__"][0]
     from hlformer_jax.ops import windows
 
-    log_windows = windows.log_gaussian_windows((0.0, 2.0), FRAMES)
+    log_windows = windows.log_attention_windows((0.0, 2.0), FRAMES)
     mask = videos.frame_mask
     one_euclidean = jit(lambda p, w: EuclideanBlock(2, 0.0).apply(p, x, x, w, mask, False))
     one_lorentzian = jit(lambda p, w: LorentzBlock(7, 2, 0.0).apply(p, x, w, mask, False))

@@ -31,7 +31,7 @@ def _softmax(logits):
 
 def test_euclidean_attention_equals_numpy(float64):
     query, key, value = (_vectors(seed, 3, HEADS, LENGTH, DIM) for seed in range(3))
-    window = np.asarray(windows.gaussian_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
+    window = np.asarray(windows.attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
     logits = window * (query @ np.swapaxes(key, -1, -2)) / np.sqrt(DIM)
     logits = logits + np.where(_mask(), 0, -10000.0)[:, None, None]
     ours = attention.euclidean_attention(query, key, value, window, _mask())
@@ -72,7 +72,7 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
 @pytest.mark.parametrize("corrected", [False, True])
 def test_lorentz_attention_equals_numpy(float64, corrected):
     query, key, value = (np.asarray(_points(seed)) for seed in range(3))
-    log_window = np.asarray(windows.log_gaussian_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
+    log_window = np.asarray(windows.log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
     inner = query[..., 1:] @ np.swapaxes(key[..., 1:], -1, -2)
     inner -= query[..., :1] @ np.swapaxes(key[..., :1], -1, -2)
     logits = (2 + 2 * inner) / 1.7 + 0.3
@@ -105,7 +105,7 @@ def _mean_distance_attended(**window):
 
 
 def test_the_released_window_favours_far_positions_and_the_corrected_one_near_ones():
-    log_window = windows.log_gaussian_windows((2.0,), 32)[0]
+    log_window = windows.log_attention_windows((2.0,), 32)[0]
     uniform = _mean_distance_attended()
     assert _mean_distance_attended(window=jnp.exp(log_window)) > 1.2 * uniform
     assert _mean_distance_attended(log_window=log_window) < 0.8 * uniform
@@ -167,7 +167,7 @@ def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
 
 def test_numerical_gradients(float64):
     space = _vectors(5, HEADS, LENGTH, DIM - 1)
-    log_window = windows.log_gaussian_windows((2.0,), LENGTH, dtype=jnp.float64)[0]
+    log_window = windows.log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0]
 
     def both(space, scale, bias):
         points = lorentz.from_space(space)

@@ -1,10 +1,10 @@
-"""Gaussian windows: recorded values' formula rewritten row by row, and their edges."""
+"""Windows: recorded values' formula rewritten row by row, and their edges."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hlformer_jax.ops.windows import gaussian_windows, log_gaussian_windows
+from hlformer_jax.ops.windows import KINDS, attention_windows, log_attention_windows
 
 
 def _released(width, length):
@@ -24,46 +24,71 @@ def _released(width, length):
 @pytest.mark.parametrize("length", [2, 7, 32])
 @pytest.mark.parametrize("width", [0.5, 2.0, 10.0])
 def test_released_window(float64, length, width):
-    ours = gaussian_windows((width,), length, dtype=jnp.float64)[0]
+    ours = attention_windows((width,), length, dtype=jnp.float64)[0]
     np.testing.assert_allclose(ours, _released(width, length), rtol=1e-12)
 
 
 def test_printed_window_is_equation_10(float64):
-    ours = gaussian_windows((3.0,), 6, "printed", jnp.float64)[0]
+    ours = attention_windows((3.0,), 6, "printed", jnp.float64)[0]
     i, j = np.mgrid[:6, :6]
     np.testing.assert_allclose(ours, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
 
 
 def test_width_zero_is_no_window():
-    np.testing.assert_array_equal(gaussian_windows((0.0,), 5)[0], np.ones((5, 5)))
-    printed = gaussian_windows((0.0,), 5, "printed")[0]
+    np.testing.assert_array_equal(attention_windows((0.0,), 5)[0], np.ones((5, 5)))
+    printed = attention_windows((0.0,), 5, "printed")[0]
     np.testing.assert_allclose(printed, np.full((5, 5), 1 / (2 * np.pi)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["released", "printed"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
 def test_logarithms_stay_finite_where_the_window_underflows(kind):
-    log_window = log_gaussian_windows((0.01, 0.1, 1.0), 128, kind)
+    log_window = log_attention_windows((0.01, 0.1, 1.0), 128, kind)
     assert np.all(np.isfinite(log_window))
-    window = gaussian_windows((0.01, 0.1, 1.0), 128, kind)
+    window = attention_windows((0.01, 0.1, 1.0), 128, kind)
     assert np.any(window == 0)
     np.testing.assert_allclose(
         window, np.exp(np.asarray(log_window, np.float64)), rtol=2e-5, atol=1e-37
     )
 
 
+@pytest.mark.parametrize("width", [0.1, 2.0, 5.0])
+def test_boxcar_and_bartlett_have_the_standard_deviation_of_the_gaussian(float64, width):
+    length = 2001
+    offset = (np.arange(length) - 1000) / length
+    for kind in ("boxcar", "bartlett"):
+        row = np.asarray(attention_windows((width,), length, kind, jnp.float64)[0, 1000])
+        assert row[1000] == row.max() == 1
+        np.testing.assert_array_equal(row, row[::-1])
+        if width < 3:  # wider ones reach beyond the ends
+            deviation = np.sqrt(np.sum(row * offset**2) / row.sum())
+            np.testing.assert_allclose(deviation, width / 9, rtol=0.02)
+    box = attention_windows((width,), length, "boxcar", jnp.float64)
+    assert set(np.unique(box)) <= {0.0, 1.0}
+
+
+def test_every_position_sees_itself_under_the_narrowest_window():
+    for kind in KINDS:
+        window = np.asarray(attention_windows((1e-9,), 128, kind)[0])
+        assert np.all(window.max(axis=-1) > 0)
+
+
+def test_no_window_at_all_whatever_the_width():
+    np.testing.assert_array_equal(attention_windows((0.5, 3.0), 6, "none"), np.ones((2, 6, 6)))
+
+
 def test_a_bank_is_the_stack_of_its_windows():
-    bank = gaussian_windows((0.0, 2.0, 8.0), 9)
+    bank = attention_windows((0.0, 2.0, 8.0), 9)
     for row, width in zip(bank, (0.0, 2.0, 8.0), strict=True):
-        np.testing.assert_array_equal(row, gaussian_windows((width,), 9)[0])
+        np.testing.assert_array_equal(row, attention_windows((width,), 9)[0])
 
 
 def test_one_position():
-    np.testing.assert_array_equal(gaussian_windows((2.0,), 1), np.ones((1, 1, 1)))
+    np.testing.assert_array_equal(attention_windows((2.0,), 1), np.ones((1, 1, 1)))
 
 
 @pytest.mark.parametrize(
-    "arguments", [((1.0,), 4, "boxcar"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
+    "arguments", [((1.0,), 4, "hann"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
 )
 def test_what_makes_no_sense_is_refused(arguments):
     with pytest.raises(ValueError, match="window"):
-        log_gaussian_windows(*arguments)
+        log_attention_windows(*arguments)

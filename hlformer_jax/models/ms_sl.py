@@ -1,0 +1,86 @@
+"""MS-SL: sliding windows of every length over the clips, and frames under the best one's guidance.
+
+The proposals of a video are the means of its encoded clips over all windows of 1 to C clips,
+shortest first: C (C + 1) / 2 of them. Each asks, by attention with a single query and without a
+scale, what the frames say of it; the frame score of a caption and a video is the cosine with what
+the best proposal's question was answered. The answers depend on the video alone, so a corpus keeps
+them, and a search computes no attention.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.layers import INITIALISER
+from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.typing import Array, Videos
+
+
+class MSSL(TwoBranch):
+    """The model; its attributes are the fields of `config.model`, see config.py."""
+
+    expansion = 0
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether both branches are on."""
+        return self.gaze and self.glance
+
+    def setup(self) -> None:
+        """Adds the maps of the frames to keys and values."""
+        super().setup()
+        if self.is_guided:
+            linear = lambda: nn.Dense(
+                self.hidden_size, use_bias=False, dtype=self.dtype, kernel_init=INITIALISER
+            )
+            self.guided_key, self.guided_value = linear(), linear()
+
+    def encode_video(self, videos: Videos, train: bool = False) -> VideoEncoding:
+        """Encodes videos: proposals, and what the frames say of each, float32 at least."""
+        clips, frames, _ = super().encode_video(videos, train)
+        if clips is not None:
+            clips = sliding_means(clips)
+        if clips is None or frames is None:
+            return VideoEncoding(clips, frames)
+        frames = frames.astype(self.dtype)
+        logits: Array = jnp.einsum(
+            "vlh,vfh->vlf",
+            clips.astype(self.dtype),
+            self.guided_key(frames),
+            preferred_element_type=clips.dtype,
+        )
+        if not self.video_level:
+            logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
+        weights = jax.nn.softmax(logits, axis=-1).astype(self.dtype)
+        guided = jnp.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))
+        return VideoEncoding(clips, None, as_float(guided))
+
+
+GUIDED_MASKED = -1e9
+"""Logit of a padded frame, as released."""
+
+
+def sliding_means(clips: Float[Array, "V C H"]) -> Float[Array, "V P H"]:
+    """Means over all windows of consecutive positions, by their length, then their start.
+
+    Args:
+      clips: encoded positions.
+
+    Returns:
+      P = C (C + 1) / 2 means; the first C are the positions themselves.
+    """
+    starts, ends = proposals(clips.shape[-2])
+    positions = np.arange(clips.shape[-2])
+    inside = (positions >= starts[:, None]) & (positions < ends[:, None])
+    weights = jnp.asarray(inside / (ends - starts)[:, None], clips.dtype)
+    return jnp.einsum("pc,vch->vph", weights, clips)
+
+
+def proposals(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """First position and one beyond the last of every proposal, in their order."""
+    starts = np.concatenate([np.arange(length - size + 1) for size in range(1, length + 1)])
+    sizes = np.repeat(np.arange(1, length + 1), np.arange(length, 0, -1))
+    return starts, starts + sizes
