@@ -1,5 +1,6 @@
 """The training objective of one batch: every term by name, and their weighted sum (eq. 21, 31)."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -84,6 +85,7 @@ def objective(
     negatives: Negatives,
     dropout_key: Array | None,
     most_captions: int | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> tuple[Float[Array, ""], Terms]:
     """The training loss of a batch.
 
@@ -95,6 +97,8 @@ def objective(
       negatives: places of the triplet loss's negatives.
       dropout_key: random key of the dropout; None switches dropout off.
       most_captions: see `losses.optimal_matching`.
+      values: weights and constants, where one program is to serve several; None: those of
+        `config.loss`, which says in any case which terms there are.
 
     Returns:
       The weighted sum and the terms without their weights; terms of weight 0 are not computed.
@@ -102,7 +106,7 @@ def objective(
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     queries = models.encode_query(model, params, batch.captions, keys[0])
     videos = models.encode_video(model, params, batch.videos, keys[1])
-    pairs, loss = _pairs(batch), config.loss
+    pairs, loss = _pairs(batch), values or config.loss
     similarities = retrieval.similarities(
         queries, videos.clips, videos.frames, config.kernels, videos.guided, pairs.video
     )
@@ -113,7 +117,7 @@ def objective(
         if kind == "triplet":
             scores = getattr(similarities, f"{branch}_cosine")
             among = _each_for_itself(pairs) if apart else pairs
-            return losses.triplet(scores, among, getattr(negatives, branch), loss.margin)
+            return losses.triplet(scores, among, getattr(negatives, branch), loss["margin"])
         if kind == "nce":
             scores = getattr(similarities, f"{branch}_dot")
             return (
@@ -121,17 +125,21 @@ def objective(
             )
         if name == "optimal_matching" and videos.clips is not None:
             return losses.optimal_matching(queries, videos.clips, pairs, most_captions)
-        if name == "query_diversity" and loss.diversity_form == "captions":
+        if name == "query_diversity" and config.loss.diversity_form == "captions":
             return losses.caption_diversity(
-                queries, pairs, loss.diversity_margin, loss.diversity_scale
+                queries, pairs, loss["diversity_margin"], loss["diversity_scale"]
             )
         if name == "query_diversity":
             return losses.query_diversity(
-                queries, pairs, loss.diversity_margin, loss.diversity_scale, loss.diversity_gamma
+                queries,
+                pairs,
+                loss["diversity_margin"],
+                loss["diversity_scale"],
+                loss["diversity_gamma"],
             )
         lifted = models.lift(model, params, videos, queries)
         return losses.partial_order(
-            lifted.videos, lifted.captions, lifted.curvature, pairs, loss.min_radius
+            lifted.videos, lifted.captions, lifted.curvature, pairs, loss["min_radius"]
         )
 
     terms = {name: compute(name) for name in active_terms(config)}

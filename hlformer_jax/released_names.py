@@ -1,7 +1,7 @@
 """Parameter names of the released codes, and where each of them lives in ours.
 
 The released codes of HLFormer, GMMFormer v2, GMMFormer and MS-SL descend from one another and share
-most names. The released modules keep the blocks of a bank in a list; here they are slices of one array, so a
+most names. They keep the blocks of a bank in a list; here they are slices of one array, so a
 released name stands for a path and, within a bank, an index on the leading axis. Linear weights
 are stored transposed (PyTorch: out, in).
 """

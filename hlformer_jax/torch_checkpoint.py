@@ -76,9 +76,7 @@ def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise ConversionError(f"{source}: {error}") from None
     if missing := [name for name in REQUIRED if name not in params]:
-        raise ConversionError(
-            f"{source} is not a whole checkpoint: it has no {', '.join(missing)}"
-        )
+        raise ConversionError(f"{source} is not a whole checkpoint: it has no {', '.join(missing)}")
     return jax.tree.map(lambda value: value.astype(np.float32), params)
 
 

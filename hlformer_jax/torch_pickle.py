@@ -53,6 +53,9 @@ _STORAGES = {
 # The learning rate schedule that the authors' optimiser keeps among its options.
 _RECORDS = frozenset({"Opts.optimization WarmupLinearSchedule"})
 
+# The dictionary of options that MS-SL saves; its attributes repeat its items.
+_DICTS = frozenset({"easydict EasyDict"})
+
 _FUNCTIONS = frozenset(
     {
         "collections OrderedDict",
@@ -86,7 +89,7 @@ def load(path: str | pathlib.Path) -> dict[Any, Any]:
     Returns:
       The saved dictionary: plain dicts, lists, tuples, numbers and text. Tensors and parameters
       are read-only arrays of the same dtype (bfloat16 is that of ml_dtypes); an ``OrderedDict``
-      is a dict; an object of a known foreign class is a `Record`.
+      or ``EasyDict`` is a dict; an object of a known foreign class is a `Record`.
 
     Raises:
       UnsafeCheckpointError: the pickle names, or does, anything that is not listed above.
@@ -268,9 +271,10 @@ class _Machine:
                 push(self.call(function.name, arguments))
             case "NEWOBJ":
                 arguments, cls = _expect(tuple, self.pop()), _expect(_Name, self.pop())
-                if cls.name not in _RECORDS or arguments:
+                if cls.name not in _RECORDS | _DICTS or arguments:
                     raise UnsafeCheckpointError(f"refused to make a {_show(cls.name)}")
-                push(Record(cls.name.replace(" ", "."), {}))
+                is_dict = cls.name in _DICTS
+                push({} if is_dict else Record(cls.name.replace(" ", "."), {}))
             case "BUILD":
                 self.build(self.pop())
             case _:
@@ -347,7 +351,7 @@ class _Machine:
 
 
 def _name(name: str) -> _Name:
-    if not (name in _STORAGES or name in _RECORDS or name in _FUNCTIONS):
+    if not any(name in known for known in (_STORAGES, _RECORDS, _DICTS, _FUNCTIONS)):
         raise UnsafeCheckpointError(
             f"refused {_show(name)}, which is neither a tensor nor a plain container; "
             "nothing of the file was executed"

@@ -23,6 +23,20 @@ def float64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    """Both precisions, with JAX's settings as each needs them."""
+    before = jax.config.jax_enable_x64
+    promotion = jax.config.jax_numpy_dtype_promotion
+    if request.param == "float64":
+        jax.config.update("jax_enable_x64", True)
+        # Flax's layer norm asks JAX for the promotion of float64 and float32.
+        jax.config.update("jax_numpy_dtype_promotion", "standard")
+    yield request.param
+    jax.config.update("jax_enable_x64", before)
+    jax.config.update("jax_numpy_dtype_promotion", promotion)
+
+
 def pytest_collection_modifyitems(items):
     """Starts with the file that takes longest, lest one process end with it alone."""
     items.sort(key=lambda item: item.path.name != "test_train.py")

@@ -33,7 +33,7 @@ def _cosines(queries, positions):
 
 
 def _expected(queries, encoded):
-    clip, frame = (_cosines(queries, x) for x in encoded)
+    clip, frame = (_cosines(queries, x) for x in encoded[:2])
     return 0.7 * clip.max(-1) + 0.3 * frame.max(-1), clip, frame
 
 
@@ -53,6 +53,23 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, tolerance, bl
     # One query alone takes another program.
     alone = np.asarray(jax.jit(corpus.scores)(built, queries[2:3]))
     np.testing.assert_allclose(alone, scores[2:3], rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_guided_vectors_are_scored_at_the_best_clip(encoded, queries, count):
+    guided = np.random.default_rng(2).normal(size=encoded.clips.shape).astype(np.float32)
+    videos = VideoEncoding(encoded.clips, None, guided)
+    stored = corpus.build(videos, dtype="float32", block=4)
+    clip, other = (_cosines(queries, x) for x in (encoded.clips, guided))
+    best = clip.argmax(-1)[..., None]
+    expected = 0.7 * clip.max(-1) + 0.3 * np.take_along_axis(other, best, -1)[..., 0]
+    scores = jax.jit(corpus.scores)(stored, queries[:count])
+    np.testing.assert_allclose(scores[:, :VIDEOS], expected[:count], rtol=0, atol=2e-7)
+    found = corpus.search(stored, queries, 3)
+    order = np.argsort(-expected, axis=1)[:, :3]
+    np.testing.assert_array_equal(found.videos, order)
+    np.testing.assert_array_equal(found.clips, np.take_along_axis(best[..., 0], order, 1))
+    assert np.all(np.asarray(found.frames) == -1)
 
 
 @pytest.mark.parametrize("k", [1, 4, 15])

@@ -15,7 +15,8 @@ def recorded():
 
 
 def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
-    config, model, params = released.config(), released.model(), released.params()
+    recording = released.HLFORMER
+    config, model, params = recording.config(), recording.build(), recording.params()
     from hlformer_jax.typing import Captions, Videos
 
     videos = Videos(

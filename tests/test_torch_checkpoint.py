@@ -1,5 +1,6 @@
 """The authors' checkpoint: conversion, evaluation, and what is refused."""
 
+import importlib.util
 import json
 import shutil
 
@@ -47,6 +48,41 @@ def test_a_converted_checkpoint_gives_the_recorded_scores_and_metrics(tmp_path, 
     expected = json.loads((RUN / "expected.json").read_text())["R"]
     assert list(result.metrics.values()) == expected
     assert (result.queries, result.videos) == (133, 44)
+
+
+FAMILY = {
+    "gmmformer_v2": ("configs/gmmformer_v2_anet.py", 8),
+    "gmmformer": ("configs/gmmformer_anet.py", 8),
+    "ms_sl": ("configs/ms_sl_anet.py", 16),
+}
+
+
+@pytest.mark.parametrize("model", FAMILY)
+def test_a_converted_checkpoint_of_every_model_gives_the_recorded_scores(tmp_path, model):
+    path, hidden_size = FAMILY[model]
+    spec = importlib.util.spec_from_file_location("config", released.GOLDEN.parents[1] / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    config.data.update(_config(tmp_path).data)
+    config.data.dtype = "float32"
+    out, scores_file = tmp_path / "out", tmp_path / "scores.npz"
+    info = torch_checkpoint.convert(RUN / f"{model}.ckpt", out)
+    fields = {name: value for name, value in info.items() if "." in name}
+    assert fields["model.name"] == model
+    assert fields["model.hidden_size"] == hidden_size
+    config.update_from_flattened_dict(fields | {"model.num_heads": 2})
+    result = evaluate.evaluate_checkpoint(config, out, scores_file, lambda line: None)
+    with (
+        np.load(scores_file) as ours,
+        np.load(RUN / "expected.npz") as order,
+        np.load(RUN / "expected_family.npz") as theirs,
+    ):
+        rows = [list(ours["queries"]).index(name) for name in order["queries"]]
+        columns = [list(ours["videos"]).index(name) for name in order["videos"]]
+        found = ours["scores"][rows][:, columns]
+        np.testing.assert_allclose(found, theirs[f"{model}/scores"], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(list(result.metrics.values()), theirs[f"{model}/R"], rtol=1e-6)
 
 
 def test_every_tensor_of_the_checkpoint_has_its_place(tmp_path):
@@ -109,5 +145,7 @@ def test_the_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
         if "h_attns" not in name
     }
     monkeypatch.setattr(torch_pickle, "load", lambda path: content)
-    with pytest.raises(torch_checkpoint.ConversionError, match="no bank"):
+    with pytest.raises(
+        torch_checkpoint.ConversionError, match="is no checkpoint of HLFormer, GMMFormer"
+    ):
         torch_checkpoint.convert(RUN / "best.ckpt", tmp_path / "out")

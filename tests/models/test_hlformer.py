@@ -10,7 +10,7 @@ import pytest
 from hlformer_jax import models, objective, train_state
 from hlformer_jax.blocks import EuclideanBlock, LorentzBlock, lorentz_rescale
 from hlformer_jax.config import ConfigError, default
-from hlformer_jax.models import hlformer
+from hlformer_jax.models import hlformer, options
 from hlformer_jax.typing import Batch, Captions, Videos
 
 # XLA's older code generator for CPUs compiles these programs in half the time.
@@ -93,7 +93,7 @@ def _params(config):
         return values.astype(like.dtype)
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
-    return hlformer.project(params, curvature=1.0)
+    return models.project(params, config)
 
 
 @functools.cache
@@ -276,15 +276,16 @@ def test_the_lift_is_limited_and_its_gradient_finite():
 
 def test_projection_clamps_what_the_released_model_clamps():
     params = {"curv": jnp.asarray(9.0), "a": {"scale_alpha": jnp.array([-1.0, 0.5])}, "b": 2.0}
-    projected = hlformer.project(params, curvature=2.0)
+    config = _config(**{"model.curvature": 2.0})
+    projected = models.project(params, config)
     np.testing.assert_allclose(projected["curv"], np.log(20.0), rtol=1e-6)
     np.testing.assert_array_equal(projected["a"]["scale_alpha"], [-1.0, 0.0])
     assert projected["b"] == 2.0
 
 
 def test_default_widths_are_the_released_ones():
-    assert hlformer.default_widths(4) == (0.0, 2.0, 4.0, 8.0)
-    assert hlformer.default_widths(1) == (0.0,)
+    assert options.default_widths(4) == (0.0, 2.0, 4.0, 8.0)
+    assert options.default_widths(1) == (0.0,)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_default_widths_are_the_released_ones():
     [
         ({"model.name": "clip"}, "model.name"),
         ({"model.gaze": False, "model.glance": False}, "keep one branch"),
-        ({"model.euclidean_blocks": 0, "model.lorentz_blocks": 0}, "no Gaussian block"),
+        ({"model.euclidean_blocks": 0, "model.lorentz_blocks": 0}, "no attention block"),
         ({"model.hidden_size": 9}, "hidden_size 9 is not divisible"),
         ({"model.lorentz_dim": 8}, "lorentz_dim"),
         ({"model.window": "hann"}, "model.window"),

@@ -1,0 +1,96 @@
+"""One run of a model on the recorded batch, and what it is held against (see test_parity.py)."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import released
+
+from hlformer_jax import models, objective, retrieval
+
+FLOAT64_TOLERANCE = 1e-9
+
+# The released cones shift a sine or cosine by 1e-8 before arcsin and arccos: angles differ from
+# the exact ones by up to 1e-8 / sin(angle), of the order of 1e-8, in float64 as well.
+ANGLE_SHIFT = 3e-8
+
+
+class Run(NamedTuple):
+    """Everything that one forward and backward pass of a model and the losses gives."""
+
+    terms: dict
+    videos: models.VideoEncoding
+    inside: dict
+    queries: np.ndarray
+    lifted: Any
+    similar: retrieval.Similarities
+    gradient: dict
+
+
+def assert_recorded(recording, name, ours, dtype, shift=0.0):
+    golden = recording.golden
+    expected = golden[f"f64/{name}"]
+    ours = np.asarray(ours)
+    assert ours.dtype == dtype
+    if ours.shape != expected.shape:
+        ours = recording.thin_result(ours)
+    largest = np.abs(expected).max()
+    if dtype == "float64":
+        tolerance = FLOAT64_TOLERANCE * largest + shift
+    else:
+        ulp = np.finfo(np.float32).eps * largest
+        tolerance = max(4 * float(golden.get(f"noise/{name}", 0)), 8 * ulp) + shift
+    difference = np.abs(ours - expected).max()
+    assert difference <= tolerance, f"{name}: {difference:.2e} > {tolerance:.2e}"
+
+
+def constants(config):
+    """The numbers of `config.loss`."""
+    return {name: value for name, value in config.loss.items() if isinstance(value, float)}
+
+
+@functools.cache
+def _compiled(recording, dtype):
+    """One compilation for all recordings: weights, margins and negatives are arguments."""
+    config = recording.config(dtype)
+    model = recording.build(dtype)
+
+    def loss(params, batch, negatives, values):
+        apply = functools.partial(model.apply, {"params": params})
+        # Compiled once: what is asked for here is what the objective computes.
+        videos, inside = apply(batch.videos, method="encode_video", capture_intermediates=True)
+        queries = apply(batch.captions, method="encode_query")
+        has_lift = hasattr(model, "lift")
+        lifted = apply(videos, queries, method="lift") if has_lift else None
+        total, terms = objective.objective(
+            model, config, params, batch, negatives, None, values=values
+        )
+        similar = retrieval.similarities(
+            queries,
+            videos.clips,
+            videos.frames,
+            guided=videos.guided,
+            video=batch.captions.video,
+        )
+        inside = inside["intermediates"]
+        terms = {**terms, "total": total}
+        return total, Run(terms, videos, inside, queries, lifted, similar, {})
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def run(recording, dtype, setting="act", params=None, batch=None, negatives=None, values=None):
+    chosen = constants(recording.config(dtype, setting)) | (values or {})
+    (_, run), gradient = _compiled(recording, dtype)(
+        recording.params(dtype) if params is None else params,
+        batch or released.batch(dtype),
+        negatives or released.hardest(recording.build().is_guided),
+        {name: np.asarray(value, dtype) for name, value in chosen.items()},
+    )
+    return jax.device_get(run._replace(gradient=gradient))
+
+
+@functools.cache
+def recorded_run(recording, dtype):
+    return run(recording, dtype)
