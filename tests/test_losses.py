@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from jax.test_util import check_grads
 
 from hlformer_jax import losses
@@ -97,6 +98,86 @@ def test_diversity_equals_a_loop_over_pairs(float64, gamma):
     )
 
 
+def _numpy_caption_diversity(queries, pairs, margin, scale):
+    unit = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+    total = 0.0
+    for i in range(len(queries)):
+        others = [j for j in range(len(queries)) if j != i and pairs.video[i] == pairs.video[j]]
+        total += np.log1p(sum(np.exp(scale * (unit[i] @ unit[j] + margin)) for j in others))
+    return total / len(queries)
+
+
+def test_the_first_diversity_equals_a_loop_over_captions(float64):
+    pairs = _pairs()
+    queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
+    ours = losses.caption_diversity(queries, pairs, 0.15, 32.0)
+    np.testing.assert_allclose(
+        ours, _numpy_caption_diversity(queries, pairs, 0.15, 32.0), rtol=1e-12
+    )
+
+
+def test_joint_nce_equals_a_loop_over_captions(float64):
+    scores = np.random.default_rng(4).normal(size=(7, 7))
+    mask = np.ones(7, bool)
+    expected = np.mean(
+        [
+            np.log(np.exp(scores[q]).sum() + np.exp(scores[:, q]).sum()) - scores[q, q]
+            for q in range(7)
+        ]
+    )
+    np.testing.assert_allclose(losses.joint_nce(scores, mask), expected, rtol=1e-13)
+
+
+def _numpy_matching(queries, clips, pairs):
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    matched = []
+    for v, count in enumerate(COUNTS):
+        if count > 1:
+            cosine = unit(queries[pairs.video == v]) @ unit(clips[v]).T
+            rows, columns = scipy.optimize.linear_sum_assignment(-cosine)
+            matched += [*(1 - cosine[rows, columns])]
+    return np.mean(matched)
+
+
+@pytest.mark.parametrize("clips", [1, 3, 4, 9])  # fewer than captions, as many, more
+@pytest.mark.parametrize("most", [None, 4, 7])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most, seed):
+    pairs = _pairs()
+    rng = np.random.default_rng(seed)
+    queries, encoded = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), clips, 5))
+    if seed:  # captions that clash: the greedy choice is not the best
+        queries[:3] = queries[0] + 0.1 * queries[:3]
+    loss = jax.jit(lambda q, c: losses.optimal_matching(q, c, pairs, most))
+    expected = _numpy_matching(queries, encoded, pairs)
+    np.testing.assert_allclose(loss(queries, encoded), expected, rtol=1e-12)
+
+
+def test_optimal_matching_does_not_depend_on_the_order_of_the_captions(float64):
+    pairs = _pairs()
+    rng = np.random.default_rng(0)
+    queries, clips = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), 6, 5))
+    order = rng.permutation(sum(COUNTS))
+    mixed = pairs._replace(video=pairs.video[order])
+    np.testing.assert_allclose(
+        losses.optimal_matching(queries[order], clips, mixed),
+        losses.optimal_matching(queries, clips, pairs),
+        rtol=1e-13,
+    )
+
+
+def test_optimal_matching_without_two_captions_or_with_nan():
+    pairs = Pairs(np.arange(3, dtype=np.int32), np.ones(3, bool), np.ones(3, bool))
+    rng = np.random.default_rng(0)
+    queries, clips = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (3, 5, 4)))
+    value, gradient = jax.value_and_grad(losses.optimal_matching)(queries, clips, pairs)
+    assert value == 0
+    assert not np.any(gradient)
+    together = pairs._replace(video=np.zeros(3, np.int32))
+    broken = np.where(np.arange(3)[:, None] == 1, np.nan, queries).astype(np.float32)
+    assert np.isnan(losses.optimal_matching(broken, clips, together))  # it ends, and says so
+
+
 def _terms(pairs, filler):
     """Every loss as a function of arrays of the padded size."""
     rng = np.random.default_rng(3)
@@ -113,11 +194,31 @@ def _terms(pairs, filler):
         "triplet": (lambda s: losses.triplet(s, pairs, ranks, 0.3), (scores,)),
         "nce": (lambda s: losses.nce(s, pairs), (scores,)),
         "diversity": (lambda q: losses.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
+        "caption diversity": (lambda q: losses.caption_diversity(q, pairs, 0.2, 32.0), (queries,)),
+        "joint nce": (
+            lambda q: losses.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
+            (queries,),
+        ),
+        "matching": (
+            lambda q, c: losses.optimal_matching(q, c, pairs, 4),
+            (queries, grow(rng.normal(size=(len(COUNTS), 6, 5)), len(pairs.video_mask))),
+        ),
         "partial_order": (cone, (videos, texts)),
     }
 
 
-@pytest.mark.parametrize("name", ["triplet", "nce", "diversity", "partial_order"])
+TERMS = (
+    "triplet",
+    "nce",
+    "diversity",
+    "caption diversity",
+    "joint nce",
+    "matching",
+    "partial_order",
+)
+
+
+@pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("filler", [0.0, 3.0])
 def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name, filler):
     exact, padded = _pairs(), _pairs(extra_videos=3, extra_captions=7)
@@ -135,7 +236,7 @@ def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name, filler):
         assert not outside.any()
 
 
-@pytest.mark.parametrize("name", ["triplet", "nce", "diversity", "partial_order"])
+@pytest.mark.parametrize("name", TERMS)
 def test_numerical_gradients(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
     order = 1 if name == "triplet" else 2  # its sort is not differentiated twice
