@@ -6,50 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 from hlformer_jax import models, objective, train_state
 from hlformer_jax.blocks import EuclideanBlock, LorentzBlock, lorentz_rescale
-from hlformer_jax.config import ConfigError, default
+from hlformer_jax.config import ConfigError
 from hlformer_jax.models import hlformer, options
 from hlformer_jax.typing import Batch, Captions, Videos
-
-# XLA's older code generator for CPUs compiles these programs in half the time.
-OLDER = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
-OPTIONS_OF_XLA = {"xla_cpu_use_fusion_emitters": False} if OLDER else None
-jit = functools.partial(jax.jit, compiler_options=OPTIONS_OF_XLA)
-
-VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
-
-
-def _config(**options):
-    config = default()
-    config.data.update(
-        visual_dim=WIDTH, text_dim=WIDTH, max_frames=FRAMES, max_clips=CLIPS, max_words=WORDS
-    )
-    config.model.update(
-        hidden_size=8, lorentz_dim=7, num_heads=2, euclidean_blocks=2, lorentz_blocks=2
-    )
-    config.model.update(dropout=0.0, input_dropout=0.0)
-    config.update_from_flattened_dict(options)
-    return config
-
-
-def _batch(seed=0, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-    frame_mask = np.arange(FRAMES)[None] < np.array([8, 5, 1])[:, None]
-    frames = rng.normal(size=(VIDEOS, FRAMES, WIDTH)) * frame_mask[..., None]
-    word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 4, 2])[:, None]
-    words = rng.normal(size=(CAPTIONS, WORDS, WIDTH)) * word_mask[..., None]
-    clips = rng.normal(size=(VIDEOS, CLIPS, WIDTH))
-    return Batch(
-        Videos(clips.astype(dtype), frames.astype(dtype), frame_mask, np.ones(VIDEOS, bool)),
-        Captions(
-            words.astype(dtype),
-            word_mask,
-            np.array([0, 0, 1, 2, 2], np.int32),
-            np.ones(CAPTIONS, bool),
-        ),
-    )
 
 
 def _loss(config, params, batch, dropout_key=None):
@@ -82,31 +45,17 @@ OPTIONS = {
 }
 
 
-def _params(config):
-    """Parameters near their initial values, but cheaper than those to have."""
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: train_state.init_params(models.build(config), config))
-    ones = lambda path: path[-1].key == "scale"
-
-    def draw(path, like):
-        values = ones(path) + 0.2 * rng.normal(size=like.shape)
-        return values.astype(like.dtype)
-
-    params = jax.tree_util.tree_map_with_path(draw, shapes)
-    return models.project(params, config)
-
-
 @functools.cache
 def _value_and_gradient(name):
-    config, batch = _config(**OPTIONS[name]), _batch()
-    params = _params(config)
+    config, batch = tiny.config(**OPTIONS[name]), tiny.batch()
+    params = tiny.params(config)
     loss = lambda params: _loss(config, params, batch)
-    return params, *jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return params, *tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_has_finite_gradients_and_changes_the_loss(name):
-    config = _config(**OPTIONS[name])
+    config = tiny.config(**OPTIONS[name])
     params, (value, terms), gradient = _value_and_gradient(name)
     assert set(terms) == set(objective.active_terms(config))
     assert np.isfinite(value)
@@ -120,23 +69,23 @@ def test_every_option_has_finite_gradients_and_changes_the_loss(name):
 
 
 def test_a_bank_equals_its_blocks_one_by_one():
-    config = _config()
+    config = tiny.config()
     model = models.build(config)
-    params = _params(config)
-    videos = _batch().videos
+    params = tiny.params(config)
+    videos = tiny.batch().videos
     encode = lambda params: model.apply(
         {"params": params}, videos, method="encode_video", capture_intermediates=True
     )
-    _, inside = jit(encode)(params)
+    _, inside = tiny.jit(encode)(params)
     branch = inside["intermediates"]["frame_branch"]
     x = branch["position"]["__call__"][0]
     bank = branch["bank"]["__call__"][0]
     from hlformer_jax.ops import windows
 
-    log_windows = windows.log_attention_windows((0.0, 2.0), FRAMES)
+    log_windows = windows.log_attention_windows((0.0, 2.0), tiny.FRAMES)
     mask = videos.frame_mask
-    one_euclidean = jit(lambda p, w: EuclideanBlock(2, 0.0).apply(p, x, x, w, mask, False))
-    one_lorentzian = jit(lambda p, w: LorentzBlock(7, 2, 0.0).apply(p, x, w, mask, False))
+    one_euclidean = tiny.jit(lambda p, w: EuclideanBlock(2, 0.0).apply(p, x, x, w, mask, False))
+    one_lorentzian = tiny.jit(lambda p, w: LorentzBlock(7, 2, 0.0).apply(p, x, w, mask, False))
     for k in range(2):
         own = jax.tree.map(lambda p, k=k: p[k], params["frame_branch"]["bank"])
         euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))
@@ -146,7 +95,7 @@ def test_a_bank_equals_its_blocks_one_by_one():
 
 
 def test_blocks_of_a_bank_start_different():
-    config = _config()
+    config = tiny.config()
     bank = train_state.init_params(models.build(config), config)["clip_branch"]["bank"]
     kernel = bank["euclidean"]["attention"]["query"]["kernel"]
     assert not np.array_equal(kernel[0], kernel[1])
@@ -156,46 +105,46 @@ def test_blocks_of_a_bank_start_different():
 
 
 def test_a_permuted_batch_permutes_its_encodings():
-    config = _config()
+    config = tiny.config()
     model = models.build(config)
-    params = _params(config)
-    videos = _batch().videos
+    params = tiny.params(config)
+    videos = tiny.batch().videos
     order = np.array([2, 0, 1])
-    encode = jit(lambda v: model.apply({"params": params}, v, method="encode_video"))
+    encode = tiny.jit(lambda v: model.apply({"params": params}, v, method="encode_video"))
     straight, permuted = encode(videos), encode(jax.tree.map(lambda x: x[order], videos))
     np.testing.assert_allclose(permuted.frames, straight.frames[order], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(permuted.clips, straight.clips[order], rtol=1e-5, atol=1e-6)
 
 
 def test_padded_frames_come_out_zero_and_padded_words_do_not_matter():
-    config = _config()
+    config = tiny.config()
     model = models.build(config)
-    params = _params(config)
-    batch = _batch()
-    encoded = jit(lambda v: models.encode_video(model, params, v))(batch.videos)
+    params = tiny.params(config)
+    batch = tiny.batch()
+    encoded = tiny.jit(lambda v: models.encode_video(model, params, v))(batch.videos)
     assert not np.any(np.asarray(encoded.frames)[~batch.videos.frame_mask])
     words = np.array(batch.captions.words)
     words[~batch.captions.word_mask] = 9.0
-    encode = jit(lambda c: models.encode_query(model, params, c))
+    encode = tiny.jit(lambda c: models.encode_query(model, params, c))
     np.testing.assert_array_equal(
         encode(batch.captions), encode(batch.captions._replace(words=words))
     )
 
 
 def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
-    config = _config(dtype="float64", **ONE_BRANCH)
+    config = tiny.config(dtype="float64", **ONE_BRANCH)
     config.model.update(dropout=0.2, input_dropout=0.2)  # its masks are not to move either
     with jax.numpy_dtype_promotion("standard"):
-        params = _params(config)
+        params = tiny.params(config)
         params = jax.tree.map(lambda x: x.astype(np.float64), params)
-        batch = _batch(dtype=np.float64)
+        batch = tiny.batch(dtype=np.float64)
         pad = lambda x, n: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
         padded = Batch(
             Videos(*(pad(x, 2) for x in batch.videos)),
             Captions(*(pad(x, 4) for x in batch.captions)),
         )
         key = jax.random.key(5)
-        grad = jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))
+        grad = tiny.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))
         value, gradient = grad(params, batch)
         value2, gradient2 = grad(params, padded)
     np.testing.assert_allclose(value2, value, rtol=1e-12)
@@ -205,10 +154,10 @@ def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
 
 @pytest.mark.parametrize("rate", [0.3, 0.9])
 def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
-    config = _config(**ONE_BRANCH, **{"model.dropout": rate, "model.input_dropout": rate})
-    params = _params(config)
-    batch = _batch()
-    grad = jit(jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0]))
+    config = tiny.config(**ONE_BRANCH, **{"model.dropout": rate, "model.input_dropout": rate})
+    params = tiny.params(config)
+    batch = tiny.batch()
+    grad = tiny.jit(jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0]))
     values = set()
     for seed in range(12):
         value, gradient = grad(params, jax.random.key(seed))
@@ -219,13 +168,15 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
 
 
 def test_kernels_change_a_loss_and_its_gradient_by_rounding_alone():
-    batch, key = _batch(), jax.random.key(2)
+    batch, key = tiny.batch(), jax.random.key(2)
     results = []
     for kernels in ("xla", "pallas"):
-        config = _config(**ONE_BRANCH, kernels=kernels)
+        config = tiny.config(**ONE_BRANCH, kernels=kernels)
         config.model.update(dropout=0.2, input_dropout=0.2)
-        params = _params(config)
-        grad = jit(jax.value_and_grad(lambda p, config=config: _loss(config, p, batch, key)[0]))
+        params = tiny.params(config)
+        grad = tiny.jit(
+            jax.value_and_grad(lambda p, config=config: _loss(config, p, batch, key)[0])
+        )
         results.append(grad(params))
     (value, gradient), (other_value, other_gradient) = results
     np.testing.assert_allclose(other_value, value, rtol=1e-5)
@@ -248,13 +199,13 @@ def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
 
 
 def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters():
-    config, half = _config(), _config(dtype="bfloat16")
-    batch = _batch()
+    config, half = tiny.config(), tiny.config(dtype="bfloat16")
+    batch = tiny.batch()
     # Flax's layer norm asks JAX for the promotion of bfloat16 and float32.
     with jax.numpy_dtype_promotion("standard"):
-        params = _params(half)
+        params = tiny.params(half)
         assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-        encode = lambda c: jit(lambda v: models.encode_video(models.build(c), params, v))(
+        encode = lambda c: tiny.jit(lambda v: models.encode_video(models.build(c), params, v))(
             batch.videos
         )
         ours, exact = encode(half), encode(config)
@@ -276,7 +227,7 @@ def test_the_lift_is_limited_and_its_gradient_finite():
 
 def test_projection_clamps_what_the_released_model_clamps():
     params = {"curv": jnp.asarray(9.0), "a": {"scale_alpha": jnp.array([-1.0, 0.5])}, "b": 2.0}
-    config = _config(**{"model.curvature": 2.0})
+    config = tiny.config(**{"model.curvature": 2.0})
     projected = models.project(params, config)
     np.testing.assert_allclose(projected["curv"], np.log(20.0), rtol=1e-6)
     np.testing.assert_array_equal(projected["a"]["scale_alpha"], [-1.0, 0.0])
@@ -305,4 +256,4 @@ def test_default_widths_are_the_released_ones():
 )
 def test_what_makes_no_sense_is_refused_with_the_field_named(options, message):
     with pytest.raises(ConfigError, match=message):
-        models.build(_config(**options))
+        models.build(tiny.config(**options))

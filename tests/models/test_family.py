@@ -1,0 +1,227 @@
+"""Options that plug into every model of the family, and the curvature of the Lorentz blocks."""
+
+import functools
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from hlformer_jax import fusion, models, objective, train_state
+from hlformer_jax.blocks import LorentzAttention
+from hlformer_jax.config import ConfigError
+from hlformer_jax.models import ms_sl
+from hlformer_jax.ops import windows
+
+EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
+MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
+ONE_BRANCH = {"model.gaze": False}
+
+# Each of the models, with the terms that plug in (GMMFormer v2 Table 6), and the aggregations.
+CASES = {
+    "gmmformer_v2": EUCLIDEAN | MATCHING | {"model.fusion": "consolidation"},
+    "gmmformer": EUCLIDEAN | MATCHING | {"model.fusion": "mean", "model.video_level": True},
+    "ms_sl": EUCLIDEAN | MATCHING | {"model.euclidean_blocks": 1, "model.fusion": "mean"},
+    "dynamic": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "dynamic"},
+    "weighted": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "weighted", "model.window": "boxcar"},
+    "block curvature": ONE_BRANCH
+    | {"model.euclidean_blocks": 0, "model.block_curvature": "block", "model.window": "bartlett"},
+    "shared curvature": ONE_BRANCH
+    | {"model.euclidean_blocks": 0, "model.block_curvature": "shared", "model.window": "none"},
+}
+
+
+def _config(name):
+    model = name if name in models.MODELS else "hlformer"
+    return tiny.config(**{"model.name": model}, **CASES[name])
+
+
+def _loss(config, params, batch, key=None):
+    model = models.build(config)
+    negatives = objective.draw_negatives(jax.random.key(1), batch, True, 2, model.is_guided)
+    return objective.objective(model, config, params, batch, negatives, key, 2)
+
+
+@functools.cache
+def _value_and_gradient(name):
+    config = _config(name)
+    params = tiny.params(config)
+    loss = lambda params: _loss(config, params, tiny.batch(), jax.random.key(3))
+    return params, *tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
+    params, (value, terms), gradient = _value_and_gradient(name)
+    assert set(terms) == set(objective.active_terms(_config(name)))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+    own = {
+        "gmmformer_v2": ("weight_token",),
+        "gmmformer": ("video_pooling", "kernel"),
+        "ms_sl": ("guided_value", "kernel"),
+        "dynamic": ("weight_token",),
+        "weighted": ("clip_branch", "fusion", "logits"),
+        "block curvature": ("clip_branch", "bank", "attention_curv"),
+        "shared curvature": ("attention_curv",),
+    }[name]
+    for key in own:
+        params, gradient = params[key], gradient[key]
+    assert np.all(np.asarray(gradient) != 0)
+
+
+def test_any_combination_of_options_can_be_traced():
+    """Shapes alone, which no option's values can break; a hundred of the thousands there are."""
+    choices = {
+        "model.name": list(models.MODELS),
+        "model.fusion": fusion.KINDS,
+        "model.window": windows.KINDS,
+        "model.euclidean_blocks": (0, 1, 2),
+        "model.lorentz_blocks": (0, 1),
+        "model.lorentz_window": ("released", "corrected"),
+        "model.head_merge": ("released", "hyperboloid"),
+        "model.block_curvature": ("fixed", "shared", "block"),
+        "model.video_level": (False, True),
+        "model.glance": (True, False),
+        "model.gaze": (True, False),
+        "loss.optimal_matching": (0.0, 0.1),
+        "loss.partial_order": (0.0, 0.1),
+        "loss.diversity_form": ("pairs", "captions"),
+    }
+    drawn = random.Random(0)
+    traced, refused = 0, set()
+    for _ in range(60):
+        chosen = {name: drawn.choice(options) for name, options in choices.items()}
+        config = tiny.config(**chosen)
+        try:
+            params = jax.eval_shape(
+                lambda c=config: train_state.init_params(models.build(c), c),
+            )
+        except ConfigError as error:
+            refused.add(str(error).split()[0])
+            continue
+        loss = lambda p, c=config: _loss(c, p, tiny.batch(), jax.random.key(0))[0]
+        assert jax.eval_shape(loss, params).shape == ()
+        traced += 1
+    assert traced >= 10
+    assert all(reason.startswith("config.") for reason in refused)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model.name": "gmmformer_v2"}, "loss.partial_order is 0.001, but gmmformer_v2 has no"),
+        ({"model.video_level": True, "model.gaze": False}, "video_level pools the frames"),
+        ({"model.block_curvature": "shared", "model.lorentz_blocks": 0}, "no Lorentz block"),
+        ({"model.block_curvature": "x"}, "model.block_curvature"),
+        ({"model.name": "ms_sl", "loss.partial_order": 0.0, "kernels": "pallas"}, "no kernel"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(options, message):
+    with pytest.raises(ConfigError, match=message):
+        models.build(tiny.config(**options))
+
+
+def test_learned_weights_of_equal_logits_are_the_mean():
+    blocks = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
+    weights = fusion.BlockWeights(0.5)
+    params = weights.init(jax.random.key(0), blocks)
+    np.testing.assert_allclose(weights.apply(params, blocks), blocks.mean(0), rtol=1e-5, atol=1e-6)
+    params["params"]["logits"] = jnp.asarray([0.0, 0.0, 50.0])
+    np.testing.assert_allclose(weights.apply(params, blocks), blocks[2], rtol=1e-5, atol=1e-6)
+
+
+def test_proposals_are_the_means_of_all_windows():
+    clips = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    ours = np.asarray(ms_sl.sliding_means(clips))
+    expected = [
+        clips[:, start : start + size].mean(axis=1)
+        for size in range(1, 6)
+        for start in range(5 - size + 1)
+    ]
+    np.testing.assert_allclose(ours, np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
+
+
+def _numpy_attention(params, x, c):
+    """Lorentz attention on the hyperboloid of curvature -c, by the equations."""
+    heads, dim = 2, 7
+    norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
+
+    def project(p, x):
+        mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        x = (x - mean) / np.sqrt(var + 1e-5) * p["LayerNorm"]["scale"] + p["LayerNorm"]["bias"]
+        return np.maximum(x @ p["dense"]["kernel"] + p["dense"]["bias"], 0)
+
+    beta = np.exp(params["scale_alpha"])
+    u = project(params["input_proj"], x) * beta
+    r = np.sqrt(c) * norm(u)
+    point = np.concatenate([np.cosh(r), np.sinh(r) * u / norm(u)], -1) / np.sqrt(c)
+
+    def linear(p):
+        z = (point @ p["dense"]["kernel"]).reshape(*x.shape[:-1], heads, (dim + 1) // heads)
+        time = np.exp(p["scale"]) / (1 + np.exp(-z[..., :1])) + 1.1
+        space = z[..., 1:] / norm(z[..., 1:]) * np.sqrt(time**2 - 1)
+        return np.concatenate([time, space], -1) / np.sqrt(c)  # <p, p>_L = -1 / c
+
+    inner = lambda a, b: (a[..., 1:] * b[..., 1:]).sum(-1) - a[..., 0] * b[..., 0]
+    q, k, v = (np.moveaxis(linear(params[n]), -2, -3) for n in ("query", "key", "value"))
+    squared_distance = -2 / c - 2 * inner(q[..., :, None, :], k[..., None, :, :])
+    logits = -squared_distance / params["scale"] + params["bias"]
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    m = np.einsum("...ml,...ld->...md", weights / weights.sum(-1, keepdims=True), v)
+    centroid = m / np.sqrt(c * np.abs(inner(m, m)))[..., None]
+    space = np.moveaxis(centroid[..., 1:], -3, -2).reshape(*x.shape[:-1], -1)
+    s = np.sqrt(c) * norm(space)
+    return project(params["output_proj"], np.arcsinh(s) * space / s / beta)
+
+
+@pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
+def test_attention_on_a_hyperboloid_of_any_curvature(float64, c):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 8))
+    attend = LorentzAttention(7, 2, 0.0, head_merge="hyperboloid", dtype=jnp.float64)
+    with jax.numpy_dtype_promotion("standard"):
+        shapes = attend.init(jax.random.key(0), x, None, None, False)["params"]
+        params = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape), shapes)
+        apply = jax.jit(lambda p, c: attend.apply({"params": p}, x, None, None, False, c))
+        ours = apply(params, jnp.asarray(c))
+    expected = _numpy_attention(jax.tree.map(np.asarray, params), x, c)
+    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
+def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
+    attend = LorentzAttention(7, 2, 0.0)
+    x = size * jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
+    params = attend.init(jax.random.key(0), x, None, None, False)
+    loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, jnp.float32(c))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+
+
+def test_curvature_one_is_the_fixed_curvature():
+    attend = LorentzAttention(7, 2, 0.0)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
+    params = attend.init(jax.random.key(0), x, None, None, False)
+    apply = lambda c: attend.apply(params, x, None, None, False, c)
+    np.testing.assert_allclose(apply(jnp.float32(1.0)), apply(None), rtol=1e-5, atol=1e-7)
+
+
+def test_curvatures_stay_within_ten_times_their_start():
+    config = tiny.config(**{"model.block_curvature": "block", "model.block_curvature_start": 2.0})
+    params = {"clip_branch": {"bank": {"attention_curv": jnp.asarray([-9.0, 0.1, 9.0])}}}
+    found = models.project(params, config)["clip_branch"]["bank"]["attention_curv"]
+    np.testing.assert_allclose(np.exp(found), [0.2, np.exp(0.1), 20.0], rtol=1e-5)
+
+
+def test_every_configuration_file_builds_its_model():
+    for path, name in itertools.product(tiny.config_files(), ("", "debug")):
+        config = tiny.load(path, name)
+        model = models.build(config)
+        assert type(model) is models.MODELS[config.model.name]
+        assert objective.active_terms(config)
