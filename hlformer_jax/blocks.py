@@ -5,7 +5,7 @@ Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -290,6 +290,18 @@ def _post_norm(
     return layer_norm("norm2", block.dtype)(x + drop(forward(x, train)))
 
 
+class Windows(NamedTuple):
+    """Windows of a bank over L positions; of a geometry without blocks None.
+
+    Attributes:
+      euclidean: of the Euclidean blocks.
+      log_lorentz: logarithms of those of the Lorentz blocks.
+    """
+
+    euclidean: Float[Array, "K L L"] | None
+    log_lorentz: Float[Array, "K L L"] | None
+
+
 class GaussianBank(nn.Module):
     """K windowed attention blocks over the same input: one vmapped block for each geometry.
 
@@ -304,6 +316,9 @@ class GaussianBank(nn.Module):
       curvature: initial c of Lorentz blocks that learn one each; None: the curvature of the call.
       expansion: see `EuclideanBlock`.
       kernels: see `EuclideanAttention`.
+
+    `given` windows take the place of those that the widths ask for: arguments of a program that is
+    to serve several.
     """
 
     euclidean_widths: Sequence[float]
@@ -326,11 +341,11 @@ class GaussianBank(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
         c: Float[Array, ""] | None = None,
+        given: Windows | None = None,
     ) -> Float[Array, "K *batch L H"]:
         outputs = []
-        length, dtype = x.shape[-2], wide(x.dtype)
+        window, log_window = given or self.windows(x.shape[-2], wide(x.dtype))
         if self.euclidean_widths:
-            window = windows.attention_windows(self.euclidean_widths, length, self.window, dtype)
             bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
                 self.num_heads,
                 self.dropout,
@@ -341,9 +356,6 @@ class GaussianBank(nn.Module):
             )
             outputs.append(bank(x, x, window, mask, train))
         if self.lorentz_widths:
-            log_window = windows.log_attention_windows(
-                self.lorentz_widths, length, self.window, dtype
-            )
             own = self.curvature is not None
             if self.curvature is not None:
                 start = nn.initializers.constant(math.log(self.curvature))
@@ -361,6 +373,18 @@ class GaussianBank(nn.Module):
             )
             outputs.append(bank(x, log_window, mask, train, c))
         return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+
+    @nn.nowrap
+    def windows(self, length: int, dtype: Any) -> Windows:
+        """The windows of the bank's blocks, constants."""
+        euclidean = log_lorentz = None
+        if self.euclidean_widths:
+            euclidean = windows.attention_windows(self.euclidean_widths, length, self.window, dtype)
+        if self.lorentz_widths:
+            log_lorentz = windows.log_attention_windows(
+                self.lorentz_widths, length, self.window, dtype
+            )
+        return Windows(euclidean, log_lorentz)
 
 
 def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +33,8 @@ from hlformer_jax.data.features import Features, Plan, gather
 from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.pipeline import Split
 from hlformer_jax.data.schedule import in_order
-from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.models import TwoBranch
+from hlformer_jax.models.two_branch import Constants, VideoEncoding
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Array
 
@@ -57,9 +57,10 @@ class Result(NamedTuple):
 class Evaluator:
     """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
 
-    def __init__(self, model: nn.Module, config: ConfigDict, mesh: Mesh) -> None:
+    def __init__(self, model: TwoBranch, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
-        self._encode = jax.jit(self._encode_window, donate_argnums=(5, 6))
+        self._constants = devices.replicate(mesh, models.constants(config))
+        self._encode = jax.jit(self._encode_window, donate_argnums=(6, 7))
         self._like: Any = jax.jit(self._encode_step)  # for shapes alone, which it remembers
         whole = devices.replicated(mesh)
         self._pick = jax.jit(
@@ -90,7 +91,9 @@ class Evaluator:
           unit vectors, float32.
         """
         steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._like.eval_shape(params, *feed.shapes(), np.int32(0))
+        videos, queries, _ = self._like.eval_shape(
+            self._constants, params, *feed.shapes(), np.int32(0)
+        )
         weights = _branch_weights(self._config)
         dtype = dtype or self._config.eval.corpus
         found = corpus.empty(videos, len(steps), weights, dtype, self._mesh)
@@ -99,28 +102,36 @@ class Evaluator:
         room = jnp.zeros(shape, queries.dtype, device=sharding)
         for window in feed.windows():
             span = [devices.replicate(self._mesh, np.int32(x)) for x in window[:2]]
-            found, room = self._encode(params, window.features, window.plans, *span, found, room)
+            inputs = self._constants, params, window.features, window.plans
+            found, room = self._encode(*inputs, *span, found, room)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
         return found, self._pick(room, np.concatenate(rows).astype(np.int32))
 
     def flops(self, params: Any, feed: Feed) -> float:
         """Floating-point operations of encoding a split, by the compiler's count."""
-        program = self._like.lower(params, *feed.shapes(), np.int32(0))
+        program = self._like.lower(self._constants, params, *feed.shapes(), np.int32(0))
         return sum(len(group.steps) for group in feed.groups) * measure.flops(program)
 
     def _encode_step(
-        self, params: Any, features: Features, plans: Plan, number: Int[Array, ""]
+        self,
+        constants: Constants,
+        params: Any,
+        features: Features,
+        plans: Plan,
+        number: Int[Array, ""],
     ) -> tuple[VideoEncoding, Float[Array, "Q H"], Array]:
         data = self._config.data
         sizes = data.max_frames, data.max_words
         batch = gather(features, plans, number, *sizes, self._mesh)
-        queries = unit(models.encode_query(self._model, params, batch.captions))
-        videos = models.encode_video(self._model, params, batch.videos)
+        model = models.bind(self._model, constants)
+        queries = unit(models.encode_query(model, params, batch.captions))
+        videos = models.encode_video(model, params, batch.videos)
         return videos, queries, batch.videos.mask
 
     def _encode_window(
         self,
+        constants: Constants,
         params: Any,
         features: Features,
         plans: Plan,
@@ -131,7 +142,7 @@ class Evaluator:
     ) -> tuple[Corpus, Float[Array, "blocks Q H"]]:
         def body(number: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
             found, room = carry
-            videos, queries, mask = self._encode_step(params, features, plans, number)
+            videos, queries, mask = self._encode_step(constants, params, features, plans, number)
             found = corpus.write(found, first + number, videos, mask)
             return found, jnp.asarray(room).at[first + number].set(queries)
 

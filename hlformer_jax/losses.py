@@ -61,8 +61,8 @@ def draw_negative_ranks(
     key: Array,
     pairs: Pairs,
     hard: Bool[Array, ""] | bool,
-    pool: int,
-    caption_pool: int = 1,
+    pool: int | Int[Array, ""],
+    caption_pool: int | Int[Array, ""] = 1,
 ) -> NegativeRanks:
     """Draws the negatives of the triplet loss, as released.
 

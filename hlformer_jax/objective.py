@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import losses, models, retrieval
@@ -61,7 +61,11 @@ def active_terms(config: ConfigDict) -> tuple[str, ...]:
 
 
 def draw_negatives(
-    key: Array, batch: Batch, hard: Bool[Array, ""], pool: int, guided: bool = False
+    key: Array,
+    batch: Batch,
+    hard: Bool[Array, ""],
+    pool: int | Int[Array, ""],
+    guided: bool = False,
 ) -> Negatives:
     """Draws the negatives of both branches; see `losses.draw_negative_ranks`.
 

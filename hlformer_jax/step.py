@@ -5,7 +5,7 @@ loop on the device whose body gathers a batch from the window's features and tak
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,46 @@ from hlformer_jax import devices, models, runtime
 from hlformer_jax.data.features import Features, Plan
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.models import TwoBranch
+from hlformer_jax.models.two_branch import Constants
 from hlformer_jax.objective import active_terms, draw_negatives, objective
+from hlformer_jax.ops.numerics import wide
 from hlformer_jax.train_state import TrainState, derive_key
 from hlformer_jax.typing import Array, Batch
 
 Scalars = dict[str, Array]
-Step = Callable[[TrainState, Batch], tuple[TrainState, Scalars]]
+Step = Callable[[TrainState, Batch, "Numbers"], tuple[TrainState, Scalars]]
 Steps = Callable[[TrainState, Window], tuple[TrainState, Scalars]]
+
+
+class Numbers(NamedTuple):
+    """Numbers of a configuration that are arguments of the step, not part of its program.
+
+    Attributes:
+      seed: of the negatives and the dropout.
+      loss: weights and constants of the losses.
+      hard_negative_epoch: first epoch with hard negatives.
+      hard_pool_size: how many there are to draw from.
+      model: of the model.
+    """
+
+    seed: Int[Array, ""]
+    loss: dict[str, Array]
+    hard_negative_epoch: Int[Array, ""]
+    hard_pool_size: Int[Array, ""]
+    model: Constants
+
+
+def numbers(config: ConfigDict) -> Numbers:
+    """The numbers of a configuration."""
+    loss = {name: value for name, value in config.loss.items() if isinstance(value, float)}
+    dtype = wide(jnp.dtype(config.dtype))
+    return Numbers(
+        jnp.asarray(config.seed, jnp.int32),
+        {name: jnp.asarray(value, dtype) for name, value in loss.items()},
+        jnp.asarray(config.loss.hard_negative_epoch, jnp.int32),
+        jnp.asarray(config.loss.hard_pool_size, jnp.int32),
+        models.constants(config),
+    )
 
 
 def scalar_names(config: ConfigDict) -> tuple[str, ...]:
@@ -39,25 +72,28 @@ def train_step(
     steps_per_epoch: int,
     most_captions: int | None = None,
 ) -> Step:
-    """Returns the step: state and batch to the next state and the scalars of the loss.
+    """Returns the step: state, batch and numbers to the next state and the scalars of the loss.
 
     The hard-negative phase begins inside the step, by its number, so that there is one
     compilation.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def step(state: TrainState, batch: Batch, numbers: Numbers) -> tuple[TrainState, Scalars]:
+        bound = models.bind(model, numbers.model)
         epoch = state.step // steps_per_epoch
         negatives = draw_negatives(
-            derive_key(config.seed, "negatives", state.step),
+            derive_key(numbers.seed, "negatives", state.step),
             batch,
-            epoch >= config.loss.hard_negative_epoch,
-            config.loss.hard_pool_size,
+            epoch >= numbers.hard_negative_epoch,
+            numbers.hard_pool_size,
             model.is_guided,
         )
-        dropout_key = derive_key(config.seed, "dropout", state.step)
+        dropout_key = derive_key(numbers.seed, "dropout", state.step)
 
         def loss(params: Any) -> tuple[Array, Scalars]:
-            return objective(model, config, params, batch, negatives, dropout_key, most_captions)
+            return objective(
+                bound, config, params, batch, negatives, dropout_key, most_captions, numbers.loss
+            )
 
         (total, terms), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
         updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
@@ -72,7 +108,7 @@ def train_step(
 
 def group_of_steps(
     step: Step, config: ConfigDict, feed: Feed
-) -> Callable[[TrainState, Features, Plan, Int[Array, ""]], tuple[TrainState, Scalars]]:
+) -> Callable[[TrainState, Features, Plan, Int[Array, ""], Numbers], tuple[TrainState, Scalars]]:
     """Returns a function, to be jitted, that takes `count` steps by the plans of a window.
 
     Args:
@@ -81,15 +117,19 @@ def group_of_steps(
       feed: knows how a batch is gathered.
 
     Returns:
-      A function of state, features, plans [S, ...] and count <= S to the state after the steps and
-      the scalars of each, [S]; those from `count` on are 0.
+      A function of state, features, plans [S, ...], count <= S and numbers to the state after the
+      steps and the scalars of each, [S]; those from `count` on are 0.
     """
 
     def steps(
-        state: TrainState, features: Features, plans: Plan, count: Int[Array, ""]
+        state: TrainState,
+        features: Features,
+        plans: Plan,
+        count: Int[Array, ""],
+        numbers: Numbers,
     ) -> tuple[TrainState, Scalars]:
         def body(number: Array, carry: tuple[TrainState, Scalars]) -> tuple[TrainState, Scalars]:
-            state, scalars = step(carry[0], feed.gather(features, plans, number))
+            state, scalars = step(carry[0], feed.gather(features, plans, number), numbers)
             record = lambda row, value: row.at[number].set(value)
             return state, jax.tree.map(record, carry[1], scalars)
 
@@ -129,10 +169,12 @@ def compile_steps(
         group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
     )
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-    compiled = program.lower(state, *feed.shapes(), count).compile(runtime.compiler_options(config))
+    given = devices.replicate(mesh, numbers(config))
+    lowered = program.lower(state, *feed.shapes(), count, given)
+    compiled = lowered.compile(runtime.compiler_options(config))
 
     def steps(state: TrainState, window: Window) -> tuple[TrainState, Scalars]:
         count = devices.replicate(mesh, np.int32(window.num_steps))
-        return compiled(state, window.features, window.plans, count)
+        return compiled(state, window.features, window.plans, count, given)
 
     return steps, compiled

@@ -3,7 +3,6 @@
 import zlib
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
+from hlformer_jax.models import TwoBranch
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 
@@ -30,7 +30,7 @@ class TrainState:
     optimiser: Any
 
 
-def derive_key(seed: int, name: str, step: Int[Array, ""] | int = 0) -> Array:
+def derive_key(seed: int | Int[Array, ""], name: str, step: Int[Array, ""] | int = 0) -> Array:
     """A random key for one purpose at one step; a function of its arguments alone."""
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
     return jax.random.fold_in(key, step)
@@ -55,15 +55,16 @@ def blank(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
     )
 
 
-def init_params(model: nn.Module, config: ConfigDict) -> Any:
+def init_params(model: TwoBranch, config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the model and `config.seed`."""
     key = derive_key(config.seed, "params")
-    params = jax.jit(model.init)(key, *blank(config))["params"]
+    init = lambda numbers, key, batch: models.bind(model, numbers).init(key, *batch)["params"]
+    params = jax.jit(init)(models.constants(config), key, blank(config))
     return models.project(params, config)
 
 
 def init_state(
-    model: nn.Module, config: ConfigDict, optimiser: optax.GradientTransformation
+    model: TwoBranch, config: ConfigDict, optimiser: optax.GradientTransformation
 ) -> TrainState:
     """The state before the first step."""
     params = init_params(model, config)

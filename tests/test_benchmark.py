@@ -100,7 +100,7 @@ def test_operations_of_a_step_are_those_counted_by_hand():
     optimiser = optim.build(config, 10)
     state = jax.eval_shape(lambda: train_state.init_state(model, config, optimiser))
     program = jax.jit(step.train_step(model, config, optimiser, 1))
-    counted = measure.flops(program.lower(state, batch))
+    counted = measure.flops(program.lower(state, batch, step.numbers(config)))
     # Backwards every product becomes two, but for features, which have no gradient.
     inputs = videos * (config.data.max_clips + config.data.max_frames) * config.data.visual_dim
     inputs += captions * config.data.max_words * config.data.text_dim

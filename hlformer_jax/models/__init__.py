@@ -12,13 +12,15 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from hlformer_jax import blocks
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models import options
 from hlformer_jax.models.gmmformer import GMMFormer
 from hlformer_jax.models.gmmformer_v2 import GMMFormerV2
 from hlformer_jax.models.hlformer import HLFormer, Lifted
 from hlformer_jax.models.ms_sl import MSSL
-from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.models.two_branch import Constants, TwoBranch, VideoEncoding
+from hlformer_jax.ops.numerics import wide
 from hlformer_jax.typing import Array, Captions, Videos
 
 MODELS: dict[str, type[TwoBranch]] = {
@@ -55,6 +57,24 @@ def build(config: ConfigDict) -> TwoBranch:
             " hyperbolic lift: set it to 0, or use hlformer"
         )
     return MODELS[name](**arguments)
+
+
+def constants(config: ConfigDict) -> Constants:
+    """The numbers of a configuration that `bind` takes for a model of `build`."""
+    dtype = wide(jnp.dtype(config.dtype))
+    bank = blocks.GaussianBank(
+        **options.arguments(config)["bank"], num_heads=config.model.num_heads, dropout=0.0
+    )
+    return Constants(
+        jnp.asarray(config.model.temperature, dtype),
+        bank.windows(config.data.max_clips, dtype),
+        bank.windows(config.data.max_frames, dtype),
+    )
+
+
+def bind(model: TwoBranch, constants: Constants) -> TwoBranch:
+    """The model with these numbers in place of its own; inside of a program, its arguments."""
+    return model.clone(constants=constants)
 
 
 def encode_query(

@@ -31,6 +31,22 @@ class VideoEncoding(NamedTuple):
     guided: Float[Array, "V C H"] | None = None
 
 
+class Constants(NamedTuple):
+    """Numbers of a configuration that reach a model's program, when they are its arguments.
+
+    Programs that differ in nothing else are then one, compiled once for all variants of a sweep.
+
+    Attributes:
+      temperature: of the fusion.
+      clip_windows: of the clip branch.
+      frame_windows: of the frame branch.
+    """
+
+    temperature: Float[Array, ""]
+    clip_windows: blocks.Windows
+    frame_windows: blocks.Windows
+
+
 class Branch(nn.Module):
     """One granularity of the video encoder: features to encoded positions.
 
@@ -56,6 +72,7 @@ class Branch(nn.Module):
         train: bool,
         token: Float[Array, " H"] | None = None,
         c: Float[Array, ""] | None = None,
+        windows: blocks.Windows | None = None,
     ) -> Float[Array, "V L H"]:
         x = layers.InputProjection(self.features, self.input_dropout, self.dtype, name="input")(
             x.astype(self.dtype), train
@@ -65,7 +82,9 @@ class Branch(nn.Module):
         )(x, train)
         for number in range(1, self.num_layers + 1):
             suffix = "" if number == 1 else f"_{number}"
-            bank = blocks.GaussianBank(**self.bank, name=f"bank{suffix}")(x, mask, train, c)
+            bank = blocks.GaussianBank(**self.bank, name=f"bank{suffix}")(
+                x, mask, train, c, windows
+            )
             x = self.fusion(f"fusion{suffix}", bank, x, mask, train, token)
         return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
 
@@ -77,6 +96,7 @@ class TwoBranch(nn.Module):
       bank: fields of `blocks.GaussianBank` that the configuration sets.
       video_level: whether frames are pooled to one vector a video.
       shared_curvature: initial curvature that all Lorentz blocks learn together, or None.
+      constants: of `models.bind`; None: those that the other attributes say.
     """
 
     hidden_size: int
@@ -94,6 +114,7 @@ class TwoBranch(nn.Module):
     shared_curvature: float | None = None
     dtype: Any = jnp.float32
     kernels: str = "xla"
+    constants: Constants | None = None
 
     expansion = 4
     """Width of the blocks' feed-forward network over H; 0 for blocks without one."""
@@ -137,12 +158,15 @@ class TwoBranch(nn.Module):
             "dtype": self.dtype,
             "kernels": self.kernels,
         }
+        temperature: Any = self.temperature
+        if self.constants is not None:
+            temperature = self.constants.temperature
         return Branch(
             self.hidden_size,
             self.max_frames,
             self.input_dropout,
             {**self.bank, **shared},
-            fusion.Fusion(self.fusion, self.num_heads, self.temperature, self.dropout, self.dtype),
+            fusion.Fusion(self.fusion, self.num_heads, temperature, self.dropout, self.dtype),
             self.num_layers,
             self.dtype,
         )
@@ -161,11 +185,13 @@ class TwoBranch(nn.Module):
     def encode_video(self, videos: Videos, train: bool = False) -> VideoEncoding:
         """Encodes videos at both granularities, float32 at least."""
         c = None if self.attention_curv is None else jnp.exp(self.attention_curv)
-        given = train, self.weight_token, c
+        shared = train, self.weight_token, c
+        windows = (None, None) if self.constants is None else self.constants[1:]
         clips = frames = None
         if self.glance:
-            clips = as_float(self.clip_branch(videos.clips, None, *given))
+            clips = as_float(self.clip_branch(videos.clips, None, *shared, windows[0]))
         if self.gaze:
+            given = *shared, windows[1]
             frames = as_float(self.frame_branch(videos.frames, videos.frame_mask, *given))
             if self.video_level:
                 frames = self.video_pooling(frames, videos.frame_mask)[:, None]
