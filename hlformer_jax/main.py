@@ -3,13 +3,14 @@
 Parses flags and dispatches to training or evaluation.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 from ml_collections import config_flags
+
+from hlformer_jax import command
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
@@ -38,9 +39,9 @@ SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to
 def main(argv: Sequence[str]) -> int:
     """Runs the command; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
-        return _fail(f"unexpected argument {argv[1]!r}: options begin with --")
+        return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if CONFIG.value is None:
-        return _fail("--config is missing: for example --config=configs/synthetic.py")
+        return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax import checkpoint, devices, evaluate, report, runtime, train, workdir
     from hlformer_jax.config import ConfigError, check
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         config.to_dict()  # a file that could not be read is reported at its first use
     except OSError as error:
-        return _fail(f"the configuration file cannot be read: {_last(error)}")
+        return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
@@ -58,11 +59,11 @@ def main(argv: Sequence[str]) -> int:
         runtime.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value:
-                return _fail("--checkpoint and --scores go with --mode=evaluate")
-            directory = Path(WORKDIR.value or _default_workdir())
+                return command.fail("--checkpoint and --scores go with --mode=evaluate")
+            directory = Path(WORKDIR.value or command.default_workdir())
             train.train(config, directory, PROFILE.value)
             return 0
-        source = Path(CHECKPOINT.value or WORKDIR.value or _default_workdir())
+        source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print)
@@ -83,42 +84,8 @@ def main(argv: Sequence[str]) -> int:
         runtime.ProcessError,
         OSError,
     ) as error:
-        return _fail(str(error))
-
-
-def _default_workdir() -> str:
-    name = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - not in absl's types
-    path, _, variant = name.partition(":")
-    return os.path.join("runs", "-".join(filter(None, (Path(path).stem, variant))))
-
-
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 1
-
-
-def _parse(argv: Sequence[str]) -> list[str]:
-    """Parses flags; a wrong one is one line, not a traceback."""
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        sys.exit(_fail(f"{_last(error)} (--helpshort lists the options)"))
-    except (AttributeError, KeyError) as error:
-        options = [option for option in argv[1:] if option.startswith("--config.")]
-        sys.exit(
-            _fail(
-                f"unknown configuration field {_last(error)} in {' '.join(options)}:"
-                " hlformer_jax/config.py lists the fields"
-            )
-        )
-    except (ImportError, SyntaxError, OSError) as error:
-        sys.exit(_fail(f"configuration file: {_last(error)}"))
-
-
-def _last(error: Exception) -> str:
-    """The last line of a message; those before it are a traceback or a context."""
-    return str(error).strip().splitlines()[-1].strip().strip('"')
+        return command.fail(str(error))
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_parse)
+    app.run(main, flags_parser=command.parse)

@@ -35,6 +35,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file of any kind whole or not at all."""
+    with _whole(path) as draft:
+        draft.write_bytes(content)
+
+
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes arrays as .npz, under exactly that name, whole or not at all."""
     with _whole(path) as draft, draft.open("wb") as file:
@@ -45,7 +51,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         yield draft
         with draft.open("rb") as file:

@@ -1,6 +1,8 @@
 """What a program sets before it computes: the processes it is one of, precision, compilation."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -70,3 +72,18 @@ def configure(config: ConfigDict) -> None:
             # Programs for a CPU may use instructions that another machine of a cluster lacks.
             cache = cache / os.uname().nodename
         jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+@contextlib.contextmanager
+def configured(config: ConfigDict) -> Iterator[None]:
+    """`configure` for one of several runs of a process: the next finds the precision as it was.
+
+    `compile_fast`, once on, stays on, since JAX does not tell whether it was.
+    """
+    name = "jax_default_matmul_precision"
+    before = getattr(jax.config, name)
+    configure(config)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

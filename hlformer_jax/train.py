@@ -58,12 +58,26 @@ class Progress(NamedTuple):
       best_sum_recall: that SumR.
       epochs: number of epochs validated.
       log_position: length of metrics.jsonl.
+      seconds: what the epochs took to train, validation excluded; it alone depends on the clock.
     """
 
     best_epoch: int = -1
     best_sum_recall: float = -1.0
     epochs: int = 0
     log_position: int = 0
+    seconds: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """What a finished run came to.
+
+    Attributes:
+      results: test metrics, first those of the best epoch.
+      progress: of the run, at its end.
+    """
+
+    results: dict[str, Result]
+    progress: Progress
 
 
 class Trainer:
@@ -139,6 +153,7 @@ class Trainer:
                 if ends_epoch:
                     self._validate()
                 elif stop:
+                    self.progress = self._clocked()
                     self._save()
                 if stop:
                     raise Stopped(
@@ -205,7 +220,7 @@ class Trainer:
     def _validate(self) -> None:
         epoch = self.progress.epochs
         step = int(self.state.step)  # of the next step; records are of the last one
-        start = time.monotonic()
+        clocked, start = self._clocked(), time.monotonic()
         if self._validation is None:
             resident = feed.fits(self.data.val, self.mesh, self.config)
             self._validation = self.evaluator.feed(self.data.val, resident)
@@ -214,7 +229,7 @@ class Trainer:
         self.log.write(step - 1, scalars, epoch=epoch)
         self.log.board(step - 1, {"rate/validation_seconds": time.monotonic() - start})
         sum_recall = result.metrics["SumR"]
-        progress = self.progress._replace(epochs=epoch + 1, log_position=self.log.position())
+        progress = clocked._replace(epochs=epoch + 1, log_position=self.log.position())
         if sum_recall > progress.best_sum_recall:
             progress = progress._replace(best_epoch=epoch, best_sum_recall=sum_recall)
             info = {"epoch": epoch, "step": step, "validation_SumR": sum_recall}
@@ -223,6 +238,11 @@ class Trainer:
         self.progress = progress
         self._save()
         self._since = time.monotonic(), step
+
+    def _clocked(self) -> Progress:
+        """The progress with the time since the last validation added."""
+        seconds = time.monotonic() - self._since[0]
+        return self.progress._replace(seconds=self.progress.seconds + seconds)
 
     def _save(self) -> None:
         self.progress = self.progress._replace(log_position=self.log.position())
@@ -257,7 +277,7 @@ def _chance(like: Result) -> Result:
     return Result(recalls | {"SumR": sum(recalls.values())}, like.queries, like.videos)
 
 
-def train(config: ConfigDict, directory: Path, profile: bool = False) -> None:
+def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome:
     """Trains, then reports the test split: a table, and test_metrics.json in the run's directory.
 
     Args:
@@ -265,6 +285,9 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> None:
       directory: the run's directory; a run that was interrupted there goes on.
       profile: whether to trace a group of steps into `profile` below it, for TensorBoard or
         Perfetto.
+
+    Returns:
+      What was reported, and the progress of the run.
 
     Raises:
       Stopped: when SIGTERM ended it; its state has been saved.
@@ -280,6 +303,7 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> None:
         report.write_json(directory / "test_metrics.json", first.as_json())
         title = f"Test split: {first.queries} queries, {first.videos} videos"
         report.results_table(title, {name: result.metrics for name, result in rows.items()})
+    return Outcome(rows, trainer.progress)
 
 
 @contextlib.contextmanager

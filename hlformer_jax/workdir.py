@@ -27,25 +27,45 @@ def claim(workdir: Path, config: ConfigDict, fingerprint: str) -> None:
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.
     """
+    check(workdir, config, fingerprint)
+    write_json(workdir / "config.json", _wanted(config, fingerprint))
+
+
+def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:
+    """Finds whether the directory is this run's or free, and changes nothing.
+
+    Args:
+      workdir: the run's directory.
+      config: the resolved configuration.
+      fingerprint: of the data source; None where any will do.
+
+    Raises:
+      WorkdirError: when a run with another configuration or other data was started there.
+    """
     path = workdir / "config.json"
-    wanted = {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
-    if path.exists():
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
-        differences = _differences(_flat(found), _flat(wanted))
-        if differences:
-            hint = (
-                " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
-                if found.get("data_fingerprint") != fingerprint
-                else ""
-            )
-            raise WorkdirError(
-                f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
-                " another --workdir, or give what it was started with to go on with it"
-            )
-    write_json(path, wanted)
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+    there = found.get("data_fingerprint")
+    fingerprint = there if fingerprint is None else fingerprint
+    differences = _differences(_flat(found), _flat(_wanted(config, fingerprint)))
+    if differences:
+        hint = (
+            " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
+            if there != fingerprint
+            else ""
+        )
+        raise WorkdirError(
+            f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
+            " another --workdir, or give what it was started with to go on with it"
+        )
+
+
+def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
+    return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -15,6 +15,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 say() { printf 'hlformer: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# find_config FILE[:VARIANT]: prints it, with the checkout before it where it is not here but there.
+find_config() {
+  local file=${1%%:*} # configs/x.py:debug is the variant `debug` of configs/x.py
+  if [[ ! -e $file && -e $root/$file ]]; then printf '%s\n' "$root/$1"; else printf '%s\n' "$1"; fi
+}
+
 # Prints the real path of a Python >= 3.11: where an environment is active, that of its base.
 find_python() {
   local name names=(python3.13 python3.12 python3.11 python3)

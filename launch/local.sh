@@ -20,10 +20,7 @@ for flag in "$@"; do
   if [[ $flag == --processes=* ]]; then
     processes=${flag#--processes=}
   elif [[ -n $option || $previous == --config ]]; then
-    config=${flag#"$option"}
-    file=${config%%:*} # configs/x.py:debug is the variant `debug` of configs/x.py
-    if [[ ! -e $file && -e $root/$file ]]; then config=$root/$config; fi
-    flags+=("$option$config")
+    flags+=("$option$(find_config "${flag#"$option"}")")
   else
     flags+=("$flag")
   fi

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "measure": set(),
     "runtime": set(),
     "config": set(),
+    "command": set(),
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
     "blocks": {"typing", "ops", "layers"},
@@ -53,7 +54,13 @@ MAY_IMPORT = {
     "benchmark": {
         "config", "measure", "report", "runtime", "workloads", "peer", "data",
     },
+    "plots": {"command", "report"},
+    "sweeps": _BELOW_TRAIN | {"step", "evaluate", "train", "plots", "sweeps"},
+    "sweep": {
+        "command", "config", "data", "workdir", "train", "plots", "sweeps",
+    },
     "main": {
+        "command",
         "config",
         "devices",
         "runtime",

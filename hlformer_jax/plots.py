@@ -1,0 +1,329 @@
+"""Plots of runs and sweeps, from what they wrote: the only file that knows matplotlib.
+
+    python -m hlformer_jax.plots DIR
+
+draws again: for a sweep's directory DIR/sweep.png, .svg and the curves of its runs, for a run's
+directory DIR/curves.png, .svg. The same data gives the same bytes. Colours are Okabe and Ito's,
+which people with any colour vision tell apart; lines differ in their markers too.
+"""
+
+import io
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hlformer_jax import command, report
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+PUBLISHED = "#000000"
+GREY = "#6E6E6E"
+
+STYLE: Any = {
+    "svg.hashsalt": "hlformer_jax",  # names in the file are otherwise drawn at random
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+}
+
+
+def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
+    """Draws a sweep into its directory, as sweep.png and sweep.svg.
+
+    Args:
+      table: the content of its table.json.
+      directory: where it lies.
+    """
+    with matplotlib.rc_context(STYLE):
+        _write(sweep_figure(table), directory / "sweep")
+
+
+def draw_run(directory: Path, title: str = "") -> bool:
+    """Draws the curves of a run into its directory, as curves.png and curves.svg.
+
+    Args:
+      directory: a run's, with its metrics.jsonl.
+      title: of the figure; the directory's name by default.
+
+    Returns:
+      Whether there was anything to draw.
+    """
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not lines:
+        return False
+    with matplotlib.rc_context(STYLE):
+        figure = curves_figure([json.loads(line) for line in lines], title or directory.name)
+        _write(figure, directory / "curves")
+    return True
+
+
+def sweep_figure(table: Mapping[str, Any]) -> Figure:
+    """SumR against the swept quantity where there is one, by variant otherwise."""
+    return _against_quantity(table) if table["quantity"] else _by_variant(table)
+
+
+def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Loss terms and validation SumR of a run over its epochs.
+
+    Args:
+      records: the lines of its metrics.jsonl.
+      title: of the figure.
+    """
+    validations = [record for record in records if "validation/SumR" in record]
+    steps = [record for record in records if "loss" in record]
+    # A record has the number of its step, and the last step of an epoch ends it.
+    length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    losses, recalls = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    names = sorted({name for record in steps for name in record if name.startswith("loss/")})
+    smallest, signed = math.inf, False
+    for place, name in enumerate(("loss", *names)):
+        found = [(record["step"] + 1, record[name]) for record in steps if name in record]
+        x, y = np.array(found, float).reshape(-1, 2).T
+        smallest = min([smallest, *np.abs(y[y != 0])])
+        signed = signed or bool((y <= 0).any())
+        _curve(losses, x / length, y, name, place)
+    if signed:  # a logarithm has no place for these
+        losses.set_yscale("symlog", linthresh=max(smallest, 1e-4))
+    else:
+        losses.set_yscale("log")
+    losses.set_ylabel("loss terms, before weighting")
+    losses.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    recalls.set_ylabel("validation SumR")
+    recalls.set_xlabel("epoch" if validations else "step")
+    if validations:
+        epochs = [record["epoch"] + 1 for record in validations]
+        sums = [record["validation/SumR"] for record in validations]
+        best = int(np.argmax(sums))
+        marker = "o" if len(epochs) <= 30 else ""
+        recalls.plot(epochs, sums, color=COLOURS[0], marker=marker, label="SumR")
+        star: dict[str, Any] = {"color": COLOURS[1], "markersize": 11}
+        recalls.plot(epochs[best], sums[best], "*", label=f"best: {sums[best]:.1f}", **star)
+        recalls.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if len(epochs) <= 12:
+            recalls.set_xticks(epochs)
+    recalls.set_xlim(left=0)
+    return figure
+
+
+def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, place: int) -> None:
+    """One term: what was recorded, thin, and the mean of each epoch where there are several."""
+    colour = GREY if name == "loss" else COLOURS[(place - 1) % len(COLOURS)]
+    label = "loss, weighted sum" if name == "loss" else name.removeprefix("loss/").replace("_", " ")
+    epochs = np.ceil(x - 1e-9)
+    means = [float(np.mean(y[epochs == epoch])) for epoch in np.unique(epochs)]
+    style: dict[str, Any] = {"color": colour, "linestyle": "--" if name == "loss" else "-"}
+    if len(means) < 3:
+        axes.plot(x, y, label=label, marker=MARKERS[place % len(MARKERS)], markersize=3, **style)
+        return
+    axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.7)
+    # In the middle of its epoch, which is what it is the mean of.
+    axes.plot(np.unique(epochs) - 0.5, means, label=label, **style)
+
+
+def _against_quantity(table: Mapping[str, Any]) -> Figure:
+    """A line for each series, a level for each variant that has no value."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    rows = table["variants"]
+    with_value = [row for row in rows if row["value"] is not None]
+    scale, places = _places([float(row["value"]) for row in with_value])
+    axes.set_xscale(scale)
+    lines = list(dict.fromkeys(row["series"] for row in with_value))
+    alone: list[float] = []
+    for number, name in enumerate(lines):
+        points = sorted(
+            (row for row in with_value if row["series"] == name),
+            key=lambda row: float(row["value"]),
+        )
+        at = [places[float(row["value"])] for row in points]
+        if len(points) == 1 and len(lines) > 1:
+            alone += at
+            at = [_beside(at[0], alone.count(at[0]), scale, list(places.values()))]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        done = [row for row in points if row["mean"]["SumR"] is not None]
+        x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
+        mean = np.array([row["mean"]["SumR"] for row in done])
+        spread = np.array([row["std"]["SumR"] or 0.0 for row in done])
+        label = name or "mean over seeds"
+        axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
+        if spread.any() and len(done) == 1:  # a band needs a width
+            axes.errorbar(x, mean, yerr=spread, fmt="none", ecolor=colour, capsize=3)
+        elif spread.any():
+            edges = (mean - spread, mean + spread)
+            axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
+        found = [(x, row["published"].get("SumR")) for x, row in zip(at, points, strict=True)]
+        told = np.array([point for point in found if point[1] is not None]).reshape(-1, 2)
+        if len(told):
+            label = f"{name}, published" if name else "published"
+            style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
+            axes.plot(*told.T, marker, linestyle=":", label=label, color=colour, **style)
+    for number, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
+        colour = COLOURS[number % len(COLOURS)]
+        mean, spread = row["mean"]["SumR"], row["std"]["SumR"]
+        if mean is not None:
+            axes.axhline(mean, color=colour, linestyle="--", label=row["variant"])
+            if spread:
+                axes.axhspan(mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
+        if (value := row["published"].get("SumR")) is not None:
+            label = f"{row['variant']}, published"
+            axes.axhline(value, color=colour, linestyle=":", label=label)
+    axes.set_xticks(list(places.values()), [_tick(value) for value in places])
+    axes.tick_params(axis="x", which="minor", length=0)
+    axes.set_xlabel(table["quantity"])
+    axes.set_ylabel("test SumR")
+    _finish(figure, table, columns=2)
+    return figure
+
+
+def _places(values: Sequence[float]) -> tuple[str, dict[float, float]]:
+    """The scale of the axis, and each value's place there; infinity is beyond the largest."""
+    known = sorted(set(values))
+    finite = [value for value in known if math.isfinite(value)]
+    scale = "log" if finite and finite[0] > 0 and finite[-1] >= 16 * finite[0] else "linear"
+    places = {value: value for value in finite}
+    if len(finite) < len(known):
+        last = finite[-1] if finite else 1.0
+        step = (last - finite[0]) / (len(finite) - 1) if len(finite) > 1 else 1.0
+        places[math.inf] = 2 * last if scale == "log" else last + step
+    return scale, places
+
+
+def _beside(place: float, count: int, scale: str, places: Sequence[float]) -> float:
+    """Where the `count`-th lone point at a place stands, so that it hides no other."""
+    shift = (count + 1) // 2 * (1 if count % 2 else -1)
+    if scale == "log":
+        return place * (max(places) / min(places)) ** (0.02 * shift)
+    return place + 0.02 * shift * ((max(places) - min(places)) or 1.0)
+
+
+def _tick(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:g}"
+
+
+def _by_variant(table: Mapping[str, Any]) -> Figure:
+    """A bar for each variant, with its seeds as dots and the published value as a diamond."""
+    rows = table["variants"]
+    names = ["\n".join(textwrap.wrap(row["variant"], 26)) for row in rows]
+    height = 1.5 + 0.42 * len(rows) + 0.12 * sum(name.count("\n") for name in names)
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    axes = figure.add_subplot()
+    seeds = [[run["metrics"]["SumR"] for run in row["runs"]] for row in rows]
+    told = [row["published"].get("SumR") for row in rows]
+    known = [x for found in seeds for x in found] + [x for x in told if x is not None]
+    low, high = _range(known)
+    y = range(len(rows))
+    done = [place for place in y if seeds[place]]
+    mean = [rows[place]["mean"]["SumR"] for place in done]
+    bars = axes.barh(done, np.subtract(mean, low), 0.62, left=low, color=COLOURS[4], label="mean")
+    spread = [(place, rows[place]["std"]["SumR"]) for place in done]
+    spread = [(place, deviation) for place, deviation in spread if deviation is not None]
+    if spread:
+        places, deviations = zip(*spread, strict=True)
+        middle = [rows[place]["mean"]["SumR"] for place in places]
+        axes.errorbar(
+            middle, places, xerr=deviations, fmt="none", ecolor=PUBLISHED, elinewidth=1.2,
+            capsize=3, label="± standard deviation over seeds",
+        )  # fmt: skip
+        dots = [(x, place + 0.2) for place in places for x in seeds[place]]
+        axes.plot(*np.transpose(dots), ".", color=COLOURS[0], markersize=4, label="one seed")
+    found = [(value, place) for place, value in zip(y, told, strict=True) if value is not None]
+    if found:
+        axes.plot(
+            *np.transpose(found), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
+            label="published",
+        )  # fmt: skip
+    for missing in sorted(set(range(len(rows))) - set(done)):
+        word = "failed" if rows[missing]["failures"] else "not finished"
+        axes.annotate(
+            word, (low, missing), (4, 0), textcoords="offset points", va="center", color=GREY
+        )
+    # Beyond all marks, so that no number stands on one.
+    right = axes.get_yaxis_transform()
+    if done:
+        axes.text(1.02, -0.62, "mean", transform=right, va="bottom", color=GREY)
+    for bar, place in zip(bars, done, strict=True):
+        text = f"{rows[place]['mean']['SumR']:.1f}"
+        axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
+    axes.set_xlim(low, high)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(y, names)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("test SumR" + (f" (the axis begins at {low:g})" if low else ""))
+    _finish(figure, table, columns=4)
+    return figure
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis of bars: from 0, unless all values lie far from it and close together."""
+    if not values:
+        return 0.0, 1.0
+    least, most = min(values), max(values)
+    spread = max(most - least, 0.02 * abs(most), 1e-6)
+    if spread > 0.3 * most:
+        return 0.0, most + 0.05 * spread
+    unit = 10.0 ** math.floor(math.log10(spread))
+    return math.floor((least - spread) / unit) * unit, most + 0.15 * spread
+
+
+def _finish(figure: Figure, table: Mapping[str, Any], columns: int) -> None:
+    title = "\n".join(textwrap.wrap(table["title"], 78))
+    if table["finished"] < table["total"]:
+        title += f"\n({table['finished']} of {table['total']} runs so far)"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        columns = min(columns, len(handles))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+        report.write_bytes(path.with_suffix(f".{kind}"), buffer.getvalue())
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draws the plots of the directory that is given; a wrong one is one line."""
+    if len(argv) != 2:
+        return command.fail("give one directory, of a run or of a sweep")
+    directory = Path(argv[1])
+    try:
+        table = directory / "table.json"
+        if not table.exists():
+            if draw_run(directory):
+                return 0
+            return command.fail(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
+        content = json.loads(table.read_text(encoding="utf-8"))
+        draw_sweep(content, directory)
+        for row in content["variants"]:
+            for run in row["runs"]:
+                draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
+    except (OSError, ValueError) as error:
+        return command.fail(f"{directory}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,277 @@
+"""What a sweep is: a base configuration, variants of it, seeds; and its expansion into runs.
+
+A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
+
+    title       of the table and the plot
+    base        a complete configuration; `--config.base.train.epochs=3` changes it for all variants
+    variants    name -> the fields in which a variant differs, nested like the configuration;
+                "base": NAME takes one of `bases` in place of `base`
+    published   name -> published metrics of a variant, as far as known
+    seeds       of each variant
+    quantity    what is varied, where that is a number: the axis of the plot
+    values      name -> that number; math.inf has its place at the right end, and a variant
+                without one is drawn across
+    series      name -> the line of the plot that a variant is a point of
+    bases       further complete configurations by name; what the command line changes of `base`
+                it changes of these as well
+    defined     `base` as the file gives it, to know what the command line changed
+
+Nothing here loads JAX, so that a configuration file loads in no time.
+"""
+
+import difflib
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import ConfigError, check
+
+METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
+"""Names of the published metrics, which are those of a test result."""
+
+
+class Run(NamedTuple):
+    """One training run of a sweep.
+
+    Attributes:
+      variant: name of its variant.
+      seed: its seed.
+      config: its complete configuration.
+      directory: where it lies below the sweep's directory.
+    """
+
+    variant: str
+    seed: int
+    config: ConfigDict
+    directory: Path
+
+
+def define(
+    file: str,
+    name: str,
+    *,
+    title: str,
+    base: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    quantity: str = "",
+    values: Mapping[str, float] | None = None,
+    series: Mapping[str, str] | None = None,
+    bases: Mapping[str, str] | None = None,
+) -> ConfigDict:
+    """The configuration of a sweep.
+
+    Args:
+      file: the file that defines it (`__file__`); the others are found from there.
+      name: "" or "debug": bases that run in seconds, for one epoch and with one seed, which
+        compare with nothing published.
+      title: of the table and the plot.
+      base: the base's configuration file, relative to `file`.
+      variants: name -> fields in which it differs from the base.
+      published: name -> published metrics.
+      seeds: of each variant.
+      quantity: name of the swept quantity, "" for variants that are categories.
+      values: name -> value of that quantity.
+      series: name -> line of the plot; all are one by default.
+      bases: name -> further configuration files, relative to `file`.
+
+    Returns:
+      The sweep, locked; see the module's docstring.
+
+    Raises:
+      ConfigError: when `name` is another.
+      OSError: when a configuration file cannot be read.
+    """
+    if name not in ("", "debug"):
+        raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
+    first = _load(Path(file).parent / base, name)
+    others = {key: _load(Path(file).parent / path, name) for key, path in (bases or {}).items()}
+    content = {
+        "title": f"{title} (debug)" if name else title,
+        "base": first,
+        "variants": {key: dict(fields) for key, fields in variants.items()},
+        "published": {} if name else {key: dict(x) for key, x in (published or {}).items()},
+        "seeds": tuple(seeds)[: 1 if name else None],
+        "quantity": quantity,
+        "values": dict(values or {}),
+        "series": dict(series or {}),
+        "bases": others,
+        "defined": first.copy_and_resolve_references(),
+    }
+    # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
+    return ConfigDict(content, convert_dict=False).lock()
+
+
+def metrics(*figures: float) -> dict[str, float]:
+    """Published figures by name: R@1, R@5, R@10, R@100, SumR, or SumR alone."""
+    names = METRICS[-1:] if len(figures) == 1 else METRICS
+    return dict(zip(names, figures, strict=True))
+
+
+def expand(sweep: ConfigDict) -> list[Run]:
+    """The runs of a sweep: all variants with the first seed, then all with the next.
+
+    Args:
+      sweep: what `define` gives, the command line's changes applied.
+
+    Returns:
+      The runs, each with the configuration that it trains with.
+
+    Raises:
+      ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
+        directory, or has a variant whose configuration makes no sense.
+    """
+    _check_names(sweep)
+    changed = _changes(sweep.defined, sweep.base)
+    if "seed" in changed:
+        raise ConfigError("a sweep sets the seed of its runs: give --config.seeds, not base.seed")
+    variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
+    runs = []
+    for seed in sweep.seeds:
+        for name, config in variants.items():
+            one = config.copy_and_resolve_references()
+            one.seed = seed
+            try:
+                check(one)
+            except ConfigError as error:
+                raise ConfigError(f"variant {name!r}: {error}") from None
+            runs.append(Run(name, seed, one, Path(_slug(name), f"seed{seed}")))
+    _check_directories(runs)
+    return runs
+
+
+def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
+    """The runs of one of several tasks: every `tasks`-th, from number `task` on.
+
+    Raises:
+      ConfigError: when there is no such task.
+    """
+    if not 0 <= task < tasks:
+        raise ConfigError(
+            f"--task={task} --tasks={tasks}: give a task from 0 on, below the number of tasks"
+        )
+    return list(runs[task::tasks])
+
+
+def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Number of this task and of all tasks of a Slurm array; 0 of 1 outside of one.
+
+    Raises:
+      ConfigError: when the array's numbers have gaps that differ, or a task has several processes.
+    """
+    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
+    if "SLURM_ARRAY_TASK_COUNT" not in environment:
+        return 0, 1
+    number = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+    tasks = number("COUNT", 1)
+    task, rest = divmod(number("ID", 0) - number("MIN", 0), max(number("STEP", 1), 1))
+    if rest or not 0 <= task < tasks:
+        raise ConfigError("--array: number the tasks without gaps, for example --array=0-7")
+    return task, tasks
+
+
+def _load(path: Path, name: str) -> ConfigDict:
+    spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config: ConfigDict = module.get_config(name)
+    if name == "debug":
+        config.train.epochs = 1
+    return config
+
+
+def _check_names(sweep: ConfigDict) -> None:
+    if not sweep.variants:
+        raise ConfigError("the sweep has no variants")
+    if not sweep.seeds:
+        raise ConfigError("the sweep has no seeds")
+    for field in ("published", "values", "series"):
+        for name in sweep[field]:
+            if name not in sweep.variants:
+                raise ConfigError(
+                    f"config.{field}: there is no variant {name!r}{_near(name, sweep.variants)}"
+                )
+    for name, figures in sweep.published.items():
+        for metric in figures:
+            if metric not in METRICS:
+                raise ConfigError(
+                    f"config.published, {name!r}: {metric!r} is no metric: use {', '.join(METRICS)}"
+                )
+    if bool(sweep.quantity) != bool(sweep["values"]):
+        raise ConfigError("config.quantity and config.values go together: give both or none")
+
+
+def _check_directories(runs: Sequence[Run]) -> None:
+    known: dict[str, Run] = {}
+    for run in runs:
+        # Some file systems do not tell small letters from capitals.
+        other = known.setdefault(str(run.directory).casefold(), run)
+        if other is not run:
+            raise ConfigError(
+                f"variant {other.variant!r} with seed {other.seed} and variant {run.variant!r} with"
+                f" seed {run.seed} would share the directory {run.directory}: rename one"
+            )
+
+
+def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> ConfigDict:
+    overrides = dict(sweep.variants[name])
+    where = f"variant {name!r}"
+    if not _slug(name):
+        raise ConfigError(f"{where}: a name needs a letter or a digit, for its directory")
+    other = overrides.pop("base", None)
+    if other is None:
+        config = sweep.base.copy_and_resolve_references()
+    elif other in sweep.bases:
+        config = sweep.bases[other].copy_and_resolve_references()
+        _apply(config, changed, "--config.base")
+    else:
+        raise ConfigError(f"{where}: there is no base {other!r}{_near(other, sweep.bases)}")
+    if "seed" in overrides:
+        raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
+    _apply(config, overrides, where)
+    return config
+
+
+def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: str = "") -> None:
+    for key, value in fields.items():
+        name = f"{section}{key}"
+        if key not in config:
+            raise ConfigError(f"{where}: there is no field config.{name}{_near(key, config)}")
+        if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
+            kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
+            raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")
+        if isinstance(value, Mapping):
+            _apply(config[key], value, where, f"{name}.")
+            continue
+        try:
+            config[key] = value
+        except TypeError:
+            kind = type(config[key]).__name__
+            raise ConfigError(f"{where}: config.{name} is {value!r}: it must be a {kind}") from None
+
+
+def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
+    """The fields of `after` that differ, nested."""
+    found = {}
+    for key, value in after.items():
+        if isinstance(value, ConfigDict):
+            if inner := _changes(before[key], value):
+                found[key] = inner
+        elif value != before[key]:
+            found[key] = value
+    return found
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")
+
+
+def _near(name: object, known: Mapping[str, Any]) -> str:
+    found = difflib.get_close_matches(str(name), list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""

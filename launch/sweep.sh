@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs a sweep on this machine: `bash launch/sweep.sh --config=configs/sweeps/hlformer_table2.py
+# --workdir=DIR [flags]`. The first run installs what it needs into .venv (launch/environment.sh).
+# Paths are relative to where you are; a config that is not there is looked up in the checkout.
+#
+# --tasks=N shares the runs among N processes, each with a GPU of its own where there are any;
+# without it one process does them all, each on all GPUs. A process that fails leaves the others.
+# The same command goes on where it was stopped.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+environment
+
+(($#)) || die "--config is missing: for example --config=configs/sweeps/lorentz_window.py:debug"
+tasks=1
+flags=()
+previous=""
+for flag in "$@"; do
+  option=""
+  if [[ $flag == --config=* ]]; then option=--config=; fi
+  if [[ $flag == --tasks=* ]]; then
+    tasks=${flag#--tasks=}
+  elif [[ -n $option || $previous == --config ]]; then
+    flags+=("$option$(find_config "${flag#"$option"}")")
+  else
+    flags+=("$flag")
+  fi
+  previous=$flag
+done
+[[ $tasks =~ ^[1-9][0-9]*$ ]] || die "--tasks=$tasks: give a number of at least 1"
+
+# -P: the working directory is no place to import from.
+command=("$root/.venv/bin/python" -P -m hlformer_jax.sweep "${flags[@]}")
+if ((tasks == 1)); then exec "${command[@]}"; fi # signals reach Python
+
+gpus=()
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+  IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+elif listed=$(nvidia-smi -L 2>/dev/null </dev/null); then
+  count=$(grep -c '^GPU' <<<"$listed") || true
+  for ((i = 0; i < count; i++)); do gpus+=("$i"); done
+fi
+# Two processes on one GPU would each take most of its memory.
+((${#gpus[@]} == 0 || tasks <= ${#gpus[@]})) ||
+  die "--tasks=$tasks: there are ${#gpus[@]} GPUs, and each task takes one"
+
+pids=()
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
+for ((i = 0; i < tasks; i++)); do
+  CUDA_VISIBLE_DEVICES=${gpus[i]-} "${command[@]}" --task="$i" --tasks="$tasks" &
+  pids+=($!)
+done
+
+failed=0
+for pid in "${pids[@]}"; do
+  while true; do
+    status=0
+    wait "$pid" || status=$?
+    # A signal ends `wait` as well; what it was passed on to may still be saving itself.
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  # 143, stopped and to be gone on with, says more than 1.
+  if ((status == 143 || failed == 0)); then failed=$status; fi
+done
+exit "$failed"
