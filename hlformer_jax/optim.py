@@ -8,6 +8,7 @@ A bank of blocks keeps the parameters of its K blocks in one array. Where the re
 a tensor on its own (clipping), each block's slice is treated on its own here.
 """
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -97,8 +98,8 @@ def decay_mask(params: Params) -> Params:
 
 
 def is_stacked(path: tuple) -> bool:
-    """Whether the leaf at that path carries a leading axis of blocks."""
-    return "bank" in _names(path)
+    """Whether the leaf at that path carries a leading axis of blocks: those of every layer's bank."""
+    return any(re.fullmatch(r"bank(_\d+)?", name) for name in _names(path))
 
 
 def _names(path: tuple) -> list[str]:

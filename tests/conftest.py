@@ -38,5 +38,7 @@ def dtype(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the file that takes longest, lest one process end with it alone."""
-    items.sort(key=lambda item: item.path.name != "test_train.py")
+    """Starts with the files that take longest, lest one process end with them alone."""
+    longest = ("test_sweeps_end_to_end.py", "test_train.py")
+    place = lambda name: longest.index(name) if name in longest else len(longest)
+    items.sort(key=lambda item: place(item.path.name))
