@@ -4,7 +4,20 @@ A file in ``configs/`` takes `default` and sets what its result needs; nothing e
 The values below are those of the released code on ActivityNet Captions.
 """
 
+import math
+
 from ml_collections import ConfigDict
+
+WEIGHTS = (
+    "clip_triplet",
+    "frame_triplet",
+    "clip_nce",
+    "frame_nce",
+    "query_diversity",
+    "partial_order",
+    "optimal_matching",
+)
+"""Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
 
 class ConfigError(ValueError):
@@ -195,6 +208,21 @@ def check(config: ConfigDict) -> None:
     ):
         section, name = field.split(".")
         require(field, config[section][name] >= 1, "at least 1")
+    for section in ("data", "model", "loss", "optim", "train", "eval"):
+        for name, value in config[section].items():
+            if isinstance(value, float):
+                require(f"{section}.{name}", math.isfinite(value), "a finite number")
+    for field in (*(f"loss.{name}" for name in WEIGHTS), "loss.margin", "loss.diversity_gamma"):
+        require(field, config.loss[field.removeprefix("loss.")] >= 0, "at least 0")
+    require("loss.hard_negative_epoch", config.loss.hard_negative_epoch >= 0, "at least 0")
+    require("optim.weight_decay", config.optim.weight_decay >= 0, "at least 0")
+    for name in ("frame_weight", "clip_weight"):
+        require(f"model.{name}", config.model[name] >= 0, "at least 0")
+    require(
+        "model.clip_weight",
+        config.model.clip_weight + config.model.frame_weight > 0,
+        "positive where config.model.frame_weight is 0",
+    )
     for name in ("input_dropout", "dropout"):
         require(f"model.{name}", 0 <= config.model[name] < 1, "in [0, 1)")
     for field, value in (
@@ -212,6 +240,11 @@ def check(config: ConfigDict) -> None:
         config.loss.diversity_form in ("pairs", "captions"),
         "pairs or captions",
     )
+    require(
+        "loss.diversity_gamma",
+        config.loss.diversity_form == "pairs" or config.loss.diversity_gamma == 1,
+        "1 where config.loss.diversity_form is 'captions', which has no focal factor",
+    )
     require("dtype", config.dtype in ("float32", "bfloat16"), "float32 or bfloat16")
     require("data.dtype", config.data.dtype in ("float32", "float16"), "float32 or float16")
     require(
@@ -228,7 +261,9 @@ def check(config: ConfigDict) -> None:
     for name in ("euclidean_blocks", "lorentz_blocks"):
         require(f"model.{name}", config.model[name] >= 0, "at least 0")
     for name in ("euclidean_widths", "lorentz_widths"):
-        require(f"model.{name}", all(w >= 0 for w in config.model[name]), "numbers of at least 0")
+        widths = config.model[name]
+        numbers = all(isinstance(w, (int, float)) and math.isfinite(w) for w in widths)
+        require(f"model.{name}", numbers and all(w >= 0 for w in widths), "numbers of at least 0")
     sizes = config.data.synthetic_videos
     require(
         "data.synthetic_videos",

@@ -52,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
         config.to_dict()  # a file that could not be read is reported at its first use
     except OSError as error:
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
+    if "variants" in config:
+        return command.fail("--config is a sweep: it runs with python -m hlformer_jax.sweep")
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)

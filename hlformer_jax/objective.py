@@ -10,22 +10,11 @@ from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import losses, models, retrieval
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import WEIGHTS, ConfigError
 from hlformer_jax.losses import NegativeRanks, Pairs
 from hlformer_jax.typing import Array, Batch
 
 Terms = dict[str, Float[Array, ""]]
-
-TERMS = (
-    "clip_triplet",
-    "frame_triplet",
-    "clip_nce",
-    "frame_nce",
-    "query_diversity",
-    "partial_order",
-    "optimal_matching",
-)
-"""Names of the loss terms: the fields of `config.loss` that hold their weights."""
 
 
 class Negatives(NamedTuple):
@@ -45,14 +34,13 @@ def active_terms(config: ConfigDict) -> tuple[str, ...]:
         branch
         for branch, on in (
             ("clip", config.model.glance),
-            ("optimal_matching", config.model.glance),
             ("frame", config.model.gaze),
         )
         if not on
     ]
     active = tuple(
         name
-        for name in TERMS
+        for name in WEIGHTS
         if config.loss[name] != 0 and not any(name.startswith(branch) for branch in off)
     )
     if not active:

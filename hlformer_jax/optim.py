@@ -98,7 +98,7 @@ def decay_mask(params: Params) -> Params:
 
 
 def is_stacked(path: tuple) -> bool:
-    """Whether the leaf at that path carries a leading axis of blocks: those of every layer's bank."""
+    """Whether the leaf at that path carries a leading axis of blocks, those of a layer's bank."""
     return any(re.fullmatch(r"bank(_\d+)?", name) for name in _names(path))
 
 

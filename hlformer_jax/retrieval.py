@@ -61,14 +61,14 @@ def similarities(
     """
     query_norm = inverse_norm(queries)
     if guided is not None and clips is not None and video is not None:
-        own = clips[video]
-        products = jnp.einsum("qh,qlh->ql", queries, own) * inverse_norm(own)
-        best = jnp.argmax(products, axis=-1)
-        vectors = guided[video, best]
+        products = jnp.einsum("qh,vlh->qvl", queries, clips)
+        scaled = products * inverse_norm(clips)[None]
+        own = jnp.take_along_axis(scaled, video[:, None, None], axis=1)[:, 0]
+        vectors = guided[video, jnp.argmax(own, axis=-1)]
         dots = jnp.einsum("qh,rh->qr", queries, vectors)
         cosines = dots * query_norm[:, None] * inverse_norm(vectors)[None]
-        maxima = similarities(queries, clips, None)
-        return maxima._replace(frame_cosine=cosines, frame_dot=dots)
+        clip_cosine = jnp.max(scaled, axis=-1) * query_norm[:, None]
+        return Similarities(clip_cosine, jnp.max(products, axis=-1), cosines, dots)
 
     def both(positions: Array | None) -> tuple[Array | None, Array | None]:
         if positions is None:

@@ -49,7 +49,8 @@ class Numbers(NamedTuple):
 
 def numbers(config: ConfigDict) -> Numbers:
     """The numbers of a configuration."""
-    loss = {name: value for name, value in config.loss.items() if isinstance(value, float)}
+    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form")
+    loss = {name: value for name, value in config.loss.items() if name not in other}
     dtype = wide(jnp.dtype(config.dtype))
     return Numbers(
         jnp.asarray(config.seed, jnp.int32),

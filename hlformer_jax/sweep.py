@@ -76,7 +76,10 @@ def _perform(
     from hlformer_jax.workdir import WorkdirError
 
     def after(run: definition.Run) -> None:
-        plots.draw_run(root / run.directory, f"{run.variant}, seed {run.seed}")
+        try:
+            plots.draw_run(root / run.directory, f"{run.variant}, seed {run.seed}")
+        except Exception as error:  # a picture that fails is no reason to end the sweep
+            _tell(f"no curves of {run.variant}, seed {run.seed}: {error}")
         publish.write(sweep, planned, root)
 
     logging.set_verbosity(logging.WARNING)

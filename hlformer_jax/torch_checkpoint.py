@@ -3,12 +3,11 @@
     python -m hlformer_jax.torch_checkpoint best.ckpt OUT
 
 No torch is needed and nothing in the file is executed (see torch_pickle.py). Sizes are read off
-the tensors; OUT is then evaluated with the configuration of that size:
-
-    python -m hlformer_jax.main --config=configs/anet.py --mode=evaluate --checkpoint=OUT \
-        --config.data.manual_dir=PATH
+the tensors, the number of heads and the temperature off the options saved with them; what the
+released code of a model fixes is known here. The command prints how OUT is evaluated.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,27 @@ from hlformer_jax import checkpoint, released_names, torch_pickle
 
 STATES = ("state_dict", "model")
 """Where a released file keeps its parameters: HLFormer and GMMFormer, and MS-SL."""
+
+WIDTHS = {
+    "gmmformer_v2": (0.0, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0),
+    "gmmformer": (0.0, 0.5, 1.0, 5.0),
+    "ms_sl": (0.0,),
+}
+"""Widths of the windows in the released code of a model; HLFormer's are the default."""
+
+AGGREGATION = {
+    "hlformer": "maim",
+    "gmmformer_v2": "consolidation",
+    "gmmformer": "mean",
+    "ms_sl": "mean",
+}
+
+OPTIONS = {
+    "n_heads": ("model.num_heads", int),
+    "sft_factor": ("model.temperature", float),
+    "map_size": ("data.max_clips", int),
+}
+"""Options in the file that no tensor's shape tells, by their names there."""
 
 REQUIRED = ("query_input", "query_position", "query_encoder", "query_pooling")
 
@@ -52,21 +72,22 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
         raise ConversionError(
             f"{source} has no 'state_dict': give the file that the released code saved (best.ckpt)"
         )
-    params = _params(source, state)
-    name = released_names.recognise(state)
-    known = {**_progress(content), "model.name": name, **sizes(params), **_temperature(content)}
-    info = {"source": source.name, **known}
+    name, params = _params(source, state)
+    known = {**_fixed(name), **sizes(params), **_options(content)}
+    info = {"source": source.name, **_progress(content), **known}
     checkpoint.save_params(out, params, info)
     return info
 
 
-def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+def _params(source: Path, state: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The model's name and its parameters."""
     for name, value in state.items():
         if not isinstance(value, np.ndarray):
             raise ConversionError(f"{source}: state_dict[{name!r}] is not a tensor")
         if not np.all(np.isfinite(value.astype(np.float64))):
             raise ConversionError(f"{source}: {name} holds NaN or infinite values")
-    if released_names.recognise(state) is None:
+    model = released_names.recognise(state)
+    if model is None:
         raise ConversionError(
             f"{source} is no checkpoint of HLFormer, GMMFormer v2, GMMFormer or MS-SL: none of"
             " their video branches is in it"
@@ -77,7 +98,21 @@ def _params(source: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         raise ConversionError(f"{source}: {error}") from None
     if missing := [name for name in REQUIRED if name not in params]:
         raise ConversionError(f"{source} is not a whole checkpoint: it has no {', '.join(missing)}")
-    return jax.tree.map(lambda value: value.astype(np.float32), params)
+    return model, jax.tree.map(lambda value: value.astype(np.float32), params)
+
+
+def _fixed(model: str) -> dict[str, Any]:
+    """What the released code of a model does not leave to its options."""
+    fixed: dict[str, Any] = {
+        "model.name": model,
+        "model.fusion": AGGREGATION[model],
+        "model.window": "released",
+        "model.video_level": model == "gmmformer",
+    }
+    if model in WIDTHS:
+        fixed["model.euclidean_widths"] = list(WIDTHS[model])
+        fixed["model.lorentz_blocks"] = 0
+    return fixed
 
 
 def _progress(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,11 +124,29 @@ def _progress(content: Mapping[str, Any]) -> dict[str, Any]:
     return progress
 
 
-def _temperature(content: Mapping[str, Any]) -> dict[str, float]:
-    """The temperature of the fusion: no tensor tells it, but it changes the scores."""
-    config = content.get("config")
-    value = config.get("sft_factor") if isinstance(config, Mapping) else None
-    return {"model.temperature": float(value)} if isinstance(value, (int, float)) else {}
+def _options(content: Mapping[str, Any]) -> dict[str, float]:
+    """What changes the scores, or what is fed, and no tensor tells."""
+    held = (content.get(name) for name in ("config", "model_cfg"))
+    config: Mapping[str, Any] = next((x for x in held if isinstance(x, Mapping)), {})
+    return {
+        ours: kind(config[name])
+        for name, (ours, kind) in OPTIONS.items()
+        if isinstance(config.get(name), (int, float))
+    }
+
+
+def config_file(info: Mapping[str, Any]) -> str:
+    """The configuration that a converted checkpoint is evaluated with.
+
+    Args:
+      info: of `convert`.
+
+    Returns:
+      Its path; that for ActivityNet where the width of the features is not TVR's.
+    """
+    model = info["model.name"]
+    prefix = "" if model == "hlformer" else f"{model}_"
+    return f"configs/{prefix}{'tvr' if info.get('data.visual_dim') == 3072 else 'anet'}.py"
 
 
 def sizes(params: Mapping[str, Any]) -> dict[str, int]:
@@ -107,6 +160,7 @@ def sizes(params: Mapping[str, Any]) -> dict[str, int]:
         if branch not in params:
             continue
         found["data.visual_dim"] = params[branch]["input"]["dense"]["kernel"].shape[0]
+        found["data.max_frames"] = params[branch]["position"]["embedding"].shape[0]
         bank = params[branch]["bank"]
         if "euclidean" in bank:
             query = bank["euclidean"]["attention"]["query"]["bias"]
@@ -128,8 +182,13 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{argv[2]}: converted from {argv[1]}")
-    options = " ".join(f"--config.{name}={value}" for name, value in info.items() if "." in name)
-    print(f"evaluate with --mode=evaluate --checkpoint={argv[2]} {options}")
+    fields = {f"config.{name}": value for name, value in info.items() if "." in name}
+    fields["config.model.euclidean_widths"] = tuple(info.get("model.euclidean_widths", ()))
+    options = " ".join(shlex.quote(f"--{name}={value}") for name, value in fields.items())
+    print(
+        f"evaluate with --config={config_file(info)}, or that of the data set it was trained on,"
+        f" --mode=evaluate --checkpoint={shlex.quote(argv[2])} {options}"
+    )
     return 0
 
 

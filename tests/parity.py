@@ -47,7 +47,8 @@ def assert_recorded(recording, name, ours, dtype, shift=0.0):
 
 def constants(config):
     """The numbers of `config.loss`."""
-    return {name: value for name, value in config.loss.items() if isinstance(value, float)}
+    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form")
+    return {name: value for name, value in config.loss.items() if name not in other}
 
 
 @functools.cache

@@ -13,6 +13,7 @@ def _tree(seed):
     rng = np.random.default_rng(seed)
     return {
         "bank": {"kernel": jnp.asarray(rng.normal(size=(3, 4, 5)), jnp.float32)},
+        "bank_2": {"kernel": jnp.asarray(rng.normal(size=(3, 4, 5)), jnp.float32)},
         "dense": {"kernel": jnp.asarray(0.01 * rng.normal(size=(4, 5)), jnp.float32)},
         "scale": jnp.asarray(7.0),
     }
@@ -21,7 +22,7 @@ def _tree(seed):
 def test_a_bank_is_clipped_block_by_block_and_other_tensors_whole():
     gradient = _tree(0)
     clipped, _ = optim.clip_by_tensor_norm(1.0).update(gradient, optax.EmptyState())
-    for block in clipped["bank"]["kernel"]:
+    for block in [*clipped["bank"]["kernel"], *clipped["bank_2"]["kernel"]]:
         np.testing.assert_allclose(np.linalg.norm(block), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(clipped["dense"]["kernel"], gradient["dense"]["kernel"])
     np.testing.assert_allclose(clipped["scale"], 1.0, rtol=1e-5)

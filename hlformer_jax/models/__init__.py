@@ -47,6 +47,16 @@ def build(config: ConfigDict) -> TwoBranch:
     if name not in MODELS:
         raise ConfigError(f"config.model.name {name!r} is unknown: use {', '.join(MODELS)}")
     arguments = options.arguments(config)
+    if config.loss.optimal_matching != 0 and not config.model.glance:
+        raise ConfigError(
+            "config.loss.optimal_matching assigns captions to clips, but config.model.glance is"
+            " off: set it to 0, or switch the clips on"
+        )
+    if name == "ms_sl" and config.model.video_level:
+        raise ConfigError(
+            "config.model.video_level pools the frames, among which ms_sl's clips are to choose:"
+            " switch it off"
+        )
     if name == "ms_sl" and config.kernels != "xla":
         raise ConfigError(f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'")
     if name == "hlformer":
@@ -111,7 +121,7 @@ def project(params: dict[str, Any], config: ConfigDict) -> dict[str, Any]:
     """Clamps the stored scalars, as the released HLFormer does before each forward.
 
     Learned curvatures within a factor of ten of their initial value; the logarithms of the scales
-    before the exponential maps (`*_alpha`) at most 0. Other models have nothing to clamp.
+    before the exponential maps (`*_alpha`) at most 0. Any model with Lorentz blocks has some.
 
     Args:
       params: the model's parameters.

@@ -4,7 +4,8 @@ The proposals of a video are the means of its encoded clips over all windows of 
 shortest first: C (C + 1) / 2 of them. Each asks, by attention with a single query and without a
 scale, what the frames say of it; the frame score of a caption and a video is the cosine with what
 the best proposal's question was answered. The answers depend on the video alone, so a corpus keeps
-them, and a search computes no attention.
+them, and a search computes no attention. Losses of the clips see the proposals: optimal matching
+assigns captions to windows of any length, which may overlap.
 """
 
 import flax.linen as nn
@@ -52,8 +53,7 @@ class MSSL(TwoBranch):
             self.guided_key(frames),
             preferred_element_type=clips.dtype,
         )
-        if not self.video_level:
-            logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
+        logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
         weights = jax.nn.softmax(logits, axis=-1).astype(self.dtype)
         guided = jnp.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))
         return VideoEncoding(clips, None, as_float(guided))

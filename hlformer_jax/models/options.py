@@ -80,6 +80,17 @@ def _check(config: ConfigDict) -> None:
             f"config.model.block_curvature is {model.block_curvature!r}, but there is no Lorentz"
             " block to learn it: set 'fixed'"
         )
+    if model.block_curvature == "fixed" and model.block_curvature_start != 1:
+        raise ConfigError(
+            f"config.model.block_curvature_start is {model.block_curvature_start}, but the"
+            " curvature is fixed at 1: set block_curvature to 'shared' or 'block' to learn it"
+        )
+    for field in ("lorentz_window", "head_merge"):
+        if model[field] != "released" and not model.lorentz_blocks:
+            raise ConfigError(
+                f"config.model.{field} is {model[field]!r}, but there is no Lorentz block: set"
+                " 'released', or ask for one"
+            )
     if model.hidden_size % model.num_heads:
         raise ConfigError(
             f"config.model.hidden_size {model.hidden_size} is not divisible by"

@@ -13,7 +13,7 @@ A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
                 without one is drawn across
     series      name -> the line of the plot that a variant is a point of
     bases       further complete configurations by name; what the command line changes of `base`
-                it changes of these as well
+                it changes of these as well (a value that `base` had already is no change)
     defined     `base` as the file gives it, to know what the command line changed
 
 Nothing here loads JAX, so that a configuration file loads in no time.
@@ -191,6 +191,8 @@ def _check_names(sweep: ConfigDict) -> None:
         raise ConfigError("the sweep has no variants")
     if not sweep.seeds:
         raise ConfigError("the sweep has no seeds")
+    if not all(isinstance(seed, int) for seed in sweep.seeds):
+        raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
     for field in ("published", "values", "series"):
         for name in sweep[field]:
             if name not in sweep.variants:

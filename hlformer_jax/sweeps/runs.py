@@ -9,9 +9,11 @@ its newest checkpoint where it has one. So a sweep can be killed at any moment, 
 can share one, each with runs of its own.
 """
 
+import contextlib
 import gc
 import json
 import platform
+import subprocess
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -100,7 +102,8 @@ def perform(
         else:
             report.write_json(directory / RESULT, result)
             (directory / FAILURE).unlink(missing_ok=True)
-        # The devices' memory is for the next run; its own programs are compiled anew.
+        # The devices' memory is for the next run. Programs that both have come from the cache on
+        # disk: what differs in numbers alone is one program (step.Numbers).
         gc.collect()
         jax.clear_caches()
         after(run)
@@ -145,8 +148,13 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What computed the result: Python and the packages that decide it."""
+    """What computed the result: Python, the packages that decide it, the commit of a checkout."""
     found = {"python": platform.python_version()}
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):  # no git
+        told = subprocess.run(describe, capture_output=True, text=True, check=False)
+        if told.returncode == 0:
+            found["commit"] = told.stdout.strip()
     for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
             found[name] = metadata.version(name)

@@ -12,9 +12,9 @@ import tiny
 
 from hlformer_jax import fusion, models, objective, train_state
 from hlformer_jax.blocks import LorentzAttention
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, check
 from hlformer_jax.models import ms_sl
-from hlformer_jax.ops import windows
+from hlformer_jax.ops import attention, windows
 
 EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
@@ -36,7 +36,8 @@ CASES = {
 
 def _config(name):
     model = name if name in models.MODELS else "hlformer"
-    return tiny.config(**{"model.name": model}, **CASES[name])
+    drop = {"model.dropout": 0.2, "model.input_dropout": 0.2}
+    return tiny.config(**{"model.name": model}, **CASES[name], **drop)
 
 
 def _loss(config, params, batch, key=None):
@@ -70,44 +71,40 @@ def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_paramet
     }[name]
     for key in own:
         params, gradient = params[key], gradient[key]
-    assert np.all(np.asarray(gradient) != 0)
+    assert np.any(np.asarray(gradient) != 0)
 
 
-def test_any_combination_of_options_can_be_traced():
-    """Shapes alone, which no option's values can break; a hundred of the thousands there are."""
-    choices = {
-        "model.name": list(models.MODELS),
-        "model.fusion": fusion.KINDS,
-        "model.window": windows.KINDS,
-        "model.euclidean_blocks": (0, 1, 2),
-        "model.lorentz_blocks": (0, 1),
-        "model.lorentz_window": ("released", "corrected"),
-        "model.head_merge": ("released", "hyperboloid"),
-        "model.block_curvature": ("fixed", "shared", "block"),
-        "model.video_level": (False, True),
-        "model.glance": (True, False),
-        "model.gaze": (True, False),
-        "loss.optimal_matching": (0.0, 0.1),
-        "loss.partial_order": (0.0, 0.1),
-        "loss.diversity_form": ("pairs", "captions"),
+@pytest.mark.parametrize("model", models.MODELS)
+@pytest.mark.parametrize("kind", fusion.KINDS)
+def test_any_combination_of_options_can_be_traced(model, kind):
+    """Shapes alone; every model with every aggregation, the rest drawn among what makes sense."""
+    drawn = random.Random(f"{model} {kind}")
+    either = lambda *options: drawn.choice(options)
+    lorentz = either(0, 1)
+    branches = either((True, True), (True, False), (False, True))
+    chosen = {
+        "model.name": model,
+        "model.fusion": kind,
+        "model.lorentz_blocks": lorentz,
+        "model.euclidean_blocks": either(1, 2) if lorentz == 0 else either(0, 2),
+        "model.window": either(*windows.KINDS),
+        "model.gaze": branches[0],
+        "model.glance": branches[1],
+        "model.video_level": either(branches[0], False) and model != "ms_sl",
+        "model.dropout": 0.1,
+        "loss.optimal_matching": either(0.0, 0.1) if branches[1] else 0.0,
+        "loss.partial_order": either(0.0, 0.1) if model == "hlformer" else 0.0,
+        "loss.diversity_form": either("pairs", "captions"),
     }
-    drawn = random.Random(0)
-    traced, refused = 0, set()
-    for _ in range(60):
-        chosen = {name: drawn.choice(options) for name, options in choices.items()}
-        config = tiny.config(**chosen)
-        try:
-            params = jax.eval_shape(
-                lambda c=config: train_state.init_params(models.build(c), c),
-            )
-        except ConfigError as error:
-            refused.add(str(error).split()[0])
-            continue
-        loss = lambda p, c=config: _loss(c, p, tiny.batch(), jax.random.key(0))[0]
-        assert jax.eval_shape(loss, params).shape == ()
-        traced += 1
-    assert traced >= 10
-    assert all(reason.startswith("config.") for reason in refused)
+    if lorentz:
+        chosen["model.lorentz_window"] = either("released", "corrected")
+        chosen["model.head_merge"] = either("released", "hyperboloid")
+        chosen["model.block_curvature"] = either("fixed", "shared", "block")
+    config = tiny.config(**chosen)
+    check(config)
+    params = jax.eval_shape(lambda: train_state.init_params(models.build(config), config))
+    loss = lambda p: _loss(config, p, tiny.batch(), jax.random.key(0))[0]
+    assert jax.eval_shape(loss, params).shape == ()
 
 
 @pytest.mark.parametrize(
@@ -117,6 +114,10 @@ def test_any_combination_of_options_can_be_traced():
         ({"model.video_level": True, "model.gaze": False}, "video_level pools the frames"),
         ({"model.block_curvature": "shared", "model.lorentz_blocks": 0}, "no Lorentz block"),
         ({"model.block_curvature": "x"}, "model.block_curvature"),
+        ({"model.block_curvature_start": 5.0}, "the curvature is fixed at 1"),
+        ({"model.lorentz_window": "corrected", "model.lorentz_blocks": 0}, "no Lorentz block"),
+        ({"loss.optimal_matching": 0.1, "model.glance": False}, "assigns captions to clips"),
+        (EUCLIDEAN | {"model.name": "ms_sl", "model.video_level": True}, "video_level pools"),
         ({"model.name": "ms_sl", "loss.partial_order": 0.0, "kernels": "pallas"}, "no kernel"),
     ],
 )
@@ -145,7 +146,7 @@ def test_proposals_are_the_means_of_all_windows():
     np.testing.assert_allclose(ours, np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
 
 
-def _numpy_attention(params, x, c):
+def _numpy_attention(params, x, c, merge):
     """Lorentz attention on the hyperboloid of curvature -c, by the equations."""
     heads, dim = 2, 7
     norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
@@ -173,22 +174,29 @@ def _numpy_attention(params, x, c):
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     m = np.einsum("...ml,...ld->...md", weights / weights.sum(-1, keepdims=True), v)
     centroid = m / np.sqrt(c * np.abs(inner(m, m)))[..., None]
-    space = np.moveaxis(centroid[..., 1:], -3, -2).reshape(*x.shape[:-1], -1)
-    s = np.sqrt(c) * norm(space)
-    return project(params["output_proj"], np.arcsinh(s) * space / s / beta)
+    side_by_side = lambda heads: np.moveaxis(heads, -3, -2).reshape(*x.shape[:-1], -1)
+    if merge == "hyperboloid":
+        space = side_by_side(centroid[..., 1:])
+        s = np.sqrt(c) * norm(space)
+        tangent = np.arcsinh(s) / s * space
+    else:  # head 0's time for that of the whole, the others' times among the space coordinates
+        s = np.sqrt(c) * norm(centroid[..., 0, :, 1:])
+        tangent = np.arcsinh(s) / s * side_by_side(centroid)[..., 1:]
+    return project(params["output_proj"], tangent / beta)
 
 
 @pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
-def test_attention_on_a_hyperboloid_of_any_curvature(float64, c):
+@pytest.mark.parametrize("merge", attention.HEAD_MERGES)
+def test_attention_on_a_hyperboloid_of_any_curvature(float64, c, merge):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 8))
-    attend = LorentzAttention(7, 2, 0.0, head_merge="hyperboloid", dtype=jnp.float64)
+    attend = LorentzAttention(7, 2, 0.0, head_merge=merge, dtype=jnp.float64)
     with jax.numpy_dtype_promotion("standard"):
         shapes = attend.init(jax.random.key(0), x, None, None, False)["params"]
         params = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape), shapes)
         apply = jax.jit(lambda p, c: attend.apply({"params": p}, x, None, None, False, c))
         ours = apply(params, jnp.asarray(c))
-    expected = _numpy_attention(jax.tree.map(np.asarray, params), x, c)
+    expected = _numpy_attention(jax.tree.map(np.asarray, params), x, c, merge)
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
