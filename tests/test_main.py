@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent.parent
         (("--config=configs/anet.py", "--config.train.batch_size=0"), "config.train.batch_size"),
         (("--config=configs/anet.py", "--config.model.lorentz_dim=126"), "lorentz_dim"),
         (("--config=configs/anet.py", "--checkpoint=x"), "--mode=evaluate"),
+        (("--config=configs/anet.py", "--config.model.euclidean_widths=('a',)"), "widths"),
+        (("--config=configs/sweeps/lorentz_window.py",), "hlformer_jax.sweep"),
         (("--config=configs/anet.py", "extra"), "unexpected argument 'extra'"),
         (
             ("--config=configs/anet.py", "--config.data.manual_dir=nowhere", "--workdir=unused"),
@@ -90,6 +92,20 @@ def test_the_configurations_hold_the_released_hyper_parameters():
         assert (config.model.clip_weight, config.model.frame_weight) == (0.7, 0.3)
         assert config.loss.diversity_scale == 32
         assert (config.train.epochs, config.train.batch_size) == (100, 128)
+    # Table 7 of GMMFormer v2's paper has the same numbers, and lambda_o.
+    matching = {"anet": 0.11, "tvr": 0.09, "charades": 0.1}
+    for name, weight in matching.items():
+        spec = spec_from_file_location("v2", ROOT / "configs" / f"gmmformer_v2_{name}.py")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        config, base = module.get_config(), found[name]
+        assert config.loss.optimal_matching == weight
+        assert config.optim == base.optim
+        assert config.data == base.data
+        same = ("margin", "diversity_margin", "clip_nce", "frame_nce", "query_diversity")
+        assert all(config.loss[field] == base.loss[field] for field in same)
+        same = ("temperature", "dropout", "input_dropout", "hidden_size", "num_heads")
+        assert all(config.model[field] == base.model[field] for field in same)
     widths = {name: (c.data.visual_dim, c.data.text_dim) for name, c in found.items()}
     assert widths["anet"] == widths["charades"] == (1024, 1024)
     assert widths["tvr"] == (3072, 768)

@@ -296,9 +296,21 @@ def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]
     assert len(rows) == 5
     assert {row.count("|") for row in rows} == {13}
-    assert r"| w/ a\|b | 1.00 ± - |" in "\n".join(lines)
+    assert r"| w/ a\|b | 1.00 |" in "\n".join(lines)
     assert "10.88 ± 0.88 | 10.0 | 2 | 1,234,567 | 2.500 | 1.50 | 1.5 |" in lines[4]
     assert lines[-1] == "- 3 of 6 runs are not finished"
+
+
+def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
+    sweep, planned = small
+    assert publish.write(sweep, planned, tmp_path)["changed"] == {}
+    with sweep.unlocked():
+        sweep.base.train.epochs = 7
+        sweep.base.data.data_dir = "anywhere"
+    assert publish.write(sweep, planned, tmp_path)["changed"] == {"train.epochs": 7}
+    assert "settings than the published ones: train.epochs = 7" in (
+        (tmp_path / "table.md").read_text(encoding="utf-8")
+    )
 
 
 def test_csv_is_numbers(table, tmp_path):
@@ -349,6 +361,7 @@ def _command(*arguments):
         (("--config=configs/sweeps/nowhere.py",), "nowhere.py"),
         (("--config=configs/sweeps/lorentz_window.py:fast",), "no variant 'fast'"),
         (("--config=configs/sweeps/lorentz_window.py", "--task=1"), "go together"),
+        (("--config=configs/sweeps/lorentz_window.py", "--config.seeds=(0.5,)"), "whole numbers"),
         (("--config=configs/sweeps/lorentz_window.py", "--task=3", "--tasks=3"), "--task=3"),
         (("--config=configs/sweeps/lorentz_window.py", "--config.base.modl.x=3"), "modl"),
         (("--config=configs/sweeps/lorentz_window.py", "--config.base.dtype=x"), "config.dtype"),

@@ -158,6 +158,19 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
     return list(runs[task::tasks])
 
 
+def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
+    """What the command line changed of the base, by the fields' full names."""
+
+    def flat(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in fields.items():
+            inner = isinstance(value, Mapping)
+            found |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
+        return found
+
+    return flat(_changes(sweep.defined, sweep.base), "")
+
+
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     """Number of this task and of all tasks of a Slurm array; 0 of 1 outside of one.
 

@@ -20,9 +20,12 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import report
 from hlformer_jax.sweeps import runs as runs_of
-from hlformer_jax.sweeps.definition import METRICS, Run
+from hlformer_jax.sweeps.definition import METRICS, Run, changed_fields
 
 Table = dict[str, Any]
+
+PLACES = ("data.manual_dir", "data.data_dir")
+"""Fields that say where data lies, and nothing of the result."""
 
 
 def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
@@ -67,6 +70,9 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
     return {
         "title": sweep.title,
         "quantity": sweep.quantity,
+        "changed": {
+            name: value for name, value in changed_fields(sweep).items() if name not in PLACES
+        },
         "finished": sum(len(row["runs"]) for row in rows),
         "total": len(runs),
         "variants": rows,
@@ -124,13 +130,18 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def notes(table: Table) -> list[str]:
-    """What is missing from the table, one line each."""
-    found = [
+    """What else a reader must know: other settings than the file's, and what is missing."""
+    found = []
+    if changed := table["changed"]:
+        settings = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        found.append(f"other settings than the published ones: {settings}")
+    found += [
         f"{row['variant']}, seed {failure['seed']} failed: {failure['reason']}"
         for row in table["variants"]
         for failure in row["failures"]
     ]
-    if waiting := table["total"] - table["finished"] - len(found):
+    failed = sum(len(row["failures"]) for row in table["variants"])
+    if waiting := table["total"] - table["finished"] - failed:
         found.append(f"{waiting} of {table['total']} runs are not finished")
     return found
 
@@ -143,7 +154,8 @@ def markdown(table: Table) -> str:
     lines += [line(cells(row)) for row in table["variants"]]
     lines += [
         "",
-        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds.",
+        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds, where"
+        " there are several.",
     ]
     if found := notes(table):
         lines += ["", *(f"- {_escaped(note)}" for note in found)]
@@ -211,7 +223,7 @@ def show(table: Table) -> None:
 def _spread(mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    return f"{mean:.2f} ± {_number(deviation, '.2f')}"
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def _number(value: float | None, form: str, unit: float = 1) -> str:
