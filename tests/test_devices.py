@@ -31,7 +31,7 @@ config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
 config.data.dtype = config.dtype = "float64"
 config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_blocks=1)
-config.model.glance = False  # compiles in half the time
+config.update_from_flattened_dict(json.loads(sys.argv[2]))
 config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
@@ -69,15 +69,24 @@ print("RESULT", json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def found():
+GAZE = {"model.glance": False}  # compiles in half the time
+GUIDED = {
+    "model.name": "ms_sl",
+    "model.fusion": "mean",
+    "model.lorentz_blocks": 0,
+    "loss.partial_order": 0.0,
+    "loss.optimal_matching": 0.1,
+}
+
+
+def _found(numbers, options):
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "[1, 2, 4, 8]"],
+        [sys.executable, "-c", PROGRAM, json.dumps(numbers), json.dumps(options)],
         env=environment,
         capture_output=True,
         text=True,
@@ -89,9 +98,23 @@ def found():
     return json.loads(line.removeprefix("RESULT "))
 
 
+@pytest.fixture(scope="module")
+def found():
+    return _found([1, 2, 4, 8], GAZE)
+
+
+def test_guided_frames_and_optimal_matching_do_not_depend_on_the_devices():
+    found = _found([1, 4], GUIDED)
+    _assert_same_training(found["1"], found["4"])
+    _assert_same_search(found["1"], found["4"])
+
+
 @pytest.mark.parametrize("number", ["2", "4", "8"])
 def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, number):
-    one, several = found["1"], found[number]
+    _assert_same_training(found["1"], found[number])
+
+
+def _assert_same_training(one, several):
     for window, other in zip(one["scalars"], several["scalars"], strict=True):
         for name, values in window.items():
             # Sums are taken in another order: rounding of float64, through three steps.
@@ -101,7 +124,10 @@ def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, num
 
 @pytest.mark.parametrize("number", ["2", "4", "8"])
 def test_ranks_and_searches_do_not_depend_on_the_devices(found, number):
-    one, several = found["1"], found[number]
+    _assert_same_search(found["1"], found[number])
+
+
+def _assert_same_search(one, several):
     assert several["metrics"] == one["metrics"]
     np.testing.assert_allclose(several["scores"], one["scores"], atol=1e-6)  # a float32 corpus
     assert several["videos"] == one["videos"]
