@@ -87,11 +87,7 @@ class Trainer:
         self.config, self.directory = config, directory
         self.mesh = devices.mesh() if mesh is None else mesh
         self.model = models.build(config)
-        if config.kernels == "pallas" and self.mesh.size > 1:
-            raise ConfigError(
-                f"config.kernels is 'pallas', which is for one device, and there are"
-                f" {self.mesh.size}: set 'xla', or show the process one GPU"
-            )
+        check_devices(config, self.mesh.size)
         with devices.first_alone("data"):
             self.data: Data = pipeline.open_data(config)
         with devices.first_alone("workdir"):
@@ -255,6 +251,9 @@ class Trainer:
 
     def test(self) -> dict[str, Result]:
         """Test metrics of the best epoch and of the last, and of the baseline if asked for."""
+        if self._validation is not None:
+            self._validation.close()  # its features make room on the devices
+            self._validation = None
         best, info = self.best.restore(self.state.params), self.best.info()
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as windows:
@@ -275,6 +274,19 @@ def _chance(like: Result) -> Result:
     """Expected metrics of a random ranking."""
     recalls = {f"R@{k}": 100.0 * min(k / like.videos, 1) for k in retrieval.RECALLS}
     return Result(recalls | {"SumR": sum(recalls.values())}, like.queries, like.videos)
+
+
+def check_devices(config: ConfigDict, number: int) -> None:
+    """Refuses a configuration that this number of devices cannot train.
+
+    Raises:
+      ConfigError: saying what to change.
+    """
+    if config.kernels == "pallas" and number > 1:
+        raise ConfigError(
+            f"config.kernels is 'pallas', which is for one device, and there are {number}: set"
+            " 'xla', or show the process one GPU"
+        )
 
 
 def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome:

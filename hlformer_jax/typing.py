@@ -8,6 +8,7 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     C  clip positions (glance branch)       N  heads
     L  positions of either branch           n  Lorentz dimension; a point has n + 1 coordinates
     W  words                                K  Gaussian blocks (variants)
+    P  proposals, windows over clips (MS-SL)
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
 """

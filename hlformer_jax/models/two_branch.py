@@ -20,7 +20,7 @@ class VideoEncoding(NamedTuple):
     """Encoded videos; what a model does not have is None.
 
     Attributes:
-      clips: [V, C, H]; MS-SL's are its P = C (C + 1) / 2 proposals.
+      clips: [V, C, H]; [V, P, H], the proposals, of MS-SL.
       frames: [V, F, H], zero where a frame is padding; [V, 1, H] where a model pools them.
       guided: shaped as `clips`, what a model reads from the frames for each clip. Then the frame
         score of a video is that of the guided vector at its best clip (MS-SL), and there are no

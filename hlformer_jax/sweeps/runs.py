@@ -46,6 +46,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
         try:
             models.build(run.config)
             objective.active_terms(run.config)
+            train.check_devices(run.config, jax.device_count())
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import fusion, models, objective, train_state
+from hlformer_jax import fusion, losses, models, objective, train_state
 from hlformer_jax.blocks import LorentzAttention
 from hlformer_jax.config import ConfigError, check
-from hlformer_jax.models import ms_sl
+from hlformer_jax.models import hlformer, ms_sl
 from hlformer_jax.ops import attention, windows
 
 EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
@@ -208,6 +208,22 @@ def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
     params = attend.init(jax.random.key(0), x, None, None, False)
     loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
     value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, jnp.float32(c))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 50.0])
+def test_the_lift_and_its_loss_are_finite_at_any_curvature(c, size):
+    rng = np.random.default_rng(2)
+    tangents = [jnp.asarray(size * rng.normal(size=(n, 8)), jnp.float32) for n in (3, 5)]
+    pairs = losses.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
+
+    def loss(videos, captions, c):
+        lifted = hlformer.lift(videos, c), hlformer.lift(captions, c)
+        return losses.partial_order(*lifted, c, pairs, 0.1)
+
+    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*tangents, jnp.float32(c))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
