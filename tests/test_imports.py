@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 
-_MODEL = {"typing", "ops", "layers", "blocks", "fusion", "models"}
+_MODEL = {"typing", "ops", "layers", "blocks", "bank", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
     "config", "devices", "measure", "runtime", "corpus", "losses", "retrieval", "objective",
     "data", "optim", "train_state", "checkpoint",
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
     "blocks": {"typing", "ops", "layers"},
+    "bank": {"typing", "ops", "layers", "blocks"},
     "fusion": {"typing", "ops", "layers", "blocks"},
     "models": _MODEL | {"config"},
     "losses": {"typing", "ops"},

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import blocks
+from hlformer_jax.bank import GaussianBank
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models import options
 from hlformer_jax.models.gmmformer import GMMFormer
@@ -72,7 +72,7 @@ def build(config: ConfigDict) -> TwoBranch:
 def constants(config: ConfigDict) -> Constants:
     """The numbers of a configuration that `bind` takes for a model of `build`."""
     dtype = wide(jnp.dtype(config.dtype))
-    bank = blocks.GaussianBank(
+    bank = GaussianBank(
         **options.arguments(config)["bank"], num_heads=config.model.num_heads, dropout=0.0
     )
     return Constants(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from hlformer_jax import blocks, fusion, layers
+from hlformer_jax.bank import GaussianBank, Windows
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -44,15 +45,15 @@ class Constants(NamedTuple):
     """
 
     temperature: Float[Array, ""]
-    clip_windows: blocks.Windows
-    frame_windows: blocks.Windows
+    clip_windows: Windows
+    frame_windows: Windows
 
 
 class Branch(nn.Module):
     """One granularity of the video encoder: features to encoded positions.
 
     Attributes:
-      bank: fields of the `blocks.GaussianBank` of each layer.
+      bank: fields of the `bank.GaussianBank` of each layer.
       fusion: aggregation of a layer's blocks.
       num_layers: how many banks follow one another.
     """
@@ -73,7 +74,7 @@ class Branch(nn.Module):
         train: bool,
         token: Float[Array, " H"] | None = None,
         c: Float[Array, ""] | None = None,
-        windows: blocks.Windows | None = None,
+        windows: Windows | None = None,
     ) -> Float[Array, "V L H"]:
         x = layers.InputProjection(self.features, self.input_dropout, self.dtype, name="input")(
             x.astype(self.dtype), train
@@ -83,10 +84,8 @@ class Branch(nn.Module):
         )(x, train)
         for number in range(1, self.num_layers + 1):
             suffix = "" if number == 1 else f"_{number}"
-            bank = blocks.GaussianBank(**self.bank, name=f"bank{suffix}")(
-                x, mask, train, c, windows
-            )
-            x = self.fusion(f"fusion{suffix}", bank, x, mask, train, token)
+            outputs = GaussianBank(**self.bank, name=f"bank{suffix}")(x, mask, train, c, windows)
+            x = self.fusion(f"fusion{suffix}", outputs, x, mask, train, token)
         return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
 
 
@@ -94,7 +93,7 @@ class TwoBranch(nn.Module):
     """A model of the family; its attributes are the fields of `config.model`, see config.py.
 
     Attributes:
-      bank: fields of `blocks.GaussianBank` that the configuration sets.
+      bank: fields of `bank.GaussianBank` that the configuration sets.
       video_level: whether frames are pooled to one vector a video.
       shared_curvature: initial curvature that all Lorentz blocks learn together, or None.
       constants: of `models.bind`; None: those that the other attributes say.
