@@ -21,6 +21,28 @@ find_config() {
   if [[ ! -e $file && -e $root/$file ]]; then printf '%s\n' "$root/$1"; else printf '%s\n' "$1"; fi
 }
 
+# read_flags OPTION [FLAG …]: the number N of `OPTION=N` into `processes`, 1 without it, and all other
+# flags into `flags`, with the configuration where it is.
+read_flags() {
+  local option=$1 flag config previous=""
+  shift
+  processes=1
+  flags=()
+  for flag in "$@"; do
+    config=""
+    if [[ $flag == --config=* ]]; then config=--config=; fi
+    if [[ $flag == "$option="* ]]; then
+      processes=${flag#"$option="}
+    elif [[ -n $config || $previous == --config ]]; then
+      flags+=("$config$(find_config "${flag#"$config"}")")
+    else
+      flags+=("$flag")
+    fi
+    previous=$flag
+  done
+  [[ $processes =~ ^[1-9][0-9]*$ ]] || die "$option=$processes: give a number of at least 1"
+}
+
 # Prints the real path of a Python >= 3.11: where an environment is active, that of its base.
 find_python() {
   local name names=(python3.13 python3.12 python3.11 python3)

@@ -11,22 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment
 
 if (($# == 0)); then set -- --config=configs/synthetic.py; fi
-processes=1
-flags=()
-previous=""
-for flag in "$@"; do
-  option=""
-  if [[ $flag == --config=* ]]; then option=--config=; fi
-  if [[ $flag == --processes=* ]]; then
-    processes=${flag#--processes=}
-  elif [[ -n $option || $previous == --config ]]; then
-    flags+=("$option$(find_config "${flag#"$option"}")")
-  else
-    flags+=("$flag")
-  fi
-  previous=$flag
-done
-[[ $processes =~ ^[1-9][0-9]*$ ]] || die "--processes=$processes: give a number of at least 1"
+read_flags --processes "$@"
 
 # -P: the working directory is no place to import from.
 command=("$root/.venv/bin/python" -P -m hlformer_jax.main "${flags[@]}")

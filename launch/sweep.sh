@@ -11,26 +11,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment
 
 (($#)) || die "--config is missing: for example --config=configs/sweeps/lorentz_window.py:debug"
-tasks=1
-flags=()
-previous=""
-for flag in "$@"; do
-  option=""
-  if [[ $flag == --config=* ]]; then option=--config=; fi
-  if [[ $flag == --tasks=* ]]; then
-    tasks=${flag#--tasks=}
-  elif [[ -n $option || $previous == --config ]]; then
-    flags+=("$option$(find_config "${flag#"$option"}")")
-  else
-    flags+=("$flag")
-  fi
-  previous=$flag
-done
-[[ $tasks =~ ^[1-9][0-9]*$ ]] || die "--tasks=$tasks: give a number of at least 1"
+read_flags --tasks "$@"
 
 # -P: the working directory is no place to import from.
 command=("$root/.venv/bin/python" -P -m hlformer_jax.sweep "${flags[@]}")
-if ((tasks == 1)); then exec "${command[@]}"; fi # signals reach Python
+if ((processes == 1)); then exec "${command[@]}"; fi # signals reach Python
 
 gpus=()
 if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
@@ -40,13 +25,13 @@ elif listed=$(nvidia-smi -L 2>/dev/null </dev/null); then
   for ((i = 0; i < count; i++)); do gpus+=("$i"); done
 fi
 # Two processes on one GPU would each take most of its memory.
-((${#gpus[@]} == 0 || tasks <= ${#gpus[@]})) ||
-  die "--tasks=$tasks: there are ${#gpus[@]} GPUs, and each task takes one"
+((${#gpus[@]} == 0 || processes <= ${#gpus[@]})) ||
+  die "--tasks=$processes: there are ${#gpus[@]} GPUs, and each task takes one"
 
 pids=()
 trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
-for ((i = 0; i < tasks; i++)); do
-  CUDA_VISIBLE_DEVICES=${gpus[i]-} "${command[@]}" --task="$i" --tasks="$tasks" &
+for ((i = 0; i < processes; i++)); do
+  CUDA_VISIBLE_DEVICES=${gpus[i]-} "${command[@]}" --task="$i" --tasks="$processes" &
   pids+=($!)
 done
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import released
 
-from hlformer_jax import models, objective, retrieval
+from hlformer_jax import models, objective, retrieval, step
 
 FLOAT64_TOLERANCE = 1e-9
 
@@ -45,12 +45,6 @@ def assert_recorded(recording, name, ours, dtype, shift=0.0):
     assert difference <= tolerance, f"{name}: {difference:.2e} > {tolerance:.2e}"
 
 
-def constants(config):
-    """The numbers of `config.loss`."""
-    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form")
-    return {name: value for name, value in config.loss.items() if name not in other}
-
-
 @functools.cache
 def _compiled(recording, dtype):
     """One compilation for all recordings: weights, margins and negatives are arguments."""
@@ -82,7 +76,7 @@ def _compiled(recording, dtype):
 
 
 def run(recording, dtype, setting="act", params=None, batch=None, negatives=None, values=None):
-    chosen = constants(recording.config(dtype, setting)) | (values or {})
+    chosen = step.numbers(recording.config(dtype, setting)).loss | (values or {})
     (_, run), gradient = _compiled(recording, dtype)(
         recording.params(dtype) if params is None else params,
         batch or released.batch(dtype),
