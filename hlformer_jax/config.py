@@ -124,6 +124,9 @@ def default() -> ConfigDict:
             "train": {
                 "epochs": 100,
                 "batch_size": 128,  # videos, with all their captions
+                # Parts of a batch whose videos are encoded one after another, and again for the
+                # gradient: memory for arithmetic. Changes no result, up to rounding.
+                "encode_parts": 1,
                 "patience": 10,  # epochs without a better validation SumR before the run stops
                 "log_every": 10,  # steps between two records of the training metrics
                 "baseline": False,  # also report a mean-pooled linear baseline
@@ -201,6 +204,7 @@ def check(config: ConfigDict) -> None:
         "loss.hard_pool_size",
         "train.epochs",
         "train.batch_size",
+        "train.encode_parts",
         "train.patience",
         "train.log_every",
         "eval.video_batch",

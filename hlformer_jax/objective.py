@@ -97,7 +97,7 @@ def objective(
     """
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     queries = models.encode_query(model, params, batch.captions, keys[0])
-    videos = models.encode_video(model, params, batch.videos, keys[1])
+    videos = models.encode_video(model, params, batch.videos, keys[1], config.train.encode_parts)
     pairs, loss = _pairs(batch), values or config.loss
     similarities = retrieval.similarities(
         queries, videos.clips, videos.frames, config.kernels, videos.guided, pairs.video

@@ -14,7 +14,8 @@ import optax
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import devices, models, runtime
+from hlformer_jax import devices, measure, models, runtime
+from hlformer_jax.config import ConfigError
 from hlformer_jax.data.features import Features, Plan
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.models import TwoBranch
@@ -27,6 +28,22 @@ from hlformer_jax.typing import Array, Batch
 Scalars = dict[str, Array]
 Step = Callable[[TrainState, Batch, "Numbers"], tuple[TrainState, Scalars]]
 Steps = Callable[[TrainState, Window], tuple[TrainState, Scalars]]
+
+
+class Compiled(NamedTuple):
+    """A compiled group of steps.
+
+    Attributes:
+      steps: from a state, which is donated, and a window to the next state and the scalars of each
+        step.
+      program: of it, to be asked for its memory.
+      flops: floating-point operations of one step on one device, by the compiler's count, those
+        that are done again to save memory left out.
+    """
+
+    steps: Steps
+    program: Any
+    flops: float
 
 
 class Numbers(NamedTuple):
@@ -59,6 +76,25 @@ def numbers(config: ConfigDict) -> Numbers:
         jnp.asarray(config.loss.hard_pool_size, jnp.int32),
         models.constants(config),
     )
+
+
+def check_devices(config: ConfigDict, number: int) -> None:
+    """Refuses a configuration that this number of devices cannot train.
+
+    Raises:
+      ConfigError: saying what to change.
+    """
+    if config.kernels == "pallas" and number > 1:
+        raise ConfigError(
+            f"config.kernels is 'pallas', which is for one device, and there are {number}: set"
+            " 'xla', or show the process one GPU"
+        )
+    size, parts = config.train.batch_size, config.train.encode_parts
+    if parts > 1 and size % (parts * number):
+        raise ConfigError(
+            f"config.train.batch_size is {size}: it must be a multiple of the"
+            f" config.train.encode_parts times the number of devices, {parts} x {number}"
+        )
 
 
 def scalar_names(config: ConfigDict) -> tuple[str, ...]:
@@ -147,7 +183,7 @@ def compile_steps(
     feed: Feed,
     steps_per_epoch: int,
     state: TrainState,
-) -> tuple[Steps, Any]:
+) -> Compiled:
     """Compiles groups of steps for the windows of a feed.
 
     Args:
@@ -159,23 +195,31 @@ def compile_steps(
       state: a state, for its shapes.
 
     Returns:
-      A function of a state, which is donated, and a window to the next state and the scalars of
-      each step; and the compiled program, to ask it what it costs.
+      The compiled program, and what it costs.
     """
     mesh = feed.mesh
     most_captions = int(feed.split.captions_per_video.max())
-    step = train_step(model, config, optimiser, steps_per_epoch, most_captions)
     whole = devices.replicated(mesh)
-    program = jax.jit(
-        group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
-    )
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
     given = devices.replicate(mesh, numbers(config))
-    lowered = program.lower(state, *feed.shapes(), count, given)
-    compiled = lowered.compile(runtime.compiler_options(config))
+
+    def lower(model: TwoBranch, config: ConfigDict) -> Any:
+        step = train_step(model, config, optimiser, steps_per_epoch, most_captions)
+        program = jax.jit(
+            group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
+        )
+        return program.lower(state, *feed.shapes(), count, given)
+
+    compiled = lower(model, config).compile(runtime.compiler_options(config))
+    if config.kernels == "xla" and config.train.encode_parts == 1:
+        flops = measure.flops(compiled)
+    else:  # The compiler does not see into a kernel, and counts a loop over parts once.
+        plain = config.copy_and_resolve_references()
+        plain.kernels, plain.train.encode_parts = "xla", 1
+        flops = measure.flops(lower(models.build(plain), plain)) / mesh.size
 
     def steps(state: TrainState, window: Window) -> tuple[TrainState, Scalars]:
         count = devices.replicate(mesh, np.int32(window.num_steps))
         return compiled(state, window.features, window.plans, count, given)
 
-    return steps, compiled
+    return Compiled(steps, compiled, flops)

@@ -33,13 +33,12 @@ from hlformer_jax import (
     train_state,
     workdir,
 )
-from hlformer_jax.config import ConfigError
 from hlformer_jax.data import feed, pipeline
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.pipeline import Data
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.evaluate import Evaluator, Result, model_fields
-from hlformer_jax.step import Scalars, compile_steps
+from hlformer_jax.step import Scalars, check_devices, compile_steps
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -114,11 +113,11 @@ class Trainer:
                 restored, saved = checkpoint.restore_state(self.newest, like)
                 state = aside.submit(lambda: restored)
                 self.progress = Progress(**saved)
-            self.steps, program = compile_steps(
+            compiled = compile_steps(
                 self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, like
             )
             self.state = state.result()
-        self.flops = measure.flops(program)
+        self.steps, self.flops = compiled.steps, compiled.flops
 
     def run(self, profile: bool = False) -> None:
         """Trains from where the run stands to its end; `profile` traces its second group."""
@@ -274,19 +273,6 @@ def _chance(like: Result) -> Result:
     """Expected metrics of a random ranking."""
     recalls = {f"R@{k}": 100.0 * min(k / like.videos, 1) for k in retrieval.RECALLS}
     return Result(recalls | {"SumR": sum(recalls.values())}, like.queries, like.videos)
-
-
-def check_devices(config: ConfigDict, number: int) -> None:
-    """Refuses a configuration that this number of devices cannot train.
-
-    Raises:
-      ConfigError: saying what to change.
-    """
-    if config.kernels == "pallas" and number > 1:
-        raise ConfigError(
-            f"config.kernels is 'pallas', which is for one device, and there are {number}: set"
-            " 'xla', or show the process one GPU"
-        )
 
 
 def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome:

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from hlformer_jax import corpus, measure, models, optim, step, train_state
 from hlformer_jax.config import default
 from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.workloads.training import Training
 
 ROOT = Path(__file__).parent.parent
 
@@ -106,6 +108,19 @@ def test_operations_of_a_step_are_those_counted_by_hand():
     inputs += captions * config.data.max_words * config.data.text_dim
     by_hand = 3 * by_hand - 2 * inputs * config.model.hidden_size
     assert 1 <= counted / by_hand < 1.2  # the objective and the optimiser come on top
+
+
+def test_what_is_computed_again_to_save_memory_is_no_operation_of_a_step():
+    config = _config()
+    config.compile_fast = True
+    config.train.batch_size = 8
+    config.model.update(gaze=False, fusion="mean", lorentz_blocks=0)
+    plain, in_parts = (
+        Training(ConfigDict(config.to_dict() | {"train": config.train.to_dict() | parts}), 8, 1)
+        for parts in ({}, {"encode_parts": 4})
+    )
+    # One before, one after the compiler simplified it.
+    assert in_parts.compiled.flops == pytest.approx(plain.compiled.flops, rel=0.1)
 
 
 def test_operations_of_a_compiled_search_are_those_counted_by_hand():

@@ -39,13 +39,15 @@ split = Split(SimulatedSource(13, 31, config.data), config.data)
 model = models.build(config)
 optimiser = optim.build(config, 10)
 found = {}
+parts = {2: 3, 4: 2}  # of the batch, one after another
 for number in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
     feed = Feed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
     state = train_state.init_state(model, config, optimiser)
+    config.train.encode_parts = parts.get(number, 1)
     wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
     state = devices.replicate(mesh, jax.tree.map(wide, state))
-    steps, _ = step.compile_steps(model, config, optimiser, feed, 3, state)
+    steps = step.compile_steps(model, config, optimiser, feed, 3, state).steps
     scalars = []
     for window in feed.windows():
         state, records = steps(state, window)

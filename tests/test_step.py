@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax import models, optim, step, train_state
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import ConfigError, debug, default
 
 
 def _config(**options):
@@ -80,3 +80,17 @@ def loss():
 )
 def test_those_numbers_reach_the_loss(loss, options):
     assert loss(_config(**options)) != loss(_config())
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "message"),
+    [
+        ({"kernels": "pallas"}, 2, "'pallas', which is for one device, and there are 2"),
+        ({"train.encode_parts": 3}, 1, r"multiple of .*encode_parts .*, 3 x 1"),
+        ({"train.encode_parts": 4}, 4, r"batch_size is 8: .* 4 x 4"),
+    ],
+)
+def test_what_the_devices_cannot_train_is_refused_with_the_reason(options, devices, message):
+    with pytest.raises(ConfigError, match=message):
+        step.check_devices(_config(**options), devices)
+    step.check_devices(_config(**{"train.encode_parts": 2}), 4)

@@ -4,10 +4,12 @@ A model is a Linen module with the methods `encode_query` and `encode_video`, an
 hyperbolic lift; the functions here are those methods as pure functions of parameters and arrays.
 """
 
+import functools
 import math
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
@@ -20,6 +22,7 @@ from hlformer_jax.models.gmmformer_v2 import GMMFormerV2
 from hlformer_jax.models.hlformer import HLFormer, Lifted
 from hlformer_jax.models.ms_sl import MSSL
 from hlformer_jax.models.two_branch import Constants, TwoBranch, VideoEncoding
+from hlformer_jax.ops.dropout import rows
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -95,10 +98,39 @@ def encode_query(
 
 
 def encode_video(
-    model: nn.Module, params: Any, videos: Videos, dropout_key: Array | None = None
+    model: nn.Module,
+    params: Any,
+    videos: Videos,
+    dropout_key: Array | None = None,
+    parts: int = 1,
 ) -> VideoEncoding:
-    """Videos encoded at both granularities; with dropout where a key is given."""
-    return _apply(model, params, dropout_key, "encode_video", videos)
+    """Videos encoded at both granularities; with dropout where a key is given.
+
+    Args:
+      model: a model of `build`.
+      params: its parameters.
+      videos: a batch.
+      dropout_key: random key of the dropout; None switches it off.
+      parts: how many parts of the batch, of equal size, are encoded one after another, and once
+        more when a gradient is asked for: memory for arithmetic. Changes no result.
+
+    Returns:
+      The encoded videos, float32 at least.
+    """
+    if parts == 1:
+        return _apply(model, params, dropout_key, "encode_video", videos)
+
+    # In a loop XLA need not be kept from taking the second computation for the first.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def encode(number: Array, part: Videos) -> VideoEncoding:
+        with rows(number, parts):
+            return _apply(model, params, dropout_key, "encode_video", part)
+
+    # Part p has videos p, p + parts, …, so that each device has its share of every part.
+    split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+    join = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+    numbered = jnp.arange(parts, dtype=jnp.uint32), jax.tree.map(split, videos)
+    return jax.tree.map(join, jax.lax.map(lambda part: encode(*part), numbered))
 
 
 def lift(

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
-from hlformer_jax.ops.dropout import mix
+from hlformer_jax.ops.dropout import current_rows, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array
@@ -52,6 +52,7 @@ class _Form(NamedTuple):
     rate: float  # of dropout
     divisor: float  # of the inner products
     heads: int  # cells to a row of the mask; a cell is a batch element and a head
+    cells: int  # to an element of the leading axis, of which dropout counts the elements
     rows: int  # queries M and
     length: int  # keys L, both without padding: the shape whose elements dropout counts
     interpret: bool  # run as JAX operations, without a GPU
@@ -66,7 +67,7 @@ class _Operands(NamedTuple):
     offset: Any  # added to all logits, [1]
     window: Any  # [M, L]
     key_term: Any  # [cells / heads, L]; 0 for a real key, minus infinity for one that pads
-    seed: Any  # both halves of dropout's key, [2]
+    seed: Any  # both halves of dropout's key, and its `ops.dropout.Rows`, [4]
 
 
 class _Rows(NamedTuple):
@@ -111,7 +112,8 @@ def euclidean_attention(
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
         typed = jnp.issubdtype(dropout_key.dtype, jax.dtypes.prng_key)
         data = jax.random.key_data(dropout_key) if typed else jnp.asarray(dropout_key)
-        seed = jnp.stack([data[0], data[-1]])
+        place = (jnp.asarray(number, jnp.uint32) for number in current_rows())
+        seed = jnp.stack([data[0], data[-1], *place])
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
 
 
@@ -159,7 +161,7 @@ def _padded(
 ) -> Array:
     """Runs the kernel on arrays of any shape."""
     divisor = math.sqrt(query.shape[-1]) if euclidean else 1.0
-    sizes = query.shape[-3], query.shape[-2], key.shape[-2]
+    sizes = query.shape[-3], math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
     form = _Form(euclidean, adds_window, rate, divisor, *sizes, interpreted(interpret))
     rows, columns, dtype = power_of_two(form.rows), power_of_two(form.length), wide(query.dtype)
 
@@ -221,7 +223,7 @@ def _call(
 ) -> Any:
     """Runs a kernel on every cell: one program for each block of queries, or of keys.
 
-    The kernel takes `form`, the place of its tile among the logits of all cells, the operands,
+    The kernel takes `form`, the cell and the first row and column of its tile, the operands,
     `rows` and the outputs, which are `like`: [cells, M, ...] if `by_query`, else [cells, L, ...].
     """
     cells, positions = like[0].shape[:2]
@@ -245,15 +247,15 @@ def _call(
         offset=lambda _: pl.BlockSpec((1,), lambda i, at: (0,)),
         window=lambda _: pl.BlockSpec((height, width), lambda i, at: (row(at), column(at))),
         key_term=lambda _: pl.BlockSpec((None, width), lambda i, at: (i // form.heads, column(at))),
-        seed=lambda _: pl.BlockSpec((2,), lambda i, at: (0,)),
+        seed=lambda _: pl.BlockSpec((4,), lambda i, at: (0,)),
     )
     pairs = [*zip(operands, specs, strict=True), *((x, per_query) for x in rows or ())]
     inputs, structure = jax.tree.flatten((operands, rows))
 
     def body(*references: Any) -> None:
         given, made = references[: len(inputs)], references[len(inputs) :]
-        cell, start = pl.program_id(0) * form.rows, pl.program_id(1) * block
-        place = (cell + start, 0) if by_query else (cell, start)
+        cell, start = pl.program_id(0), pl.program_id(1) * block
+        place = (cell, start, 0) if by_query else (cell, 0, start)
         kernel(form, place, *jax.tree.unflatten(structure, given), *made)
 
     return pl.pallas_call(
@@ -338,9 +340,15 @@ def _kept(
     """Which weights dropout keeps, None for all: the bits of `ops.dropout.random_bits`."""
     if operands.seed is None:
         return None
-    row, column = (place[i] + jax.lax.broadcasted_iota(jnp.int32, shape, i) for i in (0, 1))
-    element = (row * form.length + column).astype(jnp.uint32)
-    bits = mix(mix(element ^ operands.seed[0]) ^ operands.seed[1])
+    low, high, first, step = (operands.seed[i] for i in range(4))
+    unsigned = lambda number: jnp.asarray(number).astype(jnp.uint32)
+    cell = unsigned(place[0] // form.cells * form.cells) * step + unsigned(place[0] % form.cells)
+    cell = cell + first * np.uint32(form.cells)
+    row, column = (
+        unsigned(place[1 + i] + jax.lax.broadcasted_iota(jnp.int32, shape, i)) for i in (0, 1)
+    )
+    element = (cell * np.uint32(form.rows) + row) * np.uint32(form.length) + column
+    bits = mix(mix(element ^ low) ^ high)
     return bits >= np.uint32(min(round(form.rate * 2**32), 2**32 - 1))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from hlformer_jax import models, objective, report, runtime, train, workdir
+from hlformer_jax import models, objective, report, runtime, step, train, workdir
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import pipeline
 from hlformer_jax.sweeps.cost import cost
@@ -46,7 +46,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
         try:
             models.build(run.config)
             objective.active_terms(run.config)
-            train.check_devices(run.config, jax.device_count())
+            step.check_devices(run.config, jax.device_count())
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:

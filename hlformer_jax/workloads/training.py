@@ -17,7 +17,7 @@ from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.evaluate import Evaluator
 from hlformer_jax.measure import Floor, clock, summary, timed
-from hlformer_jax.step import compile_steps
+from hlformer_jax.step import check_devices, compile_steps
 from hlformer_jax.train_state import TrainState
 from hlformer_jax.workloads.rows import (
     Options,
@@ -44,6 +44,7 @@ class Training:
     ) -> None:
         self.config, self.mesh = config, devices.mesh()
         model = models.build(config)
+        check_devices(config, self.mesh.size)
         self.split = simulated_split(videos, round(videos * CAPTIONS_PER_VIDEO), config)
         schedule = Schedule(videos, config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)
@@ -52,13 +53,13 @@ class Training:
         optimiser = optim.build(config, 100 * self.steps_per_epoch)
         state = train_state.init_state(model, config, optimiser)
         self.state: TrainState = devices.replicate(self.mesh, state)
-        self._steps, self.program = compile_steps(
+        self.compiled = compile_steps(
             model, config, optimiser, self.feed, self.steps_per_epoch, self.state
         )
 
     def run(self, window: Window) -> Any:
         """Takes the steps of a window; returns what to wait for."""
-        self.state, scalars = self._steps(self.state, window)
+        self.state, scalars = self.compiled.steps(self.state, window)
         return scalars
 
     def floor(self) -> Floor:
@@ -69,7 +70,7 @@ class Training:
         vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
         batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
         moved = 2 * measure.nbytes(self.state) + batch / self.mesh.size
-        return measure.floor(measure.flops(self.program), moved, self.config.dtype)
+        return measure.floor(self.compiled.flops, moved, self.config.dtype)
 
 
 def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
@@ -83,7 +84,7 @@ def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row
         "videos/s": size / timing.median,
         "of matrix product": floor.flops / timing.median / measure.ceilings(config.dtype).flops,
         "captions": float(training.split.captions_per_video[:size].sum()),
-        **memory(training.program),
+        **memory(training.compiled.program),
         "features GB": training.feed.bytes_per_device / 1e9,
     }
     yield Row("step", timing, floor, facts)
@@ -157,7 +158,7 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
                 "videos/s": videos / timing.median,
                 "load s": loading,
                 "features GB": training.feed.bytes_per_device / 1e9,
-                **memory(training.program),
+                **memory(training.compiled.program),
             },
         )
         training.feed.close()
