@@ -4,7 +4,11 @@ A file in ``configs/`` takes `default` and sets what its result needs; nothing e
 The values below are those of the released code on ActivityNet Captions.
 """
 
+import importlib.util
 import math
+import os
+from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -139,6 +143,30 @@ def default() -> ConfigDict:
         }
     )
     return config.lock()
+
+
+def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
+    """Returns the configuration of a file such as ``configs/anet.py``, which is executed.
+
+    Args:
+      file: defines `get_config(name)`.
+      name: what would stand behind a colon on the command line, for example "debug".
+
+    Raises:
+      ConfigError: when there is no such file, or it has no configuration of that name.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such configuration file")
+    spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
+    if spec is None:
+        raise ConfigError(f"{path}: a configuration file is a .py file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"{path} is no configuration file: it does not define get_config")
+    config: ConfigDict = module.get_config(name)
+    return config
 
 
 def variant(config: ConfigDict, name: str) -> ConfigDict:

@@ -92,7 +92,7 @@ def check_devices(config: ConfigDict, number: int) -> None:
     size, parts = config.train.batch_size, config.train.encode_parts
     if parts > 1 and size % (parts * number):
         raise ConfigError(
-            f"config.train.batch_size is {size}: it must be a multiple of the"
+            f"config.train.batch_size is {size}: it must be a multiple of"
             f" config.train.encode_parts times the number of devices, {parts} x {number}"
         )
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hlformer_jax.config import WEIGHTS, ConfigError, check, default
+from hlformer_jax.config import WEIGHTS, ConfigError, check, default, load
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,19 @@ def test_values_that_contradict_each_other_are_refused(fields, message):
 def test_the_default_is_accepted_and_has_a_weight_for_every_term():
     check(default())
     assert all(isinstance(default().loss[name], float) for name in WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nowhere.py", None, "no such configuration file"),
+        ("config.txt", "", "a .py file"),
+        ("other.py", "x = 1", "does not define get_config"),
+    ],
+)
+def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(tmp_path / name)
+    assert name in str(caught.value)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hlformer_jax.config import load
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -58,15 +60,10 @@ def test_a_wrong_command_is_one_clear_line(arguments, message, tmp_path):
 
 
 def test_the_configurations_hold_the_released_hyper_parameters():
-    from importlib.util import module_from_spec, spec_from_file_location
-
     found = {}
     for name in ("anet", "tvr", "charades", "synthetic"):
-        spec = spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found[name] = module.get_config()
-        small = module.get_config("debug")
+        file = ROOT / "configs" / f"{name}.py"
+        found[name], small = load(file), load(file, "debug")
         assert small.train.epochs <= 2
         assert small.loss.partial_order == found[name].loss.partial_order
         with pytest.raises(AttributeError):
@@ -95,10 +92,7 @@ def test_the_configurations_hold_the_released_hyper_parameters():
     # Table 7 of GMMFormer v2's paper has the same numbers, and lambda_o.
     matching = {"anet": 0.11, "tvr": 0.09, "charades": 0.1}
     for name, weight in matching.items():
-        spec = spec_from_file_location("v2", ROOT / "configs" / f"gmmformer_v2_{name}.py")
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        config, base = module.get_config(), found[name]
+        config, base = load(ROOT / "configs" / f"gmmformer_v2_{name}.py"), found[name]
         assert config.loss.optimal_matching == weight
         assert config.optim == base.optim
         assert config.data == base.data

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hlformer_jax import models, report, train
-from hlformer_jax.config import ConfigError, debug, default
+from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.sweeps import definition, publish, runs, tables
 from hlformer_jax.sweeps.definition import METRICS, define, expand, share, task_of_array
 from hlformer_jax.workdir import WorkdirError
@@ -155,10 +154,7 @@ NAMES += [("hlformer_table2", name) for name in ("tvr", "charades", "tvr-debug")
 
 @pytest.mark.parametrize(("stem", "name"), NAMES + [(stem, "debug") for stem in FILES])
 def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
-    spec = spec_from_file_location(stem, ROOT / "configs" / "sweeps" / f"{stem}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sweep = module.get_config(name)
+    sweep = load(ROOT / "configs" / "sweeps" / f"{stem}.py", name)
     planned = expand(sweep)
     runs.check(planned, tmp_path)
     assert len(planned) == len(sweep.variants) * (1 if "debug" in name else 3)

@@ -1,7 +1,6 @@
 """The authors' checkpoint: conversion, evaluation, and what is refused."""
 
 import ast
-import importlib.util
 import json
 import shlex
 import shutil
@@ -12,7 +11,7 @@ import pytest
 import released
 
 from hlformer_jax import checkpoint, evaluate, models, released_names, torch_checkpoint, train_state
-from hlformer_jax.config import default
+from hlformer_jax.config import default, load
 
 RUN = released.GOLDEN / "released_run"
 
@@ -60,12 +59,7 @@ def test_the_printed_command_gives_the_recorded_scores(tmp_path, model, capsys):
     _, line = capsys.readouterr().out.strip().splitlines()
     printed = [word for word in shlex.split(line.replace(",", "", 1)) if word.startswith("--")]
     fields = dict(word.removeprefix("--").split("=", 1) for word in printed)
-    spec = importlib.util.spec_from_file_location(
-        "config", released.GOLDEN.parents[1] / fields.pop("config").rstrip(",")
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config()
+    config = load(released.GOLDEN.parents[1] / fields.pop("config").rstrip(","))
     fields = {name: text for name, text in fields.items() if name.startswith("config.")}
     assert fields.pop("config.model.name") == config.model.name == model
     for name, text in fields.items():

@@ -94,10 +94,11 @@ class Feed:
         most = max(int(counts[step].sum()) for group in self.groups for step in group.steps)
         self.captions = devices.round_up(most, np.lcm(CAPTION_MULTIPLE, shards))
         if self.resident:
-            self._sizes = self._largest([np.arange(len(self.split))])
+            self._sizes = _resident_sizes(self.split, shards)
             self._whole: Future[Features] | None = None
         else:
-            self._sizes = self._largest([np.concatenate(group.steps) for group in self.groups])
+            windows = [np.concatenate(group.steps) for group in self.groups]
+            self._sizes = _largest(self.split, windows, shards)
         self._gather = jax.jit(self.gather)
         self._ahead = ThreadPoolExecutor(1, "feed")
 
@@ -159,21 +160,6 @@ class Feed:
         if self.resident:
             self._whole = None
 
-    def _largest(self, windows: list[np.ndarray]) -> _Sizes:
-        split = self.split
-        rows: list[int] = [1, 1, 1, 1]
-        per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
-        for videos in windows:
-            for shard in self._shards(videos):
-                needed = (len(shard), *(int(counts[shard].sum()) for counts in per_video))
-                rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
-        multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
-        return _Sizes(*map(devices.round_up, rows, multiples))
-
-    def _shards(self, videos: np.ndarray) -> list[np.ndarray]:
-        each = -(-len(videos) // self.mesh.size)
-        return [videos[i * each : (i + 1) * each] for i in range(self.mesh.size)]
-
     def _layout(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         (visual, text), sizes, dtype = self.split.widths, self._sizes, self.split.dtype
         index = np.dtype(np.int32)
@@ -225,14 +211,14 @@ class Feed:
     def _caption_rows(self, counts: np.ndarray) -> np.ndarray:
         """Rows of the first captions of a window's videos."""
         starts = []
-        for number, shard in enumerate(self._shards(counts)):
+        for number, shard in enumerate(_shards(counts, self.mesh.size)):
             starts.append(number * self._sizes.captions + np.cumsum(shard) - shard)
         return np.concatenate(starts).astype(np.int32)
 
     def _pack(self, videos: np.ndarray) -> Features:
         parts = {}
         for number, (device, shard) in enumerate(
-            zip(self.mesh.devices.flat, self._shards(videos), strict=True)
+            zip(self.mesh.devices.flat, _shards(videos, self.mesh.size), strict=True)
         ):
             if device.process_index == jax.process_index():
                 packed = self._pack_shard(shard, number)
@@ -277,8 +263,7 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"
-    one = [Group(0, [np.arange(len(split))])]
-    needed = Feed(split, one, mesh, len(split), resident=True).bytes_per_device
+    needed = _resident_sizes(split, mesh.size).bytes(split)
     limits = []
     for device in mesh.local_devices:
         stats = device.memory_stats()
@@ -287,6 +272,29 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
         else:
             limits.append(RESIDENT_SHARE * (stats["bytes_limit"] - stats["bytes_in_use"]))
     return not devices.any_process(needed > min(limits))
+
+
+def _resident_sizes(split: Split, shards: int) -> _Sizes:
+    """Sizes of a device's share of a whole split."""
+    return _largest(split, [np.arange(len(split))], shards)
+
+
+def _largest(split: Split, windows: list[np.ndarray], shards: int) -> _Sizes:
+    """Sizes that a device's share of any of the windows has room in."""
+    rows: list[int] = [1, 1, 1, 1]
+    per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
+    for videos in windows:
+        for shard in _shards(videos, shards):
+            needed = (len(shard), *(int(counts[shard].sum()) for counts in per_video))
+            rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
+    multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
+    return _Sizes(*map(devices.round_up, rows, multiples))
+
+
+def _shards(videos: np.ndarray, count: int) -> list[np.ndarray]:
+    """The share of each device."""
+    each = -(-len(videos) // count)
+    return [videos[i * each : (i + 1) * each] for i in range(count)]
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

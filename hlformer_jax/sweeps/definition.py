@@ -20,7 +20,6 @@ Nothing here loads JAX, so that a configuration file loads in no time.
 """
 
 import difflib
-import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, check
+from hlformer_jax.config import ConfigError, check, load
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 """Names of the published metrics, which are those of a test result."""
@@ -190,10 +189,7 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _load(path: Path, name: str) -> ConfigDict:
-    spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config: ConfigDict = module.get_config(name)
+    config = load(path, name)
     if name == "debug":
         config.train.epochs = 1
     return config

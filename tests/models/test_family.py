@@ -12,7 +12,7 @@ import tiny
 
 from hlformer_jax import fusion, losses, models, objective, train_state
 from hlformer_jax.blocks import LorentzAttention
-from hlformer_jax.config import ConfigError, check
+from hlformer_jax.config import ConfigError, check, load
 from hlformer_jax.models import hlformer, ms_sl
 from hlformer_jax.ops import attention, windows
 
@@ -256,7 +256,7 @@ def test_curvatures_stay_within_ten_times_their_start():
 
 def test_every_configuration_file_builds_its_model():
     for path, name in itertools.product(tiny.config_files(), ("", "debug")):
-        config = tiny.load(path, name)
+        config = load(path, name)
         model = models.build(config)
         assert type(model) is models.MODELS[config.model.name]
         assert objective.active_terms(config)

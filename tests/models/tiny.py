@@ -1,7 +1,6 @@
 """Sizes, data and parameters on which models are tested: as small as their options allow."""
 
 import functools
-import importlib.util
 from pathlib import Path
 
 import jax
@@ -66,10 +65,3 @@ def params(config):
 
 def config_files():
     return sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
-
-
-def load(path, name):
-    spec = importlib.util.spec_from_file_location("config", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(name)
