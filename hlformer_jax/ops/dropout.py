@@ -66,7 +66,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
       Bits; row-major element i is a function of the key and i alone. Inside of `rows`, i is the
       element's index in the larger array.
     """
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    low, high = halves(key)
     strides = np.cumprod((1, *shape[:0:-1]), dtype=np.uint64)[::-1] if shape else ()
     index = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(strides):
@@ -75,7 +75,14 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
             first, step = current_rows()
             counter = jnp.asarray(first, jnp.uint32) + counter * jnp.uint32(step)
         index = index + counter * jnp.uint32(stride % 2**32)
-    return mix(mix(index ^ data[..., 0]) ^ data[..., -1])
+    return mix(mix(index ^ low) ^ high)
+
+
+def halves(key: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
+    """Both words of a random key, typed or raw."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    data = jax.random.key_data(key) if typed else jnp.asarray(key)
+    return data[..., 0], data[..., -1]
 
 
 def dropout(key: Array, x: Array, rate: float) -> Array:

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
-from hlformer_jax.ops.dropout import current_rows, mix
+from hlformer_jax.ops.dropout import current_rows, halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array
@@ -110,10 +110,8 @@ def euclidean_attention(
     if dropout_key is not None and rate > 0:
         if rate >= 1:
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
-        typed = jnp.issubdtype(dropout_key.dtype, jax.dtypes.prng_key)
-        data = jax.random.key_data(dropout_key) if typed else jnp.asarray(dropout_key)
         place = (jnp.asarray(number, jnp.uint32) for number in current_rows())
-        seed = jnp.stack([data[0], data[-1], *place])
+        seed = jnp.stack([*halves(dropout_key), *place])
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
 
 
