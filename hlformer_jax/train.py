@@ -90,7 +90,7 @@ class Trainer:
         with devices.first_alone("data"):
             self.data: Data = pipeline.open_data(config)
         with devices.first_alone("workdir"):
-            workdir.claim(directory, config, self.data.fingerprint)
+            self.claim = workdir.claim(directory, config, self.data.fingerprint, devices.is_first())
         train = config.train
         self.schedule = Schedule(len(self.data.train), train.batch_size, config.seed)
         self.total_steps = self.schedule.steps_per_epoch * train.epochs
@@ -128,6 +128,7 @@ class Trainer:
         with (
             contextlib.closing(self.log),
             contextlib.closing(self.feed),
+            self.claim,
             _termination() as terminated,
             self._bar(first) as bar,
         ):

@@ -1,11 +1,13 @@
 """The directory of a run: who may use it. It belongs to one configuration and one data source."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from hlformer_jax import lock
 from hlformer_jax.report import write_json
 
 MOVABLE = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
@@ -16,19 +18,38 @@ class WorkdirError(ValueError):
     """The directory holds another run; the message names the difference."""
 
 
-def claim(workdir: Path, config: ConfigDict, fingerprint: str) -> None:
+def claim(
+    workdir: Path, config: ConfigDict, fingerprint: str, writes: bool = True
+) -> contextlib.ExitStack:
     """Makes the directory this run's, or finds that it is; saves the resolved configuration.
 
     Args:
       workdir: the run's directory.
       config: the resolved configuration.
       fingerprint: of the data source.
+      writes: whether it is this one, of several processes of a run, that writes there; the others
+        only find out.
+
+    Returns:
+      What keeps other processes out of the directory until it is closed.
 
     Raises:
-      WorkdirError: when a run with another configuration or other data was started there.
+      WorkdirError: when a run with another configuration or other data was started there, or
+        another process trains there now.
     """
-    check(workdir, config, fingerprint)
-    write_json(workdir / "config.json", _wanted(config, fingerprint))
+    if not writes:
+        check(workdir, config, fingerprint)
+        return contextlib.ExitStack()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock.hold(workdir))
+        except BlockingIOError:
+            raise WorkdirError(
+                f"another process trains in {workdir}: wait for it, or choose another --workdir"
+            ) from None
+        check(workdir, config, fingerprint)
+        write_json(workdir / "config.json", _wanted(config, fingerprint))
+        return stack.pop_all()
 
 
 def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from hlformer_jax import checkpoint, evaluate, report, train, train_state, workdir
+from hlformer_jax import checkpoint, evaluate, lock, report, train, train_state, workdir
 from hlformer_jax.config import debug, default
 
 ROOT = Path(__file__).parent.parent
@@ -222,6 +222,13 @@ def test_another_configuration_is_refused_with_the_difference_named(directory, f
     other_data.data.synthetic_videos = (11, 4, 5)
     with pytest.raises(workdir.WorkdirError, match="synthetic_videos"):
         train.Trainer(other_data, finished)
+
+
+def test_a_directory_in_which_another_process_trains_is_refused(directory, finished):
+    refused = pytest.raises(workdir.WorkdirError, match="another process trains in")
+    with lock.hold(finished), refused:
+        train.Trainer(_config(directory), finished)
+    train.Trainer(_config(directory), finished).claim.close()
 
 
 @pytest.mark.parametrize(

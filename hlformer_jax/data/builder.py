@@ -7,16 +7,14 @@ shuffle of TFDS, which would hold a whole split in memory. The directory gets it
 complete, and `prepared` reads it.
 """
 
-import contextlib
 import dataclasses
-import fcntl
+import functools
 import itertools
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from absl import logging
 from array_record.python.array_record_module import ArrayRecordWriter
 from tqdm import tqdm
 
+from hlformer_jax import lock
 from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
 from hlformer_jax.data.prepared import (
     Prepared,
@@ -217,7 +216,9 @@ def prepare(
     name = _config_name(collection, storage, fingerprint)
     directory = root / Prvr.name / name / str(Prvr.VERSION)
     if not is_complete(directory):
-        with _lock(directory.parent) as alone:
+        busy = "Another process prepares %s; waiting for it"
+        waiting = functools.partial(logging.info, busy, directory.parent)
+        with lock.hold(directory.parent, waiting) as alone:
             if not is_complete(directory):  # another process may have made it meanwhile
                 _clear(directory, alone)
                 logging.info("Preparing %s in %s, once", collection.root, directory)
@@ -298,23 +299,6 @@ def _config_name(collection: Collection, storage: str, fingerprint: str) -> str:
     names = [re.sub(r"[^A-Za-z0-9_-]", "-", name) for name in (collection.name, collection.feature)]
     widths = f"{collection.visual_dim}x{collection.text_dim}"
     return "_".join([*names, widths, storage, fingerprint])
-
-
-@contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[bool]:
-    """Lets one process at a time prepare a set; yields False where the disk knows no locks."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
-        except BlockingIOError:
-            logging.info("Another process prepares %s; waiting for it", directory)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            alone = True
-        except OSError:
-            alone = False
-        yield alone
 
 
 def _progress_bar(title: str, total: int) -> tqdm:
