@@ -129,7 +129,8 @@ def default() -> ConfigDict:
                 "epochs": 100,
                 "batch_size": 128,  # videos, with all their captions
                 # Parts of a batch whose videos are encoded one after another, and again for the
-                # gradient: memory for arithmetic. Changes no result, up to rounding.
+                # gradient: memory for arithmetic. Changes results by rounding alone. Divides the
+                # videos of each device.
                 "encode_parts": 1,
                 "patience": 10,  # epochs without a better validation SumR before the run stops
                 "log_every": 10,  # steps between two records of the training metrics
@@ -149,13 +150,13 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     """Returns the configuration of a file such as ``configs/anet.py``, which is executed.
 
     Args:
-      file: defines `get_config(name)`.
+      file: defines `get_config`, which takes a name or has none to take.
       name: what would stand behind a colon on the command line, for example "debug".
 
     Raises:
       ConfigError: when there is no such file, or it has no configuration of that name.
     """
-    path = Path(file)
+    path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such configuration file")
     spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
@@ -165,7 +166,7 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
         raise ConfigError(f"{path} is no configuration file: it does not define get_config")
-    config: ConfigDict = module.get_config(name)
+    config: ConfigDict = module.get_config(name) if name else module.get_config()
     return config
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from hlformer_jax.runtime import ProcessError
 from hlformer_jax.typing import Array
 
 AXIS = "data"
@@ -26,15 +27,24 @@ def is_first() -> bool:
 
 @contextlib.contextmanager
 def first_alone(name: str) -> Iterator[None]:
-    """Runs a block in process 0 first, and then, when that is done, in the others."""
-    from jax.experimental import multihost_utils
+    """Runs a block in process 0 first, and then, when that is done, in the others.
 
-    several = jax.process_count() > 1
-    if several and not is_first():
-        multihost_utils.sync_global_devices(name)
-    yield
-    if several and is_first():
-        multihost_utils.sync_global_devices(name)
+    Args:
+      name: what the block does, for a message.
+
+    Raises:
+      ProcessError: in the others, when it failed in process 0.
+    """
+    if not is_first() and any_process(False):
+        raise ProcessError(f"process 0 gave up ({name}): it says why")
+    try:
+        yield
+    except BaseException:
+        if is_first():
+            any_process(True)
+        raise
+    if is_first():
+        any_process(False)
 
 
 def any_process(flag: bool) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def hold(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Keeps a directory to one process at a time, until the block or the process ends.
+    """Keeps a directory to one holder at a time, until the block or the process ends.
 
     Args:
-      directory: gets a file `.lock`, which stays; it is made where there is none.
+      directory: made where there is none; gets a file `.lock`, which stays.
       waiting: called before another holder is waited for; None: it is not waited for.
 
     Yields:

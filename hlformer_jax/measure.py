@@ -128,6 +128,28 @@ def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
     return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
 
 
+def count(function: Callable[..., Any], *arguments: Any) -> float:
+    """Floating-point operations of a function, counted before a compiler simplifies them.
+
+    It is the CPU's compiler that counts, on whatever device the rest runs: that of a GPU counts
+    what it has compiled.
+
+    Args:
+      function: of arrays.
+      arguments: arrays, or their shapes.
+
+    Returns:
+      The count; NaN in a process that JAX gives no CPU.
+    """
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return math.nan
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    with jax.default_device(cpu):
+        return flops(jax.jit(function).lower(*shapes))
+
+
 def flops(compiled: Any) -> float:
     """Floating-point operations of a compiled program on one device, by the compiler's count.
 

@@ -22,7 +22,7 @@ from hlformer_jax.models import TwoBranch
 from hlformer_jax.models.two_branch import Constants
 from hlformer_jax.objective import active_terms, draw_negatives, objective
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.train_state import TrainState, derive_key
+from hlformer_jax.train_state import TrainState, blank, derive_key
 from hlformer_jax.typing import Array, Batch
 
 Scalars = dict[str, Array]
@@ -36,9 +36,9 @@ class Compiled(NamedTuple):
     Attributes:
       steps: from a state, which is donated, and a window to the next state and the scalars of each
         step.
-      program: of it, to be asked for its memory.
-      flops: floating-point operations of one step on one device, by the compiler's count, those
-        that are done again to save memory left out.
+      program: what the compiler made, to be asked for its memory.
+      flops: floating-point operations of one step on one device, by a compiler's count, without
+        those that are done again to save memory.
     """
 
     steps: Steps
@@ -90,7 +90,7 @@ def check_devices(config: ConfigDict, number: int) -> None:
             " 'xla', or show the process one GPU"
         )
     size, parts = config.train.batch_size, config.train.encode_parts
-    if parts > 1 and size % (parts * number):
+    if parts > 1 and devices.round_up(size, number) % (parts * number):
         raise ConfigError(
             f"config.train.batch_size is {size}: it must be a multiple of"
             f" config.train.encode_parts times the number of devices, {parts} x {number}"
@@ -203,20 +203,22 @@ def compile_steps(
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
     given = devices.replicate(mesh, numbers(config))
 
-    def lower(model: TwoBranch, config: ConfigDict) -> Any:
-        step = train_step(model, config, optimiser, steps_per_epoch, most_captions)
-        program = jax.jit(
-            group_of_steps(step, config, feed), donate_argnums=0, out_shardings=(whole, whole)
-        )
-        return program.lower(state, *feed.shapes(), count, given)
-
-    compiled = lower(model, config).compile(runtime.compiler_options(config))
+    one = lambda model, config: train_step(model, config, optimiser, steps_per_epoch, most_captions)
+    program = jax.jit(
+        group_of_steps(one(model, config), config, feed),
+        donate_argnums=0,
+        out_shardings=(whole, whole),
+    )
+    lowered = program.lower(state, *feed.shapes(), count, given)
+    compiled = lowered.compile(runtime.compiler_options(config))
     if config.kernels == "xla" and config.train.encode_parts == 1:
         flops = measure.flops(compiled)
     else:  # The compiler does not see into a kernel, and counts a loop over parts once.
         plain = config.copy_and_resolve_references()
         plain.kernels, plain.train.encode_parts = "xla", 1
-        flops = measure.flops(lower(models.build(plain), plain)) / mesh.size
+        batch = jax.eval_shape(lambda: blank(plain, feed.videos, feed.captions))
+        total = measure.count(one(models.build(plain), plain), state, batch, numbers(plain))
+        flops = total / mesh.size
 
     def steps(state: TrainState, window: Window) -> tuple[TrainState, Scalars]:
         count = devices.replicate(mesh, np.int32(window.num_steps))

@@ -90,8 +90,13 @@ class Trainer:
         with devices.first_alone("data"):
             self.data: Data = pipeline.open_data(config)
         with devices.first_alone("workdir"):
-            self.claim = workdir.claim(directory, config, self.data.fingerprint, devices.is_first())
-        train = config.train
+            claim = workdir.claim(directory, config, self.data.fingerprint, devices.is_first())
+        with claim:  # given back if the rest fails
+            self._compile()
+            self.claim = claim.pop_all()
+
+    def _compile(self) -> None:
+        config, train = self.config, self.config.train
         self.schedule = Schedule(len(self.data.train), train.batch_size, config.seed)
         self.total_steps = self.schedule.steps_per_epoch * train.epochs
         groups = self.schedule.groups(train.epochs, train.log_every)
@@ -101,8 +106,8 @@ class Trainer:
         optimiser = optim.build(config, self.total_steps)
         self.evaluator = Evaluator(self.model, config, self.mesh)
         self._validation: Feed | None = None
-        self.newest = checkpoint.newest(directory)
-        self.best = checkpoint.best(directory)
+        self.newest = checkpoint.newest(self.directory)
+        self.best = checkpoint.best(self.directory)
         initial = lambda: train_state.init_state(self.model, config, optimiser)
         like = devices.abstract(self.mesh, jax.eval_shape(initial))
         self.progress = Progress()
@@ -126,9 +131,9 @@ class Trainer:
             self.directory, self.progress.log_position, first, devices.is_first()
         )
         with (
+            self.claim,
             contextlib.closing(self.log),
             contextlib.closing(self.feed),
-            self.claim,
             _termination() as terminated,
             self._bar(first) as bar,
         ):
@@ -291,7 +296,8 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome
     Raises:
       Stopped: when SIGTERM ended it; its state has been saved.
       NonFiniteLossError: when a loss is NaN or infinite.
-      WorkdirError: when the directory holds another run.
+      WorkdirError: when the directory holds another run, or this one is under way.
+      ConfigError: when the devices cannot train what the configuration asks for.
       ReleasedDataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory)

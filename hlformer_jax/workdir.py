@@ -10,12 +10,22 @@ from ml_collections import ConfigDict
 from hlformer_jax import lock
 from hlformer_jax.report import write_json
 
-MOVABLE = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
-"""Fields that may differ when a run goes on: where things lie, not what they are."""
+MOVABLE = (
+    "data.manual_dir",
+    "data.data_dir",
+    "data.cache_gib",
+    "data.resident",
+    "train.encode_parts",
+)
+"""Fields that may differ when a run goes on: where things lie and fit, not what they are."""
 
 
 class WorkdirError(ValueError):
     """The directory holds another run; the message names the difference."""
+
+
+class OccupiedError(WorkdirError):
+    """The run of the directory is under way."""
 
 
 def claim(
@@ -34,8 +44,8 @@ def claim(
       What keeps other processes out of the directory until it is closed.
 
     Raises:
-      WorkdirError: when a run with another configuration or other data was started there, or
-        another process trains there now.
+      WorkdirError: when a run with another configuration or other data was started there.
+      OccupiedError: when it is under way.
     """
     if not writes:
         check(workdir, config, fingerprint)
@@ -44,8 +54,8 @@ def claim(
         try:
             stack.enter_context(lock.hold(workdir))
         except BlockingIOError:
-            raise WorkdirError(
-                f"another process trains in {workdir}: wait for it, or choose another --workdir"
+            raise OccupiedError(
+                f"a run is under way in {workdir}: wait for it, or choose another --workdir"
             ) from None
         check(workdir, config, fingerprint)
         write_json(workdir / "config.json", _wanted(config, fingerprint))

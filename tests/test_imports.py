@@ -15,18 +15,19 @@ _MODEL = {"typing", "ops", "layers", "blocks", "bank", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
     "config", "devices", "measure", "runtime", "corpus", "losses", "retrieval", "objective",
     "data", "optim", "train_state", "checkpoint",
-    "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir",
+    "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir", "lock",
 }  # fmt: skip
 
 # From the bottom up: what stands on the right has a line above, or is the module's own folder.
 MAY_IMPORT = {
     "": set(),  # the package itself
     "typing": set(),
-    "devices": {"typing"},
-    "measure": set(),
     "runtime": set(),
+    "devices": {"typing", "runtime"},
+    "measure": set(),
     "config": set(),
     "command": set(),
+    "lock": set(),
     "ops": {"typing", "ops"},
     "layers": {"typing", "ops"},
     "blocks": {"typing", "ops", "layers"},
@@ -36,10 +37,10 @@ MAY_IMPORT = {
     "losses": {"typing", "ops"},
     "retrieval": {"typing", "ops"},
     "corpus": _MODEL | {"devices"},
-    "data": {"typing", "devices", "data"},
+    "data": {"typing", "devices", "lock", "data"},
     "baseline": {"typing", "ops", "losses", "retrieval", "data"},
     "report": {"typing", "retrieval"},
-    "workdir": {"report"},
+    "workdir": {"lock", "report"},
     "optim": {"typing", "ops"},
     "objective": _MODEL | {"config", "losses", "retrieval"},
     "train_state": _MODEL | {"config", "optim"},

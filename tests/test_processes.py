@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlformer_jax import lock
 from hlformer_jax.config import debug, default
 
 ROOT = Path(__file__).parent.parent
@@ -100,6 +101,15 @@ def test_processes_stop_together_and_any_number_goes_on(tmp_path):
     assert steps == list(range(1, 2 * len(steps), 2))
     losses = [record["loss"] for record in _records(workdir) if "loss" in record]
     assert np.mean(losses[-4:]) < np.mean(losses[:2])
+
+
+def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
+    with lock.hold(tmp_path / "run"):
+        running = _start(tmp_path, tmp_path / "run", 2, devices=1)
+        output = [process.communicate(timeout=120)[0] for process in running]
+    assert [process.returncode for process in running] == [1, 1], output
+    assert "error: a run is under way in" in output[0]
+    assert "error: process 0 gave up (workdir)" in output[1]
 
 
 def test_a_process_that_cannot_join_says_so():

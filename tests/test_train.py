@@ -224,10 +224,18 @@ def test_another_configuration_is_refused_with_the_difference_named(directory, f
         train.Trainer(other_data, finished)
 
 
-def test_a_directory_in_which_another_process_trains_is_refused(directory, finished):
-    refused = pytest.raises(workdir.WorkdirError, match="another process trains in")
+def test_a_directory_whose_run_is_under_way_is_refused(directory, finished, monkeypatch):
+    refused = pytest.raises(workdir.OccupiedError, match="a run is under way in")
     with lock.hold(finished), refused:
         train.Trainer(_config(directory), finished)
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError) as kept:
+        patch.setattr(train, "compile_steps", fail)
+        train.Trainer(_config(directory), finished)
+    assert kept.traceback  # with the frame of a Trainer that was not finished, which holds nothing
     train.Trainer(_config(directory), finished).claim.close()
 
 

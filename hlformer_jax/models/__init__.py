@@ -22,7 +22,7 @@ from hlformer_jax.models.gmmformer_v2 import GMMFormerV2
 from hlformer_jax.models.hlformer import HLFormer, Lifted
 from hlformer_jax.models.ms_sl import MSSL
 from hlformer_jax.models.two_branch import Constants, TwoBranch, VideoEncoding
-from hlformer_jax.ops.dropout import rows
+from hlformer_jax.ops.dropout import part_of
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -112,18 +112,23 @@ def encode_video(
       videos: a batch.
       dropout_key: random key of the dropout; None switches it off.
       parts: how many parts of the batch, of equal size, are encoded one after another, and once
-        more when a gradient is asked for: memory for arithmetic. Changes no result.
+        more when a gradient is asked for: memory for arithmetic. Changes results by rounding alone.
 
     Returns:
       The encoded videos, float32 at least.
+
+    Raises:
+      ValueError: when there are no parts of equal size.
     """
     if parts == 1:
         return _apply(model, params, dropout_key, "encode_video", videos)
+    if len(videos.mask) % parts:
+        raise ValueError(f"{len(videos.mask)} videos do not make {parts} parts of equal size")
 
     # In a loop XLA need not be kept from taking the second computation for the first.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def encode(number: Array, part: Videos) -> VideoEncoding:
-        with rows(number, parts):
+        with part_of(number, parts):
             return _apply(model, params, dropout_key, "encode_video", part)
 
     # Part p has videos p, p + parts, …, so that each device has its share of every part.

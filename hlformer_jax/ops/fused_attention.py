@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
-from hlformer_jax.ops.dropout import current_rows, halves, mix
+from hlformer_jax.ops.dropout import current_part, halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array
@@ -67,7 +67,7 @@ class _Operands(NamedTuple):
     offset: Any  # added to all logits, [1]
     window: Any  # [M, L]
     key_term: Any  # [cells / heads, L]; 0 for a real key, minus infinity for one that pads
-    seed: Any  # both halves of dropout's key, and its `ops.dropout.Rows`, [4]
+    seed: Any  # both halves of dropout's key, and its `ops.dropout.Part`, [4]
 
 
 class _Rows(NamedTuple):
@@ -110,7 +110,7 @@ def euclidean_attention(
     if dropout_key is not None and rate > 0:
         if rate >= 1:
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
-        place = (jnp.asarray(number, jnp.uint32) for number in current_rows())
+        place = (jnp.asarray(number, jnp.uint32) for number in current_part())
         seed = jnp.stack([*halves(dropout_key), *place])
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
 

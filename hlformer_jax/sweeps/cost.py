@@ -44,8 +44,7 @@ def cost(config: ConfigDict) -> Cost:
     )
 
     def flops(function: Any, inputs: Any) -> float | None:
-        program = jax.jit(lambda params, x: function(model, params, x)).lower(params, inputs)
-        count = measure.flops(program)
+        count = measure.count(lambda params, x: function(model, params, x), params, inputs)
         return count if math.isfinite(count) else None
 
     return Cost(

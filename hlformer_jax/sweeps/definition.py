@@ -83,8 +83,7 @@ def define(
       The sweep, locked; see the module's docstring.
 
     Raises:
-      ConfigError: when `name` is another.
-      OSError: when a configuration file cannot be read.
+      ConfigError: when `name` is another, or a configuration file is not there.
     """
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")

@@ -94,6 +94,9 @@ def perform(
             result = execute(run, directory)
         except train.Stopped:
             raise
+        except workdir.OccupiedError:
+            tell(f"left to the process that does it: {run.variant}, seed {run.seed}")
+            continue
         except Exception as error:  # whatever it is, the other runs can do without this one
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()

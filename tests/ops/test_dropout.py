@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hlformer_jax.ops.dropout import dropout, random_bits, rows
+from hlformer_jax.ops.dropout import dropout, part_of, random_bits
 
 
 def _bits(seed=0, shape=(1 << 16,)):
@@ -53,7 +53,7 @@ def test_a_part_of_the_rows_has_the_bits_that_it_has_in_the_whole():
     whole = np.asarray(random_bits(key, (12, 2, 5)))
 
     def part(number):
-        with rows(number, 3):
+        with part_of(number, 3):
             return random_bits(key, (4, 2, 5))
 
     for number in range(3):
