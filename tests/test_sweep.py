@@ -17,7 +17,7 @@ from hlformer_jax import models, report, train
 from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.sweeps import definition, publish, runs, tables
 from hlformer_jax.sweeps.definition import METRICS, define, expand, share, task_of_array
-from hlformer_jax.workdir import WorkdirError
+from hlformer_jax.workdir import OccupiedError, WorkdirError
 
 ROOT = Path(__file__).parent.parent
 HERE = str(ROOT / "configs" / "sweeps" / "here.py")
@@ -229,6 +229,21 @@ def test_a_run_that_is_stopped_ends_the_sweep_and_counts_as_neither(small, tmp_p
     with pytest.raises(train.Stopped):
         runs.perform(planned, tmp_path, lambda line: None, execute=execute)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_run_that_another_process_does_is_left_to_it(small, tmp_path):
+    _, planned = small
+    told = []
+
+    def execute(run, directory):
+        if run == planned[1]:
+            raise OccupiedError("a run is under way")
+        return _result(run, 10.0)
+
+    assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
+    assert "left to the process that does it" in told[2]
+    assert not (tmp_path / planned[1].directory).exists()
+    assert all(runs.finished(run, tmp_path) for run in planned if run != planned[1])
 
 
 def test_a_changed_sweep_is_refused_where_another_was_begun(small, tmp_path):
