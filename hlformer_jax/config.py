@@ -5,6 +5,7 @@ The values below are those of the released code on ActivityNet Captions.
 """
 
 import importlib.util
+import inspect
 import math
 import os
 from pathlib import Path
@@ -166,7 +167,10 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
         raise ConfigError(f"{path} is no configuration file: it does not define get_config")
-    config: ConfigDict = module.get_config(name) if name else module.get_config()
+    takes_name = bool(inspect.signature(module.get_config).parameters)
+    if name and not takes_name:
+        raise ConfigError(f"{path} has no variant {name!r}: its get_config takes no name")
+    config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
     return config
 
 

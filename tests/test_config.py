@@ -60,11 +60,18 @@ def test_the_default_is_accepted_and_has_a_weight_for_every_term():
         ("nowhere.py", None, "no such configuration file"),
         ("config.txt", "", "a .py file"),
         ("other.py", "x = 1", "does not define get_config"),
+        ("alone.py", "get_config = lambda: {}", "no variant 'debug'"),
     ],
 )
 def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        load(tmp_path / name)
+        load(tmp_path / name, "debug")
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("takes", ["", "name", "name=''"])
+def test_a_configuration_file_may_take_a_name(tmp_path, takes):
+    (tmp_path / "config.py").write_text(f"get_config = lambda {takes}: {{'seed': 3}}")
+    assert load(tmp_path / "config.py") == {"seed": 3}
