@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.blocks import EuclideanBlock, LorentzBlock
 from hlformer_jax.ops import windows
@@ -64,7 +64,7 @@ class GaussianBank(nn.Module):
         x: Float[Array, "*batch L H"],
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
-        c: Float[Array, ""] | None = None,
+        c: ArrayLike = 1.0,
         given: Windows | None = None,
     ) -> Float[Array, "K *batch L H"]:
         outputs = []

@@ -4,32 +4,52 @@ Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.layers import (
     INITIALISER,
     Dropout,
     FeedForward,
     InputProjection,
+    choose,
     dense,
     layer_norm,
 )
 from hlformer_jax.ops import attention, fused_attention, lorentz
-from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array
+
+KERNELS: Mapping[str, ModuleType] = {"xla": attention, "pallas": fused_attention}
+"""Whose self-attention: a program that the compiler makes, or the kernel written here."""
+
+LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
+    "released": lambda log_window: {"window": jnp.exp(log_window)},
+    "corrected": lambda log_window: {"log_window": log_window},
+}
+"""How Lorentz attention takes a window, given its logarithm: as factor of the logits or added."""
+
+HEAD_MERGES: Mapping[str, Callable[[Array], Array]] = {
+    "released": attention.concatenate_heads_released,
+    "hyperboloid": attention.merge_heads_on_hyperboloid,
+}
+"""How the heads' centroids become one vector: put side by side, or merged on a hyperboloid."""
+
+MAX_TANGENT_NORM = 10.0
+"""Norm to which the released exponential map of the attention limits its argument."""
 
 
 class EuclideanAttention(nn.Module):
     """Multi-head attention without an output projection (as released).
 
     Attributes:
-      kernels: "xla" or "pallas", who computes self-attention; equal up to rounding.
+      kernels: of `KERNELS`; equal up to rounding.
     """
 
     num_heads: int
@@ -48,7 +68,7 @@ class EuclideanAttention(nn.Module):
     ) -> Float[Array, "*batch M H"]:
         features = query.shape[-1]
         dropout_key = self.make_rng("dropout") if train and self.dropout > 0 else None
-        drop = lambda x: x if dropout_key is None else dropout(dropout_key, x, self.dropout)
+        drop = dropout_key, self.dropout
         heads = _split_heads(dense(features, "query", self.dtype)(query), self.num_heads)
         if query.shape[-2] == 1 and window is None:
             key, value = (
@@ -56,17 +76,15 @@ class EuclideanAttention(nn.Module):
                 for name in ("key", "value")
             )
             attended = attention.single_query_attention(
-                heads[..., 0, :], key_value, key, value, mask, drop
+                heads[..., 0, :], key_value, key, value, mask, *drop
             )
             return attended.reshape(*attended.shape[:-2], 1, features)
         split = lambda name: _split_heads(
             dense(features, name, self.dtype)(key_value), self.num_heads
         )
         inputs = heads, split("key"), split("value"), window, mask
-        if self.kernels == "pallas":
-            attended = fused_attention.euclidean_attention(*inputs, dropout_key, self.dropout)
-        else:
-            attended = attention.euclidean_attention(*inputs, drop)
+        attend = choose("kernels", self.kernels, KERNELS).euclidean_attention
+        attended = attend(*inputs, *drop)
         attended = jnp.moveaxis(attended, -3, -2)
         return attended.reshape(*attended.shape[:-2], features)
 
@@ -177,8 +195,9 @@ class LorentzAttention(nn.Module):
 
     Attributes:
       dim: Lorentz dimension n; points have n + 1 coordinates, divisible by `num_heads`.
-      window: "released" multiplies the logits by the window, "corrected" adds its logarithm.
-      head_merge: "released" concatenates heads off the hyperboloid, "hyperboloid" merges on it.
+      window: of `LORENTZ_WINDOWS`.
+      head_merge: of `HEAD_MERGES`.
+      kernels: of `KERNELS`.
 
     With a curvature -c the points before the Lorentz linear layers lie on the hyperboloid of that
     curvature and the logits are its squared distances. Queries, keys, values and centroids are kept
@@ -200,7 +219,7 @@ class LorentzAttention(nn.Module):
         log_window: Float[Array, "L L"] | None,
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
-        c: Float[Array, ""] | None = None,
+        c: ArrayLike = 1.0,
     ) -> Float[Array, "*batch L H"]:
         log_beta = self.param(
             "scale_alpha", nn.initializers.constant(-0.5 * math.log(self.dim)), ()
@@ -209,33 +228,24 @@ class LorentzAttention(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, ())
         tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
         beta = jnp.exp(log_beta)
-        root = 1.0 if c is None else jnp.sqrt(c)
+        root = jnp.sqrt(c)
         tangent = limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM / root)
-        point = lorentz.exp_map0(tangent, 1.0 if c is None else c)
+        point = lorentz.exp_map0(tangent, c)
         linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
-        released = self.window == "released"
-        pallas = self.kernels == "pallas"
-        attend = fused_attention.lorentz_attention if pallas else attention.lorentz_attention
+        attend = choose("kernels", self.kernels, KERNELS).lorentz_attention
+        merge = choose("head_merge", self.head_merge, HEAD_MERGES)
+        use = choose("window", self.window, LORENTZ_WINDOWS)
         centroids = attend(
             linear("query"),
             linear("key"),
             linear("value"),
-            scale if c is None else scale * c,
+            scale * c,
             bias,
-            window=jnp.exp(log_window) if released and log_window is not None else None,
-            log_window=None if released else log_window,
             mask=mask,
+            **({} if log_window is None else use(log_window)),
         )
-        if self.head_merge == "released":
-            merged = attention.concatenate_heads_released(centroids)
-        else:
-            merged = attention.merge_heads_on_hyperboloid(centroids)
         output = InputProjection(x.shape[-1], self.dropout, self.dtype, name="output_proj")
-        return output((merged / (beta * root)).astype(self.dtype), train)
-
-
-MAX_TANGENT_NORM = 10.0
-"""Norm to which the released exponential map of the attention limits its argument."""
+        return output((merge(centroids) / (beta * root)).astype(self.dtype), train)
 
 
 class LorentzBlock(nn.Module):
@@ -257,7 +267,7 @@ class LorentzBlock(nn.Module):
         log_window: Float[Array, "L L"] | None,
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
-        c: Float[Array, ""] | None = None,
+        c: ArrayLike = 1.0,
     ) -> Float[Array, "*batch L H"]:
         attend = LorentzAttention(
             self.dim,

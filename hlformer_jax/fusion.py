@@ -169,17 +169,26 @@ class Fusion(NamedTuple):
 
         Returns:
           One sequence.
+
+        Raises:
+          ValueError: for an unknown kind, or one in `WITH_TOKEN` without the token.
         """
         asking = self.num_heads, self.temperature, self.dropout, self.dtype
-        if self.kind == "mean":
-            return jnp.mean(blocks, axis=0)
-        if self.kind == "concat":
-            return Concatenation(self.dtype, name=name)(blocks)
-        if self.kind == "weighted":
-            return BlockWeights(self.temperature, name=name)(blocks)
-        if self.kind == "dynamic" and token is not None:
-            return DynamicWeights(*asking, name=name)(blocks, inputs, mask, train, token)
-        return PositionWeights(*asking, name=name)(blocks, mask, train, token)
+        match self.kind:
+            case "mean":
+                return jnp.mean(blocks, axis=0)
+            case "concat":
+                return Concatenation(self.dtype, name=name)(blocks)
+            case "weighted":
+                return BlockWeights(self.temperature, name=name)(blocks)
+            case "dynamic" if token is not None:
+                return DynamicWeights(*asking, name=name)(blocks, inputs, mask, train, token)
+            case "consolidation" if token is not None:
+                return PositionWeights(*asking, name=name)(blocks, mask, train, token)
+            case "maim":
+                return PositionWeights(*asking, name=name)(blocks, mask, train)
+        lacks = "needs a token" if self.kind in WITH_TOKEN else "is unknown"
+        raise ValueError(f"fusion {self.kind!r} {lacks}: use {', '.join(KINDS)}")
 
 
 def _everywhere(token: Float[Array, " H"], like: Float[Array, "*batch L H"]) -> Array:

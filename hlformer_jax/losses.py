@@ -324,8 +324,8 @@ def optimal_matching(
 
 
 def partial_order(
-    videos: Float[Array, "V n"],
-    captions: Float[Array, "Q n"],
+    videos: Float[Array, "V n+1"],
+    captions: Float[Array, "Q n+1"],
     curvature: Float[Array, ""],
     pairs: Pairs,
     min_radius: float,
@@ -333,22 +333,19 @@ def partial_order(
     """Keeps a caption inside the entailment cone of its video.
 
     Args:
-      videos: lifted videos, points with n coordinates, time first.
+      videos: lifted videos, points with n + 1 coordinates, time first.
       captions: lifted captions.
       curvature: c; the curvature of the space is -c.
       pairs: captions and videos.
       min_radius: sets the aperture near the origin.
 
     Returns:
-      Mean over captions of max(0, exterior angle - half aperture), apex at the video.
+      Mean over captions of `cones.energy`, apex at the video.
 
     References:
       HLFormer eq. 18-20.
     """
-    apex = videos[pairs.video]
-    angle = cones.exterior_angle(apex, captions, curvature)
-    aperture = cones.half_aperture(apex, curvature, min_radius)
-    outside = jax.nn.relu(angle - aperture)
+    outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
     return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
 
 

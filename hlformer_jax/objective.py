@@ -1,6 +1,7 @@
 """The training objective of one batch: every term by name, and their weighted sum (eq. 21, 31)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -99,42 +100,39 @@ def objective(
     queries = models.encode_query(model, params, batch.captions, keys[0])
     videos = models.encode_video(model, params, batch.videos, keys[1], config.train.encode_parts)
     pairs, loss = _pairs(batch), values or config.loss
-    similarities = retrieval.similarities(
+    # Any: None where a branch is off, which has no active term.
+    similarities: Any = retrieval.similarities(
         queries, videos.clips, videos.frames, config.kernels, videos.guided, pairs.video
     )
 
-    def compute(name: str) -> Float[Array, ""]:
-        branch, _, kind = name.partition("_")
-        apart = branch == "frame" and videos.guided is not None
-        if kind == "triplet":
-            scores = getattr(similarities, f"{branch}_cosine")
-            among = _each_for_itself(pairs) if apart else pairs
-            return losses.triplet(scores, among, getattr(negatives, branch), loss["margin"])
-        if kind == "nce":
-            scores = getattr(similarities, f"{branch}_dot")
-            return (
-                losses.joint_nce(scores, pairs.caption_mask) if apart else losses.nce(scores, pairs)
-            )
-        if name == "optimal_matching" and videos.clips is not None:
-            return losses.optimal_matching(queries, videos.clips, pairs, most_captions)
-        if name == "query_diversity" and config.loss.diversity_form == "captions":
-            return losses.caption_diversity(
-                queries, pairs, loss["diversity_margin"], loss["diversity_scale"]
-            )
-        if name == "query_diversity":
-            return losses.query_diversity(
-                queries,
-                pairs,
-                loss["diversity_margin"],
-                loss["diversity_scale"],
-                loss["diversity_gamma"],
-            )
-        lifted = models.lift(model, params, videos, queries)
-        return losses.partial_order(
-            lifted.videos, lifted.captions, lifted.curvature, pairs, loss["min_radius"]
-        )
+    clips: Any = videos.clips
+    guided = videos.guided is not None
+    frame_pairs = _each_for_itself(pairs) if guided else pairs
 
-    terms = {name: compute(name) for name in active_terms(config)}
+    def frame_nce(scores: Float[Array, "Q V"]) -> Float[Array, ""]:
+        return losses.joint_nce(scores, pairs.caption_mask) if guided else losses.nce(scores, pairs)
+
+    def query_diversity() -> Float[Array, ""]:
+        margin, scale = loss["diversity_margin"], loss["diversity_scale"]
+        if config.loss.diversity_form == "captions":
+            return losses.caption_diversity(queries, pairs, margin, scale)
+        return losses.query_diversity(queries, pairs, margin, scale, loss["diversity_gamma"])
+
+    def partial_order() -> Float[Array, ""]:
+        lifted = models.lift(model, params, videos, queries)
+        return losses.partial_order(*lifted, pairs, loss["min_radius"])
+
+    triplet = partial(losses.triplet, margin=loss["margin"])
+    compute: dict[str, Callable[[], Float[Array, ""]]] = {
+        "clip_triplet": lambda: triplet(similarities.clip_cosine, pairs, negatives.clip),
+        "clip_nce": lambda: losses.nce(similarities.clip_dot, pairs),
+        "frame_triplet": lambda: triplet(similarities.frame_cosine, frame_pairs, negatives.frame),
+        "frame_nce": lambda: frame_nce(similarities.frame_dot),
+        "query_diversity": query_diversity,
+        "partial_order": partial_order,
+        "optimal_matching": lambda: losses.optimal_matching(queries, clips, pairs, most_captions),
+    }
+    terms = {name: compute[name]() for name in active_terms(config)}
     total = jnp.zeros((), queries.dtype)
     for name, value in terms.items():
         total = total + loss[name] * value

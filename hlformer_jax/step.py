@@ -78,12 +78,19 @@ def numbers(config: ConfigDict) -> Numbers:
     )
 
 
-def check_devices(config: ConfigDict, number: int) -> None:
-    """Refuses a configuration that this number of devices cannot train.
+def check(config: ConfigDict, number: int) -> None:
+    """Refuses a configuration that cannot be trained, before anything is prepared for it.
+
+    Args:
+      config: the whole configuration.
+      number: of devices.
 
     Raises:
-      ConfigError: saying what to change.
+      ConfigError: when the model or the losses make no sense, or so many devices cannot train them;
+        says what to change.
     """
+    models.build(config)
+    active_terms(config)
     if config.kernels == "pallas" and number > 1:
         raise ConfigError(
             f"config.kernels is 'pallas', which is for one device, and there are {number}: set"

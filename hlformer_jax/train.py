@@ -38,7 +38,7 @@ from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.pipeline import Data
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.evaluate import Evaluator, Result, model_fields
-from hlformer_jax.step import Scalars, check_devices, compile_steps
+from hlformer_jax.step import Scalars, check, compile_steps
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -85,8 +85,8 @@ class Trainer:
     def __init__(self, config: ConfigDict, directory: Path, mesh: Mesh | None = None) -> None:
         self.config, self.directory = config, directory
         self.mesh = devices.mesh() if mesh is None else mesh
+        check(config, self.mesh.size)
         self.model = models.build(config)
-        check_devices(config, self.mesh.size)
         with devices.first_alone("data"):
             self.data: Data = pipeline.open_data(config)
         with devices.first_alone("workdir"):
@@ -297,7 +297,7 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome
       Stopped: when SIGTERM ended it; its state has been saved.
       NonFiniteLossError: when a loss is NaN or infinite.
       WorkdirError: when the directory holds another run, or this one is under way.
-      ConfigError: when the devices cannot train what the configuration asks for.
+      ConfigError: when the configuration cannot be trained, see `step.check`.
       ReleasedDataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory)

@@ -1,4 +1,8 @@
-"""The directory of a run: who may use it. It belongs to one configuration and one data source."""
+"""The directory of a run: who may use it.
+
+From its first checkpoint on it belongs to one configuration and one data source. Until then nothing
+in it is worth keeping: what could not start is started again with what was wrong put right.
+"""
 
 import contextlib
 import json
@@ -38,7 +42,7 @@ def claim(
       config: the resolved configuration.
       fingerprint: of the data source.
       writes: whether it is this one, of several processes of a run, that writes there; the others
-        only find out.
+        find out whether that one's configuration and data are theirs.
 
     Returns:
       What keeps other processes out of the directory until it is closed.
@@ -48,7 +52,7 @@ def claim(
       OccupiedError: when it is under way.
     """
     if not writes:
-        check(workdir, config, fingerprint)
+        _compare(workdir, config, fingerprint)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -63,7 +67,7 @@ def claim(
 
 
 def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:
-    """Finds whether the directory is this run's or free, and changes nothing.
+    """Finds whether the directory is free, without a checkpoint, or this run's; changes nothing.
 
     Args:
       workdir: the run's directory.
@@ -73,6 +77,11 @@ def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> 
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.
     """
+    if any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
+        _compare(workdir, config, fingerprint)
+
+
+def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
     path = workdir / "config.json"
     if not path.exists():
         return

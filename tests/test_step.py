@@ -92,5 +92,5 @@ def test_those_numbers_reach_the_loss(loss, options):
 )
 def test_what_the_devices_cannot_train_is_refused_with_the_reason(options, devices, message):
     with pytest.raises(ConfigError, match=message):
-        step.check_devices(_config(**options), devices)
-    step.check_devices(_config(**{"train.encode_parts": 2}), 4)
+        step.check(_config(**options), devices)
+    step.check(_config(**{"train.encode_parts": 2}), 4)

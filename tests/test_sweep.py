@@ -251,12 +251,15 @@ def test_a_changed_sweep_is_refused_where_another_was_begun(small, tmp_path):
     one = tmp_path / planned[1].directory
     content = {"config": json.loads(planned[1].config.to_json()), "data_fingerprint": "x"}
     report.write_json(one / "config.json", content)
+    (one / "checkpoints" / "newest" / "7").mkdir(parents=True)
     runs.check(planned, tmp_path)
     sweep.base.data.manual_dir = "moved"  # not what it is, but where it lies
     runs.check(expand(sweep), tmp_path)
     sweep.base.optim.learning_rate = 0.5
     with pytest.raises(WorkdirError, match=r"w-a-b/seed0 .*learning_rate \(0.00025 there, 0.5 now"):
         runs.check(expand(sweep), tmp_path)
+    (one / "checkpoints" / "newest" / "7").rename(one / "checkpoints" / "newest" / "7.part")
+    runs.check(expand(sweep), tmp_path)  # nothing was saved: no run to mix it up with
 
 
 def test_a_model_that_cannot_be_is_refused_before_any_run(tmp_path):

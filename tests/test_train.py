@@ -15,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from hlformer_jax import checkpoint, evaluate, lock, report, train, train_state, workdir
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import WEIGHTS, ConfigError, debug, default
 
 ROOT = Path(__file__).parent.parent
 
@@ -237,6 +237,28 @@ def test_a_directory_whose_run_is_under_way_is_refused(directory, finished, monk
         train.Trainer(_config(directory), finished)
     assert kept.traceback  # with the frame of a Trainer that was not finished, which holds nothing
     train.Trainer(_config(directory), finished).claim.close()
+
+
+def test_what_did_not_start_may_be_started_with_another_configuration(directory, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    config, path = _config(directory), directory / "too_large"
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(train, "compile_steps", fail)
+        train.Trainer(config, path)
+    config.optim.learning_rate = 0.5
+    train.Trainer(config, path).claim.close()
+    assert json.loads((path / "config.json").read_text())["config"]["optim"]["learning_rate"] == 0.5
+
+
+def test_what_cannot_be_trained_is_refused_before_its_data_is_looked_at(directory, tmp_path):
+    config = _config(directory)
+    config.data.manual_dir = "nowhere"
+    config.loss.update({name: 0.0 for name in WEIGHTS})
+    with pytest.raises(ConfigError, match="nothing to train"):
+        train.Trainer(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ MAX_SINH = 2.0**15
 class Lifted(NamedTuple):
     """Points for the partial order loss, time first, on the hyperboloid of curvature -c."""
 
-    videos: Float[Array, "V n"]
-    captions: Float[Array, "Q n"]
+    videos: Float[Array, "V n+1"]
+    captions: Float[Array, "Q n+1"]
     curvature: Float[Array, ""]
 
 
@@ -68,7 +68,7 @@ class HLFormer(TwoBranch):
         )
 
 
-def lift(tangent: Float[Array, "*batch H"], c: Float[Array, ""]) -> Float[Array, "*batch n"]:
+def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n+1"]:
     """Exponential map at the origin with the released limit on its argument.
 
     Args:

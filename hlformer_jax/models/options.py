@@ -1,14 +1,14 @@
 """The fields of `config.model` as the arguments of a model, checked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from hlformer_jax import fusion
+from hlformer_jax import blocks, fusion
 from hlformer_jax.config import ConfigError
-from hlformer_jax.ops import attention, kernels, windows
+from hlformer_jax.ops import windows
 
 BLOCK_CURVATURES = ("fixed", "shared", "block")
 
@@ -61,11 +61,11 @@ def arguments(config: ConfigDict) -> dict[str, Any]:
 def _check(config: ConfigDict) -> None:
     model = config.model
     _choice("window", model.window, windows.KINDS)
-    _choice("lorentz_window", model.lorentz_window, attention.LORENTZ_WINDOWS)
-    _choice("head_merge", model.head_merge, attention.HEAD_MERGES)
+    _choice("lorentz_window", model.lorentz_window, blocks.LORENTZ_WINDOWS)
+    _choice("head_merge", model.head_merge, blocks.HEAD_MERGES)
     _choice("fusion", model.fusion, fusion.KINDS)
     _choice("block_curvature", model.block_curvature, BLOCK_CURVATURES)
-    if config.kernels not in kernels.CHOICES:
+    if config.kernels not in blocks.KERNELS:
         raise ConfigError(f"config.kernels is {config.kernels!r}: it must be xla or pallas")
     if not (model.gaze or model.glance):
         raise ConfigError("config.model.gaze and config.model.glance are both off: keep one branch")
@@ -105,7 +105,7 @@ def _check(config: ConfigDict) -> None:
         raise ConfigError("config.model.lorentz_dim leaves a head no space coordinate: enlarge it")
 
 
-def _choice(field: str, value: str, known: Sequence[str]) -> None:
+def _choice(field: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         raise ConfigError(f"config.model.{field} {value!r} is unknown: use {', '.join(known)}")
 

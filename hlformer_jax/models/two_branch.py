@@ -5,11 +5,12 @@ fusion. Padded frames are set to zero after the encoder; clips have no padding. 
 configuration leaves out is None in the encoding and owns no parameters.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float
 
 from hlformer_jax import blocks, fusion, layers
 from hlformer_jax.bank import GaussianBank, Windows
@@ -73,7 +74,7 @@ class Branch(nn.Module):
         mask: Array | None,
         train: bool,
         token: Float[Array, " H"] | None = None,
-        c: Float[Array, ""] | None = None,
+        c: ArrayLike = 1.0,
         windows: Windows | None = None,
     ) -> Float[Array, "V L H"]:
         x = layers.InputProjection(self.features, self.input_dropout, self.dtype, name="input")(
@@ -147,7 +148,7 @@ class TwoBranch(nn.Module):
             self.weight_token = self.param("weight_token", nn.initializers.normal(1.0), (size,))
         self.attention_curv = None
         if self.shared_curvature is not None:
-            start = nn.initializers.constant(jnp.log(self.shared_curvature))
+            start = nn.initializers.constant(math.log(self.shared_curvature))
             self.attention_curv = self.param("attention_curv", start, ())
 
     def _branch(self) -> Branch:
@@ -184,14 +185,16 @@ class TwoBranch(nn.Module):
 
     def encode_video(self, videos: Videos, train: bool = False) -> VideoEncoding:
         """Encodes videos at both granularities, float32 at least."""
-        c = None if self.attention_curv is None else jnp.exp(self.attention_curv)
+        c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = train, self.weight_token, c
-        windows = (None, None) if self.constants is None else self.constants[1:]
+        clip_windows = frame_windows = None
+        if self.constants is not None:
+            clip_windows, frame_windows = self.constants.clip_windows, self.constants.frame_windows
         clips = frames = None
         if self.glance:
-            clips = as_float(self.clip_branch(videos.clips, None, *shared, windows[0]))
+            clips = as_float(self.clip_branch(videos.clips, None, *shared, clip_windows))
         if self.gaze:
-            given = *shared, windows[1]
+            given = *shared, frame_windows
             frames = as_float(self.frame_branch(videos.frames, videos.frame_mask, *given))
             if self.video_level:
                 frames = self.video_pooling(frames, videos.frame_mask)[:, None]

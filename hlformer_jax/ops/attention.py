@@ -9,14 +9,14 @@ The Lorentz model here is that of curvature -1, as in the paper: points are [tim
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, wide
 from hlformer_jax.typing import Array
 
@@ -25,15 +25,6 @@ from hlformer_jax.typing import Array
 EUCLIDEAN_MASKED = -1e4
 LORENTZ_MASKED = -1e18
 
-LORENTZ_WINDOWS = ("released", "corrected")
-HEAD_MERGES = ("released", "hyperboloid")
-
-Dropout = Callable[[Array], Array]
-
-
-def _identity(x: Array) -> Array:
-    return x
-
 
 def euclidean_attention(
     query: Float[Array, "*batch N M d"],
@@ -41,7 +32,8 @@ def euclidean_attention(
     value: Float[Array, "*batch N L d"],
     window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*batch L"] | None = None,
-    dropout: Dropout = _identity,
+    dropout_key: Array | None = None,
+    rate: float = 0.0,
 ) -> Float[Array, "*batch N M d"]:
     """Scaled dot-product attention whose logits are multiplied by a window.
 
@@ -51,7 +43,8 @@ def euclidean_attention(
       value: values at L positions, per head.
       window: factor of the logits before the softmax; None is a window of ones.
       mask: True for real keys.
-      dropout: applied to the attention weights.
+      dropout_key: random key of the dropout of the attention weights; None switches it off.
+      rate: of that dropout.
 
     Returns:
       Attended values, in the dtype of `value`.
@@ -68,7 +61,7 @@ def euclidean_attention(
     if mask is not None:
         masked = jnp.where(mask, 0.0, EUCLIDEAN_MASKED).astype(logits.dtype)
         logits = logits + masked[..., None, None, :]
-    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(value.dtype))
+    weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(value.dtype), rate)
     return jnp.einsum("...ml,...ld->...md", weights, value)
 
 
@@ -90,7 +83,8 @@ def single_query_attention(
     key: Projection,
     value: Projection,
     mask: Bool[Array, "*batch L"] | None = None,
-    dropout: Dropout = _identity,
+    dropout_key: Array | None = None,
+    rate: float = 0.0,
 ) -> Float[Array, "*batch N d"]:
     """`euclidean_attention` of one query, without keys and values of the L positions.
 
@@ -104,7 +98,9 @@ def single_query_attention(
       key: gives the keys.
       value: gives the values.
       mask: True for real positions.
-      dropout: applied to the attention weights [*batch, N, L].
+      dropout_key: random key of the dropout of the attention weights [*batch, N, L]; None switches
+        it off.
+      rate: of that dropout.
 
     Returns:
       Attended values, in the dtype of `inputs`.
@@ -120,7 +116,7 @@ def single_query_attention(
     if mask is not None:
         masked = jnp.where(mask, 0.0, EUCLIDEAN_MASKED).astype(logits.dtype)
         logits = logits + masked[..., None, :]
-    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(inputs.dtype))
+    weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
     seen = jnp.einsum("...nl,...lh->...nh", weights, inputs)
     attended = jnp.einsum("...nh,hnd->...nd", seen, value.kernel)
     total = jnp.sum(weights, axis=-1)[..., None]
@@ -132,8 +128,8 @@ def lorentz_attention(
     query: Float[Array, "*batch N M d"],
     key: Float[Array, "*batch N L d"],
     value: Float[Array, "*batch N L d"],
-    scale: Float[Array, ""],
-    bias: Float[Array, ""],
+    scale: ArrayLike,
+    bias: ArrayLike = 0.0,
     window: Float[Array, "M L"] | None = None,
     log_window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*batch L"] | None = None,
@@ -148,8 +144,8 @@ def lorentz_attention(
       query: points of the hyperboloid (d coordinates, time first) at M positions, per head.
       key: points at L positions, per head.
       value: points at L positions, per head.
-      scale: divides the squared distance; learned, sqrt(n + 1) at the start.
-      bias: added to the logits before the window.
+      scale: a number, divides the squared distance; learned, sqrt(n + 1) at the start.
+      bias: a number, added to the logits before the window.
       window: factor of the logits (as released); not together with `log_window`.
       log_window: term of the logits (corrected).
       mask: True for real keys.

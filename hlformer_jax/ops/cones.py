@@ -9,6 +9,7 @@ it where `exterior_angle` is at most that. Angles are in radians, and their erro
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
@@ -75,3 +76,27 @@ def exterior_angle(
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
+
+
+def energy(
+    x: Float[Array, "*batch n+1"],
+    y: Float[Array, "*batch n+1"],
+    c: ArrayLike = 1.0,
+    min_radius: float = 0.1,
+) -> Float[Array, "*batch"]:
+    """How far y lies outside the cone of x: max(0, exterior angle − half aperture).
+
+    Args:
+      x: the apexes.
+      y: points.
+      c: curvature, positive.
+      min_radius: of `half_aperture`.
+
+    Returns:
+      Angles in [0, π]; 0, with gradient 0, inside of the cone.
+
+    References:
+      HLFormer, eq. 20. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning
+      hierarchical embeddings, ICML 2018.
+    """
+    return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))

@@ -86,18 +86,18 @@ def halves(key: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
     return data[..., 0], data[..., -1]
 
 
-def dropout(key: Array, x: Array, rate: float) -> Array:
+def dropout(key: Array | None, x: Array, rate: float) -> Array:
     """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
 
     Args:
-      key: a JAX random key.
+      key: a JAX random key; None switches dropout off.
       x: any floating array.
       rate: probability, in [0, 1].
 
     Returns:
       An array like `x`.
     """
-    if rate <= 0:
+    if key is None or rate <= 0:
         return x
     if rate >= 1:
         return jnp.zeros_like(x)

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jaxtyping import Bool, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
@@ -119,8 +119,8 @@ def lorentz_attention(
     query: Float[Array, "*batch N M d"],
     key: Float[Array, "*batch N L d"],
     value: Float[Array, "*batch N L d"],
-    scale: Float[Array, ""],
-    bias: Float[Array, ""],
+    scale: ArrayLike,
+    bias: ArrayLike = 0.0,
     window: Float[Array, "M L"] | None = None,
     log_window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*batch L"] | None = None,

@@ -7,9 +7,6 @@ import jax.numpy as jnp
 
 from hlformer_jax.typing import Array
 
-CHOICES = ("xla", "pallas")
-"""Who makes a program of attention and similarity: the compiler, or the kernels written here."""
-
 SMALLEST = 16  # side of a matrix that Triton multiplies
 
 

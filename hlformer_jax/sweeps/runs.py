@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from hlformer_jax import models, objective, report, runtime, step, train, workdir
+from hlformer_jax import report, runtime, step, train, workdir
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import pipeline
 from hlformer_jax.sweeps.cost import cost
@@ -39,14 +39,12 @@ def check(runs: Sequence[Run], root: Path) -> None:
       root: its directory.
 
     Raises:
-      ConfigError: when a variant's model or losses make no sense; names the variant.
+      ConfigError: when a variant cannot be trained (`step.check`); names the variant.
       WorkdirError: when a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
         try:
-            models.build(run.config)
-            objective.active_terms(run.config)
-            step.check_devices(run.config, jax.device_count())
+            step.check(run.config, jax.device_count())
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
@@ -72,7 +70,7 @@ def perform(
       root: the sweep's directory.
       tell: takes one line on the progress.
       after: called after each run, finished or failed.
-      execute: does one run in its directory and returns its result; `execute` of this module.
+      execute: does one run in its directory and returns its result; None trains.
 
     Returns:
       Directories of the runs that failed, each with the reason in one line.

@@ -17,7 +17,7 @@ from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.evaluate import Evaluator
 from hlformer_jax.measure import Floor, clock, summary, timed
-from hlformer_jax.step import check_devices, compile_steps
+from hlformer_jax.step import check, compile_steps
 from hlformer_jax.train_state import TrainState
 from hlformer_jax.workloads.rows import (
     Options,
@@ -43,8 +43,8 @@ class Training:
         self, config: ConfigDict, videos: int, longest: int, resident: bool = True
     ) -> None:
         self.config, self.mesh = config, devices.mesh()
+        check(config, self.mesh.size)
         model = models.build(config)
-        check_devices(config, self.mesh.size)
         self.split = simulated_split(videos, round(videos * CAPTIONS_PER_VIDEO), config)
         schedule = Schedule(videos, config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)

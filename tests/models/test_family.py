@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import fusion, losses, models, objective, train_state
+from hlformer_jax import blocks, fusion, losses, models, objective, train_state
 from hlformer_jax.blocks import LorentzAttention
 from hlformer_jax.config import ConfigError, check, load
 from hlformer_jax.models import hlformer, ms_sl
-from hlformer_jax.ops import attention, windows
+from hlformer_jax.ops import windows
 
 EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
@@ -197,7 +197,7 @@ def _numpy_attention(params, x, c, merge):
 
 
 @pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
-@pytest.mark.parametrize("merge", attention.HEAD_MERGES)
+@pytest.mark.parametrize("merge", blocks.HEAD_MERGES)
 def test_attention_on_a_hyperboloid_of_any_curvature(float64, c, merge):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 8))
@@ -239,19 +239,28 @@ def test_the_lift_and_its_loss_are_finite_at_any_curvature(c, size):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
-def test_curvature_one_is_the_fixed_curvature():
-    attend = LorentzAttention(7, 2, 0.0)
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
-    params = attend.init(jax.random.key(0), x, None, None, False)
-    apply = lambda c: attend.apply(params, x, None, None, False, c)
-    np.testing.assert_allclose(apply(jnp.float32(1.0)), apply(None), rtol=1e-5, atol=1e-7)
-
-
 def test_curvatures_stay_within_ten_times_their_start():
     config = tiny.config(**{"model.block_curvature": "block", "model.block_curvature_start": 2.0})
     params = {"clip_branch": {"bank": {"attention_curv": jnp.asarray([-9.0, 0.1, 9.0])}}}
     found = models.project(params, config)["clip_branch"]["bank"]["attention_curv"]
     np.testing.assert_allclose(np.exp(found), [0.2, np.exp(0.1), 20.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("field", ["window", "head_merge", "kernels"])
+def test_a_layer_refuses_an_option_that_it_does_not_know(field):
+    attend = LorentzAttention(7, 2, 0.0, **{field: "corected"})
+    with pytest.raises(ValueError, match=f"{field} 'corected' is unknown: use "):
+        attend.init(jax.random.key(0), jnp.ones((1, 4, 8)), None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("maimm", "is unknown"), ("dynamic", "needs a token")]
+)
+def test_an_aggregation_refuses_what_it_cannot_do(kind, reason):
+    fuse = fusion.Fusion(kind, 2, 1.0, 0.0)
+    blocks = jnp.ones((3, 1, 4, 8))
+    with pytest.raises(ValueError, match=f"fusion '{kind}' {reason}: use maim, "):
+        fuse("fusion", blocks, blocks[0], None, False, None)
 
 
 def test_every_configuration_file_builds_its_model():

@@ -45,17 +45,17 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
         attention.Projection(_vectors(n, width, heads, DIM), _vectors(n + 1, heads, DIM))
         for n in (2, 4)
     ]
-    kept = np.where(np.arange(LENGTH) == 1, 0.0, 1.25)
-    drop = lambda weights: weights * np.broadcast_to(kept, weights.shape)
+    drop = jax.random.key(6), 0.4
 
     def single(query, inputs, maps):
-        return attention.single_query_attention(query, inputs, *maps, _mask(), drop)
+        return attention.single_query_attention(query, inputs, *maps, _mask(), *drop)
 
     def plain(query, inputs, maps):
         key, value = (
             jnp.einsum("blh,hnd->bnld", inputs, x.kernel) + x.bias[None, :, None] for x in maps
         )
-        attended = attention.euclidean_attention(query[:, :, None], key, value, None, _mask(), drop)
+        one = query[:, :, None]
+        attended = attention.euclidean_attention(one, key, value, None, _mask(), *drop)
         return attended[:, :, 0]
 
     np.testing.assert_allclose(

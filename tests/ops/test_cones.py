@@ -153,3 +153,18 @@ def test_bfloat16_is_computed_in_float32():
     x = jnp.array([[1.0, 0.3, -0.5, 1.0], [1.0, 0.7, 0.1, -0.2]], jnp.bfloat16)
     assert jax.eval_shape(cones.exterior_angle, x, x).dtype == jnp.float32
     assert jax.eval_shape(cones.half_aperture, x).dtype == jnp.float32
+
+
+def test_the_energy_is_the_angle_outside_of_the_cone_and_flat_inside():
+    inside = jnp.array([[1.0, 0.1, 0.0], [2.0, 0.0, 0.0], [0.9, 0.0, 0.0]])
+    apex, c, radius = jnp.array([0.9, 0.0, 0.0]), 0.7, 0.3
+    outside = jnp.array([-1.0, 2.0, 0.3])
+    energy = lambda x, y: cones.energy(*(lorentz.from_space(v, c) for v in (x, y)), c, radius)
+    points = [reference.vector(v) for v in (apex, outside)]
+    want = reference.exterior_angle(*points, mpf(c))
+    want -= reference.half_aperture(points[0], mpf(c), mpf(radius))
+    assert abs(mpf(float(energy(apex, outside))) - want) <= BOUND["float64"]
+    check_grads(energy, (apex, outside), order=1, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
+    for y in inside:
+        value, gradients = jax.value_and_grad(energy, argnums=(0, 1))(apex, y)
+        assert value == 0 and not any(map(np.any, gradients))

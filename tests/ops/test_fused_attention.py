@@ -64,15 +64,9 @@ def _assert_same(fused, plain, arguments, **tolerance):
 def test_euclidean_attention_and_its_gradients(size, options):
     window = _window(*size[:2]) if "window" in options else None
     mask = _mask(size[1]) if "mask" in options else None
-    key, drop = None, {}
-    if "dropout" in options:
-        key = jax.random.key(3)
-        drop = {"dropout": lambda weights: dropout(key, weights, RATE)}
-    _assert_same(
-        lambda *x: fused_attention.euclidean_attention(*x, window, mask, key, RATE),
-        lambda *x: attention.euclidean_attention(*x, window, mask, **drop),
-        _inputs(*size),
-    )
+    key = jax.random.key(3) if "dropout" in options else None
+    through = lambda module: lambda *x: module.euclidean_attention(*x, window, mask, key, RATE)
+    _assert_same(through(fused_attention), through(attention), _inputs(*size))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +107,7 @@ def test_dropout_drops_the_very_same_weights(length, dtype):
     fused = fused_attention.euclidean_attention(query, other, value, None, None, key, RATE)
     ones = jnp.ones((BATCH, HEADS, length, length), dtype)
     np.testing.assert_array_equal(fused == 0, dropout(key, ones, RATE) == 0)
-    drop = lambda weights: dropout(key, weights, RATE)
-    plain = attention.euclidean_attention(query, other, value, dropout=drop)
+    plain = attention.euclidean_attention(query, other, value, None, None, key, RATE)
     # In bfloat16 two roundings, of a weight and of what it is scaled to; in float32 that of a
     # logit of up to 10, which the exponential makes a relative one.
     tolerance = {jnp.float32: 1e-5, jnp.bfloat16: 2**-6}[dtype]
@@ -182,17 +175,13 @@ def test_a_bank_of_blocks_by_vmap():
     window, mask = _window(length, length, blocks), _mask(length)
     inputs = tuple(_vectors(seed, blocks, BATCH, HEADS, length, 8) for seed in range(3))
 
-    def plain(query, key, value, window, dropout_key):
-        drop = lambda weights: dropout(dropout_key, weights, RATE)
-        return attention.euclidean_attention(query, key, value, window, mask, drop)
+    def through(module):
+        def attend(query, key, value, window, dropout_key):
+            return module.euclidean_attention(query, key, value, window, mask, dropout_key, RATE)
 
-    def fused(query, key, value, window, dropout_key):
-        return fused_attention.euclidean_attention(
-            query, key, value, window, mask, dropout_key, RATE
-        )
+        return lambda *x: jax.vmap(attend)(*x, window, keys)
 
-    bank = lambda attend: lambda *x: jax.vmap(attend)(*x, window, keys)
-    _assert_same(bank(fused), bank(plain), inputs)
+    _assert_same(through(fused_attention), through(attention), inputs)
 
     def lorentzian(module):
         def attend(query, key, value, scale, bias, window):
