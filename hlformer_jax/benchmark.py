@@ -42,7 +42,7 @@ import rich.table
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from hlformer_jax import measure, report, runtime
+from hlformer_jax import command, measure, report, runtime
 from hlformer_jax.config import ConfigError, check, default
 from hlformer_jax.data.layout import ReleasedDataError
 from hlformer_jax.peer import PeerError, Released
@@ -72,7 +72,7 @@ NAMES: dict[str, Callable[..., Iterator[Row]]] = {
 def main(argv: Sequence[str]) -> int:
     """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
     if len(argv) != 2 or argv[1] not in NAMES:
-        return _fail(f"give one name: {', '.join(NAMES)}")
+        return command.fail(f"give one name: {', '.join(NAMES)}")
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     options = Options(max(VIDEOS.value, 0), max(REPEATS.value, 1), max(STEPS.value, 1))
@@ -82,15 +82,15 @@ def main(argv: Sequence[str]) -> int:
         peer = None
         if PEER.value:
             if name not in ("step", "evaluate"):
-                return _fail("--peer goes with step and evaluate")
+                return command.fail("--peer goes with step and evaluate")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
             peer = Released(Path(PEER.value), config, platform, 1000)
         rows = list(_told(name, config, options, peer))
+        _print(name, rows)
+        if JSON.value:
+            report.write_json(Path(JSON.value), _as_json(name, rows, config))
     except (ConfigError, PeerError, ReleasedDataError, OSError) as error:
-        return _fail(str(error))
-    _print(name, rows)
-    if JSON.value:
-        report.write_json(Path(JSON.value), _as_json(name, rows, config))
+        return command.fail(str(error))
     return 0
 
 
@@ -115,7 +115,7 @@ def _print(name: str, rows: Sequence[Row]) -> None:
         table.add_column(column, justify="right")
     table.add_column("")
     for row in rows:
-        low, high = (_seconds(x) for x in row.timing[1:3])
+        low, high = _seconds(row.timing.low), _seconds(row.timing.high)
         floor = _seconds(row.floor.seconds) if row.floor else "-"
         ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
         facts = "\n".join(f"{name} {_figure(value)}" for name, value in row.facts.items())
@@ -164,10 +164,5 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=command.parse)

@@ -18,8 +18,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from hlformer_jax.train_state import TrainState
-
 
 class CheckpointError(ValueError):
     """A checkpoint is missing, or not what the run expects; the message says what to do."""
@@ -150,11 +148,6 @@ def open_params(path: Path) -> Series:
             " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
         )
     return Series(directory)
-
-
-def restore_state(series: Series, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-    """The training state and the progress of the newest checkpoint."""
-    return series.restore(like), series.info()
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

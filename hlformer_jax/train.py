@@ -115,9 +115,9 @@ class Trainer:
             if self.newest.latest() is None:
                 state = aside.submit(lambda: devices.replicate(self.mesh, initial()))
             else:
-                restored, saved = checkpoint.restore_state(self.newest, like)
+                restored = self.newest.restore(like)
                 state = aside.submit(lambda: restored)
-                self.progress = Progress(**saved)
+                self.progress = Progress(**self.newest.info())
             compiled = compile_steps(
                 self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, like
             )

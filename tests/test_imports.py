@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "optim": {"typing", "ops"},
     "objective": _MODEL | {"config", "losses", "retrieval"},
     "train_state": _MODEL | {"config", "optim"},
-    "checkpoint": {"typing", "train_state"},
+    "checkpoint": set(),
     "torch_pickle": set(),
     "released_names": set(),
     "torch_checkpoint": _MODEL | {"config", "checkpoint", "released_names", "torch_pickle"},
@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "peer": {"typing", "config", "data"},
     "workloads": _BELOW_TRAIN | {"step", "evaluate", "workloads"},
     "benchmark": {
-        "config", "measure", "report", "runtime", "workloads", "peer", "data",
+        "command", "config", "measure", "report", "runtime", "workloads", "peer", "data",
     },
     "plots": {"command", "report"},
     "sweeps": _BELOW_TRAIN | {"step", "evaluate", "train", "plots", "sweeps"},

@@ -29,8 +29,6 @@ from hlformer_jax import lock
 from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
 from hlformer_jax.data.prepared import (
     Prepared,
-    VideoRecord,
-    VideoSource,
     is_complete,
     read_index,
     write_index,
@@ -43,17 +41,6 @@ from hlformer_jax.data.records import (
     shard_lengths,
 )
 from hlformer_jax.data.released import Released, open_collection
-
-# What a pipeline needs of a prepared set can be had from here.
-__all__ = [
-    "Prepared",
-    "Prvr",
-    "PrvrConfig",
-    "VideoRecord",
-    "VideoSource",
-    "prepare",
-    "root_directory",
-]
 
 _STORAGES = ("float32", "float16")
 _SHARD_BYTES = 1 << 30

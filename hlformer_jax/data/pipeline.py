@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.data import builder, synthetic, transforms
 from hlformer_jax.data.layout import SPLITS, Collection
+from hlformer_jax.data.prepared import VideoRecord, VideoSource
 from hlformer_jax.data.simulated import SimulatedSource
 
 
@@ -46,7 +47,7 @@ class Split:
       caption_video: index of each caption's video, in the order of the caption list, int32.
     """
 
-    def __init__(self, source: builder.VideoSource | SimulatedSource, data: ConfigDict) -> None:
+    def __init__(self, source: VideoSource | SimulatedSource, data: ConfigDict) -> None:
         self.video_ids: Sequence[str] = source.video_ids
         self.captions_per_video = source.captions_per_video
         self.frames_per_video = np.minimum(source.frames_per_video, data.max_frames)
@@ -136,7 +137,7 @@ def _synthetic(data: ConfigDict) -> Collection:
 
 
 def transform(
-    record: builder.VideoRecord,
+    record: VideoRecord,
     max_clips: int,
     max_frames: int,
     max_words: int,

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from hlformer_jax.ops.kernels import compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, inverse_norm
@@ -27,7 +27,6 @@ from hlformer_jax.typing import Array
 _QUERIES, _FEATURES, _WARPS, _STAGES = 64, 64, 8, 2
 
 Maxima = tuple[Float[Array, "Q V"], Float[Array, "Q V"]]
-Places = tuple[Int[Array, "Q V"], Int[Array, "Q V"]]
 
 
 def max_similarities(

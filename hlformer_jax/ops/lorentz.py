@@ -23,6 +23,7 @@ References:
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import hyperboloid
@@ -35,6 +36,7 @@ from hlformer_jax.ops.numerics import (
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
+    same_length,
     safe_sqrt,
     sinhc_sqrt,
 )
@@ -114,13 +116,13 @@ def project(x: Point, c: ArrayLike = 1.0) -> Point:
     return from_space(x[..., 1:], c)
 
 
-def origin(n: int, c: ArrayLike = 1.0, dtype: jnp.dtype = jnp.float32) -> Point:
+def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike = jnp.float32) -> Point:
     """The point [1/√c, 0, …, 0].
 
     Args:
       n: dimension of the hyperboloid; the point has n + 1 coordinates.
       c: curvature, positive; its shape is the batch.
-      dtype: dtype of the result.
+      dtype: of the result; float32 for what is narrower.
 
     Returns:
       The origin, once for each entry of ``c``.
@@ -174,7 +176,8 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 def _rescaled(
     x: Point, y: Point, c: ArrayLike
 ) -> tuple[Float[Array, "*batch 1"], Space, Space, Space, Scalar]:
-    """`hyperboloid.rescale` of two points."""
+    """`hyperboloid.rescale` of two points; raises ValueError for different dimensions."""
+    same_length(x, y)
     x, y = as_float(x)[..., 1:], as_float(y)[..., 1:]
     return hyperboloid.rescale(x, y, per_batch(c, x))
 

@@ -54,8 +54,19 @@ def per_batch(c: ArrayLike, x: Float[Array, "*batch n"]) -> Float[Array, "*#batc
 
 
 def dot(x: Float[Array, "*batch n"], y: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """Euclidean inner product over the last axis."""
+    """Euclidean inner product over the last axis; raises ValueError where that differs."""
+    same_length(x, y)
     return jnp.sum(x * y, axis=-1)
+
+
+def same_length(x: Array, y: Array) -> None:
+    """Refuses vectors of different lengths, which arithmetic would broadcast.
+
+    Raises:
+      ValueError: when they are.
+    """
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
 
 
 def safe_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:

@@ -367,3 +367,9 @@ def test_curvature_broadcasts_over_trailing_batch_axes():
     got = lorentz.distance(a, b, c)
     for i in range(3):
         np.testing.assert_allclose(got[:, i], lorentz.distance(a[:, i], b[:, i], c[i]), 1e-14)
+
+
+@pytest.mark.parametrize("function", [lorentz.inner, lorentz.distance, lorentz.log_map])
+def test_points_of_different_dimensions_are_refused(function):
+    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
+        function(lorentz.origin(3), lorentz.origin(1))
