@@ -31,6 +31,7 @@ Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been meas
 """
 
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -83,6 +84,8 @@ def main(argv: Sequence[str]) -> int:
         if PEER.value:
             if name not in ("step", "evaluate"):
                 return command.fail("--peer goes with step and evaluate")
+            # The released code needs room beside us, of which JAX would take most at its start.
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
             peer = Released(Path(PEER.value), config, platform, 1000)
         rows = list(_told(name, config, options, peer))

@@ -24,6 +24,9 @@ DTYPES = ("float32", "bfloat16", "int8")
 SCORES_AT_ONCE = 2**24
 """Similarities of single positions that may lie in memory at once, on each device."""
 
+COORDINATES_AT_ONCE = 2**24
+"""Coordinates of found videos that may lie in memory at once, while their positions are found."""
+
 
 class Vectors(NamedTuple):
     """Unit vectors of one branch.
@@ -178,19 +181,19 @@ def build(
     size = devices.round_up(min(block, count), mesh.size)
     blocks = -(-count // size)
 
+    def cut(encoded: Array) -> Array:
+        numpy = np if isinstance(encoded, np.ndarray) else jnp
+        padded = numpy.pad(encoded, ((0, blocks * size - count), (0, 0), (0, 0)))
+        return padded.reshape(blocks, size, *encoded.shape[1:])
+
     def make(videos: VideoEncoding) -> Corpus:
-        def cut(encoded: Array | None) -> Vectors | None:
-            if encoded is None:
-                return None
-            padding = ((0, blocks * size - count), (0, 0), (0, 0))
-            padded = jnp.pad(jnp.asarray(encoded), padding)
-            return store(padded.reshape(blocks, size, *encoded.shape[1:]), dtype)
-
+        stored = [None if encoded is None else store(encoded, dtype) for encoded in videos]
         mask = jnp.arange(blocks * size).reshape(blocks, size) < count
-        weight = jnp.asarray(weights)
-        return Corpus(cut(videos.clips), cut(videos.frames), weight, mask, cut(videos.guided))
+        return Corpus(stored[0], stored[1], jnp.asarray(weights), mask, stored[2])
 
-    return jax.jit(make, out_shardings=shardings(mesh, jax.eval_shape(make, videos)))(videos)
+    # Each device gets its own videos alone: all of them may be more than it has room for.
+    laid = devices.place(jax.tree.map(cut, videos), devices.sharded(mesh, axis=1))
+    return jax.jit(make, out_shardings=shardings(mesh, jax.eval_shape(make, laid)))(laid)
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
@@ -234,13 +237,18 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
 def _similarity(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
     """Inner products, accumulated in float32, or in int32 for int8."""
     wide = jnp.int32 if vectors.scale is not None else jnp.float32
+    exact = jax.lax.Precision.HIGHEST  # of float32 vectors; a GPU may round them to fewer bits
     if len(query.values) == 1:  # a matrix by a vector, for which XLA has a better program on CPUs
         rows = vectors.values.reshape(-1, vectors.values.shape[-1])
-        products = jnp.dot(rows, query.values[0], preferred_element_type=wide)
+        products = jnp.dot(rows, query.values[0], precision=exact, preferred_element_type=wide)
         products = products.reshape(1, *vectors.values.shape[:-1])
     else:
         products = jnp.einsum(
-            "qh,blh->qbl", query.values, vectors.values, preferred_element_type=wide
+            "qh,blh->qbl",
+            query.values,
+            vectors.values,
+            precision=exact,
+            preferred_element_type=wide,
         )
     if vectors.scale is None or query.scale is None:
         return products
@@ -261,7 +269,7 @@ def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> Found:
     Raises:
       ValueError: when k is below 1, or a query has another width than the corpus.
     """
-    width = next(x.values.shape[-1] for x in corpus[:2] if x is not None)
+    width = next(x.values.shape[-1] for x in corpus.branches() if x is not None)
     if k < 1 or queries.ndim != 2 or queries.shape[-1] != width:
         raise ValueError(
             f"search wants k >= 1 and queries of shape [Q, {width}], not k = {k} and"
@@ -291,11 +299,13 @@ def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> Foun
             products = products if own.scale is None else products * own.scale
             return jnp.argmax(products, axis=-1).astype(jnp.int32)
 
-        return jnp.where(real, jax.lax.map(of_place, videos.T).T, -1)
+        # A program for each place among the k would take longer than its work, for few queries.
+        each = len(queries) * vectors.values.shape[-2] * vectors.values.shape[-1]
+        at_once = min(max(COORDINATES_AT_ONCE // max(each, 1), 1), among)
+        return jnp.where(real, jax.lax.map(of_place, videos.T, batch_size=at_once).T, -1)
 
-    places = [
-        position(x, None if x is None else store(queries, x.values.dtype)) for x in corpus[:2]
-    ]
+    branches = corpus.clips, corpus.frames
+    places = [position(x, x and store(queries, x.values.dtype)) for x in branches]
     rest = ((0, 0), (0, k - among))
     pad = lambda x, value: jnp.pad(x, rest, constant_values=value)
     return Found(

@@ -78,7 +78,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def replicate(mesh: Mesh, tree: Any) -> Any:
     """Puts a tree, the same in every process, on every device."""
-    sharding = replicated(mesh)
+    return place(tree, replicated(mesh))
+
+
+def place(tree: Any, sharding: NamedSharding) -> Any:
+    """Puts a tree, the same in every process, where the sharding says, and nowhere else."""
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
     whole = lambda x: jax.make_array_from_callback(

@@ -21,7 +21,6 @@ from hlformer_jax import (
     checkpoint,
     corpus,
     devices,
-    measure,
     models,
     report,
     retrieval,
@@ -101,17 +100,13 @@ class Evaluator:
         sharding = devices.sharded(self._mesh, axis=1)
         room = jnp.zeros(shape, queries.dtype, device=sharding)
         for window in feed.windows():
-            span = [devices.replicate(self._mesh, np.int32(x)) for x in window[:2]]
+            place = window.first, window.num_steps
+            span = [devices.replicate(self._mesh, np.int32(x)) for x in place]
             inputs = self._constants, params, window.features, window.plans
             found, room = self._encode(*inputs, *span, found, room)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
         return found, self._pick(room, np.concatenate(rows).astype(np.int32))
-
-    def flops(self, params: Any, feed: Feed) -> float:
-        """Floating-point operations of encoding a split, by the compiler's count."""
-        program = self._like.lower(self._constants, params, *feed.shapes(), np.int32(0))
-        return sum(len(group.steps) for group in feed.groups) * measure.flops(program)
 
     def _encode_step(
         self,
@@ -264,11 +259,13 @@ def evaluate_checkpoint(
       The metrics of the test split.
 
     Raises:
+      ConfigError: when the model's options make no sense, or so many devices cannot share it.
       CheckpointError: when there is no checkpoint or it is of another shape.
       ReleasedDataError: when the data is missing or wrong.
     """
     model = models.build(config)
     mesh = devices.mesh() if mesh is None else mesh
+    models.check_devices(config, mesh.size)
     shapes = jax.eval_shape(lambda: train_state.init_params(model, config))
     like = devices.abstract(mesh, shapes)
     with contextlib.closing(checkpoint.open_params(path)) as saved:

@@ -1,6 +1,7 @@
 """What a run tells: the results table, test_metrics.json, TensorBoard scalars and metrics.jsonl."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,9 +31,18 @@ def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file whole or not at all; NaN, which JSON lacks, as null."""
+    text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
     with _whole(path) as draft:
-        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(text + "\n", encoding="utf-8")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(child) for child in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -27,23 +27,36 @@ def join(coordinator: str, processes: int, process: int) -> None:
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if not coordinator and processes == 1 and tasks == 1:
         return
+    from jax.experimental import multihost_utils
+
     # What CPU processes talk through; GPUs have their own.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         if not coordinator and processes == 1:
-            jax.distributed.initialize()
-            return
-        if not (coordinator and 0 <= process < processes):
+            # Else JAX takes the GPU numbered as the task is on its node, though Slurm may show each
+            # task GPUs of its own, numbered from 0.
+            jax.distributed.initialize(local_device_ids=_visible_gpus())
+        elif not (coordinator and 0 <= process < processes):
             raise ProcessError(
                 f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
                 " HOST:PORT of process 0, and a process number below the number of processes"
             )
-        jax.distributed.initialize(coordinator, processes, process)
+        else:
+            jax.distributed.initialize(coordinator, processes, process)
+        # The processes connect now, while they are together. Later one may be far behind the
+        # others, which would wait for its connection half a minute and give up.
+        multihost_utils.sync_global_devices("joined")
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ProcessError):
             raise
         reason = str(error).strip().splitlines()[0]
         raise ProcessError(f"process {process} of {processes}: no start: {reason}") from error
+
+
+def _visible_gpus() -> list[int] | None:
+    """Numbers of the GPUs that the environment shows this process; None where it does not say."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(range(len(shown.split(",")))) if shown else None
 
 
 def compiler_options(config: ConfigDict) -> dict[str, str | bool] | None:

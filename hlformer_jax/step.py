@@ -90,12 +90,8 @@ def check(config: ConfigDict, number: int) -> None:
         says what to change.
     """
     models.build(config)
+    models.check_devices(config, number)
     active_terms(config)
-    if config.kernels == "pallas" and number > 1:
-        raise ConfigError(
-            f"config.kernels is 'pallas', which is for one device, and there are {number}: set"
-            " 'xla', or show the process one GPU"
-        )
     size, parts = config.train.batch_size, config.train.encode_parts
     if parts > 1 and devices.round_up(size, number) % (parts * number):
         raise ConfigError(
@@ -218,11 +214,10 @@ def compile_steps(
     )
     lowered = program.lower(state, *feed.shapes(), count, given)
     compiled = lowered.compile(runtime.compiler_options(config))
-    if config.kernels == "xla" and config.train.encode_parts == 1:
+    plain = measure.countable(config)
+    if plain == config and jax.default_backend() == "cpu":
         flops = measure.flops(compiled)
-    else:  # The compiler does not see into a kernel, and counts a loop over parts once.
-        plain = config.copy_and_resolve_references()
-        plain.kernels, plain.train.encode_parts = "xla", 1
+    else:
         batch = jax.eval_shape(lambda: blank(plain, feed.videos, feed.captions))
         total = measure.count(one(models.build(plain), plain), state, batch, numbers(plain))
         flops = total / mesh.size

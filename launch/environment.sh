@@ -43,6 +43,22 @@ read_flags() {
   [[ $processes =~ ^[1-9][0-9]*$ ]] || die "$option=$processes: give a number of at least 1"
 }
 
+# share_gpus OPTION: the GPUs that the user shows us, or else this machine's, into `gpus`; refuses fewer
+# than `processes` where there are any. Two processes on one GPU would each take most of its memory,
+# and one without would compute on the CPU.
+share_gpus() {
+  local listed count i
+  gpus=()
+  if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+  elif listed=$(nvidia-smi -L 2>/dev/null </dev/null); then
+    count=$(grep -c '^GPU' <<<"$listed") || true
+    for ((i = 0; i < count; i++)); do gpus+=("$i"); done
+  fi
+  ((${#gpus[@]} == 0 || processes <= ${#gpus[@]})) ||
+    die "$1=$processes: each process takes a GPU, and there are ${#gpus[@]}: ${gpus[*]}"
+}
+
 # Prints the real path of a Python >= 3.11: where an environment is active, that of its base.
 find_python() {
   local name names=(python3.13 python3.12 python3.11 python3)

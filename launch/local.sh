@@ -21,11 +21,10 @@ port=$("$root/.venv/bin/python" -c 'import socket
 with socket.socket() as s:
     s.bind(("127.0.0.1", 0))
     print(s.getsockname()[1])')
-IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES-}"
+share_gpus --processes
 pids=()
 for ((i = 0; i < processes; i++)); do
-  gpu=${visible[i]-$i}
-  CUDA_VISIBLE_DEVICES=$gpu "${command[@]}" --coordinator="127.0.0.1:$port" \
+  CUDA_VISIBLE_DEVICES=${gpus[i]-} "${command[@]}" --coordinator="127.0.0.1:$port" \
     --processes="$processes" --process="$i" &
   pids+=($!)
 done

@@ -17,17 +17,7 @@ read_flags --tasks "$@"
 command=("$root/.venv/bin/python" -P -m hlformer_jax.sweep "${flags[@]}")
 if ((processes == 1)); then exec "${command[@]}"; fi # signals reach Python
 
-gpus=()
-if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
-  IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-elif listed=$(nvidia-smi -L 2>/dev/null </dev/null); then
-  count=$(grep -c '^GPU' <<<"$listed") || true
-  for ((i = 0; i < count; i++)); do gpus+=("$i"); done
-fi
-# Two processes on one GPU would each take most of its memory.
-((${#gpus[@]} == 0 || processes <= ${#gpus[@]})) ||
-  die "--tasks=$processes: there are ${#gpus[@]} GPUs, and each task takes one"
-
+share_gpus --tasks
 pids=()
 trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
 for ((i = 0; i < processes; i++)); do

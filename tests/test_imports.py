@@ -14,7 +14,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 _MODEL = {"typing", "ops", "layers", "blocks", "bank", "fusion", "models"}
 _BELOW_TRAIN = _MODEL | {
     "config", "devices", "measure", "runtime", "corpus", "losses", "retrieval", "objective",
-    "data", "optim", "train_state", "checkpoint",
+    "data", "optim", "train_state", "cost", "checkpoint",
     "released_names", "torch_pickle", "torch_checkpoint", "baseline", "report", "workdir", "lock",
 }  # fmt: skip
 
@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "optim": {"typing", "ops"},
     "objective": _MODEL | {"config", "losses", "retrieval"},
     "train_state": _MODEL | {"config", "optim"},
+    "cost": _MODEL | {"config", "measure", "train_state"},
     "checkpoint": set(),
     "torch_pickle": set(),
     "released_names": set(),

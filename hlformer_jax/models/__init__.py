@@ -72,6 +72,19 @@ def build(config: ConfigDict) -> TwoBranch:
     return MODELS[name](**arguments)
 
 
+def check_devices(config: ConfigDict, number: int) -> None:
+    """Refuses kernels that so many devices cannot share.
+
+    Raises:
+      ConfigError: saying what to change.
+    """
+    if config.kernels == "pallas" and number > 1:
+        raise ConfigError(
+            f"config.kernels is 'pallas', which is for one device, and there are {number}: set"
+            " 'xla', or show the process one GPU"
+        )
+
+
 def constants(config: ConfigDict) -> Constants:
     """The numbers of a configuration that `bind` takes for a model of `build`."""
     dtype = wide(jnp.dtype(config.dtype))

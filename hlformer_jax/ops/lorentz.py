@@ -36,8 +36,8 @@ from hlformer_jax.ops.numerics import (
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
-    same_length,
     safe_sqrt,
+    same_length,
     sinhc_sqrt,
 )
 from hlformer_jax.typing import Array

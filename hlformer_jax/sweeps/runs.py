@@ -24,8 +24,8 @@ import jax
 
 from hlformer_jax import report, runtime, step, train, workdir
 from hlformer_jax.config import ConfigError
+from hlformer_jax.cost import cost
 from hlformer_jax.data import pipeline
-from hlformer_jax.sweeps.cost import cost
 from hlformer_jax.sweeps.definition import Run
 
 RESULT, FAILURE = "result.json", "failure.json"

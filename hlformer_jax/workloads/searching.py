@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import corpus, devices, measure, models, train_state
 from hlformer_jax.corpus import Corpus
+from hlformer_jax.cost import cost
 from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.evaluate import Evaluator
@@ -39,7 +40,9 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
     moved = resident.bytes_per_device + measure.nbytes((params, stored)) / mesh.size
-    encoding = measure.floor(evaluator.flops(params, resident) / mesh.size, moved, config.dtype)
+    one = cost(config)
+    flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
+    encoding = measure.floor(flops, moved, config.dtype)
     ranking = search_floor(stored, captions)
     both = Floor(*(a + b for a, b in zip(encoding, ranking, strict=True)))
     sizes = {"videos": float(videos), "captions": float(captions)}
@@ -69,7 +72,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     videos = options.videos or SEARCHED_VIDEOS
     model = models.build(config)
     params = train_state.init_params(model, config)
-    count = sum(x.size for x in jax.tree.leaves(params))
+    one = cost(config)
     for dtype in corpus.DTYPES:
         stored = random_corpus(config, videos, dtype)
         for number in (1, 256):
@@ -81,22 +84,21 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
                 search_floor(stored, number, number),
                 {
                     "bytes/video": measure.nbytes(stored) / videos,
-                    "parameters": float(count),
+                    "parameters": float(one.parameters),
                 },
             )
-    encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
+    encode = lambda params, captions: models.encode_query(model, params, captions)
     for number in (1, 256):
         captions = train_state.blank(config, captions=number).captions
-        program = encode.lower(params, captions).compile()
-        timing = each(timed(program, params, captions, repeats=options.repeats), number)
+        timing = each(timed(jax.jit(encode), params, captions, repeats=options.repeats), number)
         moved = measure.nbytes((params, captions)) / number
-        floor = measure.floor(measure.flops(program) / number, moved, config.dtype)
+        floor = measure.floor(one.flops_caption, moved, config.dtype)
         yield Row(
             f"encode {number} queries, each",
             timing,
             floor,
             {
-                "MFLOPs": measure.flops(program) / number / 1e6,
+                "MFLOPs": one.flops_caption / 1e6,
             },
         )
 

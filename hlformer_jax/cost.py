@@ -14,21 +14,20 @@ class Cost(NamedTuple):
 
     Attributes:
       parameters: numbers it learns.
-      flops_video: floating-point operations of encoding one video of the configured sizes; None
-        where the compiler does not count.
+      flops_video: floating-point operations of encoding one video of the configured sizes; NaN
+        where no compiler counts them.
       flops_caption: of encoding one caption.
     """
 
     parameters: int
-    flops_video: float | None
-    flops_caption: float | None
+    flops_video: float
+    flops_caption: float
 
 
 def cost(config: ConfigDict) -> Cost:
     """Counts a configuration's parameters and, by the compiler's count, its operations.
 
-    Nothing is computed. The count is that of XLA's programs whatever `config.kernels` says, since
-    the compiler cannot see into a kernel.
+    Nothing is computed; the operations are those of `measure.countable`.
 
     Args:
       config: a complete configuration.
@@ -36,16 +35,14 @@ def cost(config: ConfigDict) -> Cost:
     Raises:
       ConfigError: when the model's options make no sense.
     """
-    config = config.copy_and_resolve_references()
-    config.kernels = "xla"
+    config = measure.countable(config)
     model = models.build(config)
     params, batch = jax.eval_shape(
         lambda: (train_state.init_params(model, config), train_state.blank(config))
     )
 
-    def flops(function: Any, inputs: Any) -> float | None:
-        count = measure.count(lambda params, x: function(model, params, x), params, inputs)
-        return count if math.isfinite(count) else None
+    def flops(function: Any, inputs: Any) -> float:
+        return measure.count(lambda params, x: function(model, params, x), params, inputs)
 
     return Cost(
         sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
