@@ -5,7 +5,7 @@
 NAME is one of
 
     step       a training step of a batch with all its captions
-    epoch      an epoch of training, features resident and streamed
+    epoch      an epoch of training, features resident and streamed, and a checkpoint
     evaluate   encoding and ranking of a validation split
     query      search in a corpus of 2,500 videos, single queries and batches of 256
     prepare    released files to records

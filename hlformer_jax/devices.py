@@ -61,6 +61,12 @@ def mesh(devices: Any = None) -> Mesh:
     return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
 
 
+def room(mesh: Mesh) -> int | None:
+    """Bytes that JAX may use on each of this process's devices; None where none tells (a CPU)."""
+    stats = [device.memory_stats() or {} for device in mesh.local_devices]
+    return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
+
+
 def round_up(count: int, multiple: int) -> int:
     """The smallest multiple that is at least `count`: what devices can share evenly."""
     return -(-count // int(multiple)) * int(multiple)

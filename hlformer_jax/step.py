@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import devices, measure, models, runtime
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.features import Features, Plan
-from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.data.feed import WINDOWS, Feed, Window
 from hlformer_jax.models import TwoBranch
 from hlformer_jax.models.two_branch import Constants
 from hlformer_jax.objective import active_terms, draw_negatives, objective
@@ -179,6 +179,25 @@ def group_of_steps(
     return steps
 
 
+def _check_room(program: Any, feed: Feed) -> None:
+    """Refuses a program that cannot run, before it fails in the midst of a run.
+
+    Raises:
+      ConfigError: in every process when in one the plan is larger than a device's memory.
+    """
+    limit = devices.room(feed.mesh)
+    # Of a feed's windows, one is an argument of the program.
+    waiting = 0 if feed.resident else feed.bytes_per_device * (1 - 1 / WINDOWS)
+    needed = measure.memory(program).get("peak", 0) + waiting
+    if devices.any_process(limit is not None and needed > limit):
+        raise ConfigError(
+            f"a training step takes {needed / 1e9:.1f} GB on each device, of which JAX has"
+            f" {(limit or np.nan) / 1e9:.1f} GB: raise config.train.encode_parts (to 2, 4, 8), set"
+            " config.data.resident to 'never' or lower config.train.batch_size; JAX has three"
+            " quarters of a GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION says more"
+        )
+
+
 def compile_steps(
     model: TwoBranch,
     config: ConfigDict,
@@ -199,6 +218,9 @@ def compile_steps(
 
     Returns:
       The compiled program, and what it costs.
+
+    Raises:
+      ConfigError: when the devices have less memory than it takes.
     """
     mesh = feed.mesh
     most_captions = int(feed.split.captions_per_video.max())
@@ -214,6 +236,7 @@ def compile_steps(
     )
     lowered = program.lower(state, *feed.shapes(), count, given)
     compiled = lowered.compile(runtime.compiler_options(config))
+    _check_room(compiled, feed)
     plain = measure.countable(config)
     if plain == config and jax.default_backend() == "cpu":
         flops = measure.flops(compiled)

@@ -297,7 +297,8 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome
       Stopped: when SIGTERM ended it; its state has been saved.
       NonFiniteLossError: when a loss is NaN or infinite.
       WorkdirError: when the directory holds another run, or this one is under way.
-      ConfigError: when the configuration cannot be trained, see `step.check`.
+      ConfigError: when the configuration cannot be trained, see `step.check`, or takes more memory
+        than the devices have.
       ReleasedDataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory)

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax import models, optim, step, train_state
+from hlformer_jax import measure, models, optim, step, train_state
 from hlformer_jax.config import ConfigError, debug, default
+from hlformer_jax.workloads.training import Training
 
 
 def _config(**options):
@@ -80,6 +81,22 @@ def loss():
 )
 def test_those_numbers_reach_the_loss(loss, options):
     assert loss(_config(**options)) != loss(_config())
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_step_that_the_devices_have_no_room_for_is_refused(monkeypatch, resident):
+    config, refused = _config(), pytest.raises(ConfigError, match="GB on each.*encode_parts")
+    training = Training(config, 16, 2, resident)
+    program, feed = training.compiled.program, training.feed
+    needed = measure.memory(program)["peak"]
+    needed += 0 if resident else feed.bytes_per_device * 2 / 3  # two windows more
+    monkeypatch.setattr(step.devices, "room", lambda mesh: needed + 1)
+    step._check_room(program, feed)
+    monkeypatch.setattr(step.devices, "room", lambda mesh: needed - 1)
+    with refused:
+        step._check_room(program, feed)
+    with refused:
+        Training(config, 16, 2, resident)
 
 
 @pytest.mark.parametrize(

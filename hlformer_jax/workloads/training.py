@@ -1,16 +1,18 @@
 """Work of training: a step, batches from disk, an epoch, compiling."""
 
+import itertools
 import os
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax import devices, measure, models, optim, train_state
+from hlformer_jax import checkpoint, devices, measure, models, optim, train_state
 from hlformer_jax.data import builder, pipeline
 from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.schedule import Schedule
@@ -131,7 +133,7 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """An epoch of training, resident and streamed, without validation."""
+    """An epoch of training, resident and streamed, without validation, and a checkpoint."""
     videos = options.videos or TRAINING_VIDEOS
     for resident in (True, False):
         training = Training(config, videos, config.train.log_every, resident)
@@ -162,6 +164,16 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
             },
         )
         training.feed.close()
+    yield _save(training.state, options)
+
+
+def _save(state: TrainState, options: Options) -> Row:
+    """What a run does after every epoch, beside its validation."""
+    with tempfile.TemporaryDirectory() as directory:
+        series, number = checkpoint.newest(Path(directory)), itertools.count(1)
+        timing = timed(lambda: series.save(next(number), state, {}), repeats=options.repeats)
+        series.close()
+    return Row("checkpoint", timing, None, {"GB": measure.nbytes(state) / 1e9})
 
 
 def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
