@@ -186,6 +186,7 @@ def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Ar
     Returns:
       The N * d - 1 coordinates after the time.
     """
+    points = as_float(points)
     space = points[..., 0, :, 1:]
     factor = asinhc_sqrt(jnp.sum(jnp.square(space), axis=-1, keepdims=True))
     return factor * _side_by_side(points)[..., 1:]

@@ -90,15 +90,16 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     flat = (xx_flat + yy_flat + c * xx_flat * yy_flat) / (tau_x * tau_y + 1)
     lift = jnp.where(curved, (tau_x * tau_y - 1) / jnp.where(curved, c, 1), flat)
     aligned = 2 * xy > lift  # so neither is 0
+    x, y, difference = (jnp.where(aligned[..., None], v, 1) for v in (x, y, difference))
     unit, r = safe_normalize(x)
     q = safe_norm(y)
-    gap = dot(difference, x + y) / jnp.where(aligned, r + q, 1)  # r − q
+    gap = dot(difference, x + y) / (r + q)  # r − q
     across = difference - unit * dot(unit, difference)[..., None]
     # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
     ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
-    opening = r / jnp.where(aligned, q + dot(unit, y), 1)
+    opening = r / (q + dot(unit, y))
     return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (lift - xy))
 
 
@@ -113,13 +114,29 @@ def components(
     q = safe_norm(y)
     tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
     p = dot(unit, y)
-    across = unit * dot(unit, difference)[..., None] - difference
+    # Of x − y, exact for near points, unless y is so small that nothing of it would be left.
+    way = jnp.where((2 * q < r)[..., None], y, -difference)
+    across = way - unit * dot(unit, way)[..., None]
     # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
     outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
     along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
     along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
     bend = dot((tau_x / jnp.where(outward, q + p, 1))[..., None] * across, across)
     return unit, tau_x, jnp.where(outward, along - bend, tau_x * p - r * tau_y), across
+
+
+def _is_near(x: Space, c: Scalar) -> Scalar:
+    """Whether a point is so near to the origin that nothing needs to be split along it."""
+    return c * dot(x, x) <= 1
+
+
+def _components_afar(
+    x: Space, y: Space, difference: Space, c: Scalar
+) -> tuple[Space, Scalar, Space, Scalar]:
+    """`components` where x is not near the origin; there, some of other points."""
+    near = _is_near(x, c)[..., None]
+    x, y, difference = (jnp.where(near, 1, v) for v in (x, y, difference))
+    return components(x, y, difference, c)
 
 
 def towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
@@ -129,10 +146,10 @@ def towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
     asinh √z / √z / √(1 + z), smooth at y = x.
     """
     z = c * squared_chord(x, y, difference, c) / 4
-    unit, tau, radial, across = components(x, y, difference, c)
+    is_near = _is_near(x, c)[..., None]
+    unit, tau, radial, across = _components_afar(x, y, difference, c)
     bent = asinhc_sqrt(z)
     flat = 1 / jnp.sqrt(1 + z)
-    is_near = (tau * tau <= 2)[..., None]
     near = -difference - 2 * z[..., None] * jnp.where(is_near, x, 0)
     # The factors one by one, for far away their product underflows and y − β x overflows.
     far = (flat[..., None] * across) + (tau * (flat * radial))[..., None] * unit
@@ -147,13 +164,19 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
     the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
     """
-    unit, r = safe_normalize(x)
+    # A tangent vector with a larger coordinate is shortened in any case; its square would overflow.
+    largest = largest_coordinate(v)
+    room = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(c)[..., None]
+    v = jnp.where(largest > room, v * (room / jnp.where(largest > room, largest, 1)), v)
+    afar = ~_is_near(x, c)
+    unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
     tau = jnp.sqrt(1 + c * dot(x, x))
     along = dot(unit, v)
     across = v - unit * along[..., None]
 
     z = c * tangent_inner(x, v, v, c)
-    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arcsinh(jnp.sqrt(c) * r), 0)
+    radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(jax.lax.stop_gradient(x)))
+    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - radius, 0)
     over = z > limit * limit
     shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
     # All shortened at once: computed again from the shortened v, small differences would change.
@@ -161,7 +184,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     v, across = v * shorten[..., None], across * shorten[..., None]
 
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
-    inward = (tau * tau > 2) & (-2 * sinhc * along > cosh * r)  # so v is not 0
+    inward = afar & (-2 * sinhc * along > cosh * r)  # so v is not 0
     length = jnp.sqrt(jnp.where(inward, z, 1) / c)
     s = sinhc * length
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
@@ -178,16 +201,16 @@ def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Spa
 
     It is v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩), where ⟨y, v⟩ is split as in `tangent_inner`.
     """
-    unit, tau, radial, across = components(x, y, difference, c)
-    tau_y = jnp.sqrt(1 + c * dot(y, y))
+    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
+    # ⟨y − x, v⟩, with the time component of y − x from its space components.
+    rise = dot(difference, (x + y) / (tau_x + tau_y)[..., None])
+    near = c * rise * (dot(x, v) / tau_x) - dot(difference, v)
+    unit, tau, radial, across = _components_afar(x, y, difference, c)
     v_along = dot(unit, v)
     v_across = v - unit * v_along[..., None]
-    # ⟨y − x, v⟩, with the time component of y − x from its space components.
-    rise = dot(difference, (x + y) / (tau + tau_y)[..., None])
-    near = c * rise * (dot(x, v) / tau) - dot(difference, v)
     far = dot(across, v_across) + radial * (v_along / tau)
     root = 1 / jnp.sqrt(
         2 + c * squared_chord(x, y, difference, c) / 2
     )  # squared it would underflow
-    factor = c * (jnp.where(tau * tau <= 2, near, far) * root) * root
+    factor = c * (jnp.where(_is_near(x, c), near, far) * root) * root
     return v + factor[..., None] * (x + y)

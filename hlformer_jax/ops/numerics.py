@@ -91,10 +91,11 @@ def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     """
     negligible = float(jnp.finfo(v.dtype).tiny) ** 0.625
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(v)), axis=-1, keepdims=True)
+    # XLA may multiply by the reciprocal, which of the largest numbers is 0.
+    largest = jnp.minimum(largest, float(jnp.finfo(v.dtype).max) / 8)
     return jnp.where(largest < negligible, 0, largest)
 
 
-@jax.custom_jvp
 def safe_normalize(
     v: Float[Array, "*batch n"],
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch"]]:
@@ -104,8 +105,13 @@ def safe_normalize(
       v: vectors. Negligible ones, below 2e-24 in float32, count as zero.
 
     Returns:
-      The unit vector and the norm; of a zero vector both are 0, with gradient 0.
+      The unit vector and the norm, float32 at least; of a zero vector both are 0, with gradient 0.
     """
+    return _safe_normalize(as_float(v))
+
+
+@jax.custom_jvp
+def _safe_normalize(v: Array) -> tuple[Array, Array]:
     scale = largest_coordinate(v)
     nonzero = scale != 0  # true of NaN, which must not pass for a zero
     v = jnp.where(nonzero, v / jnp.where(nonzero, scale, 1), 0)
@@ -113,12 +119,12 @@ def safe_normalize(
     return v / norm, jnp.squeeze(jnp.where(nonzero, scale * norm, 0), -1)
 
 
-@safe_normalize.defjvp
+@_safe_normalize.defjvp
 def _safe_normalize_jvp(
     primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (v,), (dv,) = primals, tangents
-    unit, norm = safe_normalize(v)
+    unit, norm = _safe_normalize(v)
     nonzero = norm != 0
     growth = dot(unit, dv)
     turn = (dv - unit * growth[..., None]) / jnp.where(nonzero, norm, 1)[..., None]
@@ -136,9 +142,12 @@ def unit(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
 
 
 def inverse_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0."""
+    """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0.
+
+    Zero is what is below 1.1e-19 in float32, 1.5e-154 in float64: its derivative would overflow.
+    """
     norm = safe_norm(v)
-    nonzero = norm > 0
+    nonzero = norm > 2 / math.sqrt(float(jnp.finfo(norm.dtype).max))
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
@@ -164,9 +173,9 @@ def limit_norm(v: Float[Array, "*batch n"], limit: ArrayLike) -> Float[Array, "*
       ``v`` where it is short enough, bit for bit; else its projection onto the sphere, so that
       the gradient beyond the limit is tangential.
     """
-    unit, norm = safe_normalize(v)
     limit = per_batch(limit, v)
-    return jnp.where((norm > limit)[..., None], unit * limit[..., None], v)
+    long = (safe_norm(jax.lax.stop_gradient(v)) > limit)[..., None]
+    return jnp.where(long, unit(jnp.where(long, v, 1)) * limit[..., None], v)
 
 
 def max_hyperbolic_norm(dtype: jnp.dtype) -> float:

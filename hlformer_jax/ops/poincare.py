@@ -3,7 +3,7 @@
 Convention: p in R^n with √c |p| < 1; p = x_space / (1 + √c x_time), the stereographic projection
 of the hyperboloid from [−1/√c, 0, …, 0] (see `lorentz`). A ball of floating-point numbers is
 small: 1 − √c |p| = 2 / (e^{√c d} + 1) at a distance d from the origin, so beyond
-√c d = −log(eps) (15.9 in float32, 36.0 in float64) all points would be rounded to the sphere.
+√c d = −log(eps) (15.9 in float32, 36.0 in float64) points would be rounded to the sphere.
 """
 
 import jax.numpy as jnp
@@ -23,7 +23,8 @@ def project(p: Float[Array, "*batch n"], c: ArrayLike = 1.0) -> Float[Array, "*b
 
     Returns:
       Points of the ball, √c times at most log(1 / (2 eps)) from the origin (15.2 in float32, 35.4
-      in float64); the gradient of a point that was moved is tangential.
+      in float64) where their coordinates are exact, and less than 16.0 and 36.1 as they are
+      rounded; the gradient of a point that was moved is tangential.
     """
     p = as_float(p)
     radius = 1 - 4 * float(jnp.finfo(p.dtype).eps)
@@ -34,7 +35,8 @@ def from_lorentz(x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0) -> Float[Arr
     """The point of the ball that stands for a point of the hyperboloid.
 
     Args:
-      x: points of the hyperboloid, of which the space components are read.
+      x: points of the hyperboloid, of which the space components are read; at most as far out as
+        the exponential maps go.
       c: curvature, positive.
 
     Returns:

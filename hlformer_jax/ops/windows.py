@@ -29,7 +29,7 @@ from hlformer_jax.typing import Array
 KINDS = ("released", "printed", "boxcar", "bartlett", "none")
 
 LOG_OUTSIDE = -1e4
-"""Logarithm of a window outside its support: finite, so that sums with it are; its exp is 0."""
+"""The least logarithm of a window: finite, so that sums with it are; its exp is 0."""
 
 
 def log_attention_windows(
@@ -75,7 +75,10 @@ def _log_windows(widths: Sequence[float], length: int, kind: str) -> np.ndarray:
     log_open = 0.0
     if kind == "printed":
         log_open = -math.log(2 * math.pi)
-        log_window = log_open - np.square(steps) / np.square(np.where(open_width, 1.0, width))
+        # As large as a square may be; far below LOG_OUTSIDE.
+        log_window = log_open - np.square(
+            np.minimum(np.abs(steps) / np.where(open_width, 1.0, width), 1e9)
+        )
     elif kind == "boxcar":
         log_window = np.where(np.abs(steps) / length <= math.sqrt(3) * sigma, 0.0, LOG_OUTSIDE)
     elif kind == "bartlett":
@@ -86,4 +89,4 @@ def _log_windows(widths: Sequence[float], length: int, kind: str) -> np.ndarray:
         offset = positions[None, :] / max(length - 1, 1) - positions[:, None] / length
         log_window = -np.square(offset)[None] / (2 * np.square(sigma))
         log_window = log_window - log_window.max(axis=-1, keepdims=True)
-    return np.where(open_width, log_open, log_window)
+    return np.maximum(np.where(open_width, log_open, log_window), LOG_OUTSIDE)

@@ -202,3 +202,10 @@ def test_two_windows_are_refused():
         attention.lorentz_attention(
             points, points, points, jnp.float32(1), jnp.float32(0), window, window
         )
+
+
+def test_heads_in_half_precision_are_merged_in_float32():
+    points = lorentz.from_space(jnp.array([[[300.0, 0]], [[0, 400.0]]])).astype(jnp.float16)
+    for merge in (attention.concatenate_heads_released, attention.merge_heads_on_hyperboloid):
+        merged = merge(points)
+        assert merged.dtype == jnp.float32 and np.isfinite(merged).all()

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import reference
@@ -168,3 +169,20 @@ def test_the_energy_is_the_angle_outside_of_the_cone_and_flat_inside():
     for y in inside:
         value, gradients = jax.value_and_grad(energy, argnums=(0, 1))(apex, y)
         assert value == 0 and not any(map(np.any, gradients))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_of_the_angle_to_a_point_near_the_origin(dtype):
+    x, way = jnp.array([0.3, -0.7, 0.2], dtype), np.array([0.5, 0.1, 0.9])
+
+    def slope(y, i):
+        moved = lambda t: [b + t * (i == j) for j, b in enumerate(reference.vector(y))]
+        angle = lambda t: reference.exterior_angle(reference.vector(x), moved(t), mpf(1))
+        return mpmath.diff(angle, 0)
+
+    for size in (1e-9, 1e-7, 1e-3):
+        y = jnp.asarray(size * way, dtype)
+        gradient = jax.grad(exterior_angle, argnums=1)(x, y)
+        for i in range(3):
+            assert abs(mpf(float(gradient[i])) - slope(y, i)) <= 10 * BOUND[dtype]
+    assert not jax.grad(exterior_angle, argnums=1)(x, jnp.zeros_like(x)).any()

@@ -373,3 +373,36 @@ def test_curvature_broadcasts_over_trailing_batch_axes():
 def test_points_of_different_dimensions_are_refused(function):
     with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
         function(lorentz.origin(3), lorentz.origin(1))
+
+
+def test_gradients_far_out_in_a_nearly_flat_space_are_those_of_the_way_back():
+    c, way = jnp.float32(1e-6), np.array([0.6, -0.64, 0.48], np.float32)
+    for distance in (31.0, 31.8, 31.885):
+        x, o = lorentz.exp_map0(way * np.float32(distance / 1e-3), c), lorentz.origin(3, c)
+        gradients = jax.grad(lorentz.distance, argnums=(0, 1, 2))(x, o, c)
+        assert all(np.isfinite(g).all() for g in gradients)
+        np.testing.assert_allclose(gradients[1], [0, *-way], rtol=2e-5)
+        for f in (lorentz.squared_distance, lambda *p: lorentz.log_map(*p).sum()):
+            assert all(np.isfinite(g).all() for g in jax.grad(f, argnums=(0, 1, 2))(x, o, c))
+
+
+@pytest.mark.parametrize("c", [1.0, 1e4])
+@pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
+def test_second_derivatives_at_tiny_points_are_finite_in_float32(op, c):
+    far = jnp.array([0.48, -0.64, 0.6], jnp.float32)
+    for size in (0, 1e-30, 1e-23, 1e-20, 1e-18, 1e-10):
+        x = jnp.asarray(np.array([0.6, -0.64, 0.48]) * size, jnp.float32)
+        for f in (lambda v: OPS[op](v, far, c), lambda v: OPS[op](far, v, c)):
+            assert np.isfinite(jax.hessian(f)(x)).all(), size
+
+
+@pytest.mark.parametrize("c", [1.0, 1e4])
+def test_a_tangent_vector_of_any_length_is_shortened(c):
+    c = jnp.float32(c)
+    for size in (1e2, 1e10, 1e18, 3e37):
+        v = jnp.asarray([0, 0.6 * size, 0.8 * size, 0], jnp.float32)
+        x = lorentz.exp_map(lorentz.origin(3, c), v, c)
+        limit = lorentz.exp_map0(v[1:] / size * 100, c)
+        np.testing.assert_allclose(x, limit, rtol=1e-5)
+        gradient = jax.grad(lambda v: lorentz.exp_map(lorentz.origin(3, c), v, c)[1])(v)
+        assert np.isfinite(gradient).all()

@@ -116,3 +116,24 @@ def test_narrow_types_become_float32_and_wide_ones_stay():
 def test_products_of_the_farthest_points_are_finite(dtype):
     largest = mpmath.sinh(mpf(numerics.max_hyperbolic_norm(dtype)))
     assert 100 * largest**2 < mpf(float(jnp.finfo(dtype).max))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_up_to_the_largest_number(dtype):
+    largest = float(jnp.finfo(dtype).max)
+    for size in (0.2, 0.3, 0.6):
+        v = jnp.asarray([0.6 * size * largest, 0.8 * size * largest], dtype)
+        np.testing.assert_allclose(numerics.safe_norm(v), size * largest, rtol=1e-6)
+        np.testing.assert_allclose(numerics.unit(v), [0.6, 0.8], rtol=1e-6)
+
+
+def test_half_precision_norms_are_computed_in_float32():
+    v = jnp.array([3e-3, 4e-3], jnp.float16)
+    assert numerics.safe_norm(v).dtype == jnp.float32
+    np.testing.assert_allclose(numerics.safe_norm(v), 5e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-23, 1e-20, 1e-18, 1.0])
+def test_the_inverse_of_a_tiny_norm_has_a_finite_gradient(size):
+    v = jnp.asarray([size, 0.0], jnp.float32)
+    assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all()

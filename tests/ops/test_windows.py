@@ -92,3 +92,11 @@ def test_one_position():
 def test_what_makes_no_sense_is_refused(arguments):
     with pytest.raises(ValueError, match="window"):
         log_attention_windows(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_narrowest_windows_are_finite(kind, dtype):
+    log = log_attention_windows((1e-200, 0.01), 128, kind, dtype)
+    assert np.isfinite(np.asarray(log)).all()
+    assert np.isfinite(np.asarray(attention_windows((1e-200,), 2, kind))).all()
