@@ -20,7 +20,7 @@ names a working tree of it; that, and only that, needs PyTorch.
 Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
 
     step                                      16.2 s      floor 8.2 s    ratio 2.0
-    step --config.train.batch_size=64 --peer   7.6 s      floor 4.2 s    the released code 10.9 s
+    step, 64 videos (config.train.batch_size)  7.6 s      floor 4.2 s    the released code 10.9 s
     evaluate --videos=200: encode              8.5 s      floor 5.6 s    ratio 1.5
     evaluate --videos=200: rank                157 ms     floor 107 ms   ratio 1.5
     query: one, float32                        22 ms      floor 23 ms    ratio 1.0

@@ -9,7 +9,8 @@ A parameter checkpoint elsewhere (a converted one) is a directory like `best`. O
 temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +54,28 @@ class Series:
 
         A run that was killed between a save and the next repeats its steps with the same results,
         so what is there is what would be written.
+
+        Raises:
+          CheckpointError: when it cannot be written; the one before is still there.
         """
         latest = self.latest()
         if latest is not None and latest >= step:
             return
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
-            ),
+        args = ocp.args.Composite(
+            tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
         )
-        self._manager.wait_until_finished()
+        with self._explained(f"step {step} cannot be written", "make room there and go on"):
+            self._manager.save(step, args=args)
+            self._manager.wait_until_finished()
 
     def info(self) -> dict[str, Any]:
-        """The JSON of the latest checkpoint."""
+        """The JSON of the latest checkpoint.
+
+        Raises:
+          CheckpointError: when there is none, or it is damaged.
+        """
         args = ocp.args.Composite(info=ocp.args.JsonRestore())
-        return self._manager.restore(self.latest(), args=args)["info"]
+        return self._read(lambda step: self._manager.restore(step, args=args)["info"])
 
     def restore(self, like: Any) -> Any:
         """The arrays of the latest checkpoint.
@@ -77,16 +84,32 @@ class Series:
           like: a tree of arrays or shapes that the checkpoint must have.
 
         Raises:
-          CheckpointError: when its structure or a shape differs.
+          CheckpointError: when there is none, it is damaged, or its structure or a shape differs.
         """
-        self._check_shapes(like)
+        self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
-        return self._manager.restore(self.latest(), args=args)["tree"]
+        return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
 
-    def _check_shapes(self, like: Any) -> None:
-        found = _shapes(self._manager.item_metadata(self.latest())["tree"])
-        wanted = _shapes(like)
+    def _read(self, read: Callable[[int], Any]) -> Any:
+        step = self.latest()
+        if step is None:
+            raise CheckpointError(f"{self._manager.directory} holds no checkpoint")
+        with self._explained(f"step {step} is damaged", "put a copy of it there or start anew"):
+            return read(step)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str, hint: str) -> Iterator[None]:
+        """Turns what orbax and its stores raise, on a full disk say, into one line."""
+        try:
+            yield
+        except (OSError, ValueError, KeyError) as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            where = f"{self._manager.directory}: the checkpoint of {what}"
+            raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
+
+    def _check_shapes(self, metadata: Any, like: Any) -> None:
+        found, wanted = _shapes(metadata), _shapes(like)
         if differing := sorted(
             name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
         ):

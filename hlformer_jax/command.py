@@ -1,9 +1,12 @@
 """What the command lines share: a wrong input is one line on standard error and exit status 1."""
 
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -14,6 +17,12 @@ def fail(message: str) -> int:
     return 1
 
 
+def interrupted() -> int:
+    """Says that Ctrl-C ended the program at once; returns the exit status."""
+    print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+    return 128 + signal.SIGINT
+
+
 def parse(argv: Sequence[str]) -> list[str]:
     """Parses flags; a wrong one is one line, not a traceback."""
     try:
@@ -21,15 +30,34 @@ def parse(argv: Sequence[str]) -> list[str]:
     except flags.Error as error:
         sys.exit(fail(f"{last_line(error)} (--helpshort lists the options)"))
     except (AttributeError, KeyError) as error:
-        options = [option for option in argv[1:] if option.startswith("--config.")]
-        sys.exit(
-            fail(
-                f"unknown configuration field {last_line(error)} in {' '.join(options)}:"
-                " hlformer_jax/config.py lists the fields"
-            )
-        )
+        sys.exit(fail(_unknown_field(error, argv)))
     except (ImportError, SyntaxError, OSError) as error:
         sys.exit(fail(f"configuration file: {last_line(error)}"))
+
+
+def _unknown_field(error: Exception, argv: Sequence[str]) -> str:
+    cause: Any = error
+    while cause.args and isinstance(cause.args[0], Exception):
+        cause = cause.args[0]
+    text = str(cause.args[0] if cause.args else cause).partition(" Other fields present: ")[0]
+    reason = text.strip().splitlines()[-1]
+    options = [option for option in argv[1:] if option.startswith("--config.")]
+    if not options:  # so it is the file that has it
+        lines = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if _is_given(frame, argv)
+        ]
+        place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "configuration file"
+        return f"{place}: {reason}"
+    fields = "hlformer_jax/config.py lists the fields; those of a sweep's runs are config.base.…"
+    return f"unknown configuration field in {' '.join(options)}: {reason} ({fields})"
+
+
+def _is_given(frame: traceback.FrameSummary, argv: Sequence[str]) -> bool:
+    """Whether a frame is of the configuration file of the command line."""
+    files = [option.partition("=")[2] for option in argv if option.startswith("--config=")]
+    return any(
+        Path(file.partition(":")[0]).resolve() == Path(frame.filename).resolve() for file in files
+    )
 
 
 def default_workdir() -> str:

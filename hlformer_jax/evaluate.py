@@ -6,6 +6,7 @@ scored in blocks, and no queries x videos x positions array is kept.
 
 import contextlib
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from hlformer_jax import (
     report,
     retrieval,
     train_state,
+    workdir,
 )
 from hlformer_jax.corpus import Corpus
 from hlformer_jax.data import pipeline
@@ -233,7 +235,8 @@ def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -
     differing = {key: info[key] for key in wanted if key in info and info[key] != wanted[key]}
     if differing:
         what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
-        flags = " ".join(f"--config.{key}={value}" for key, value in differing.items())
+        options = (f"--config.{key}={value}" for key, value in differing.items())
+        flags = " ".join(map(shlex.quote, options))
         raise checkpoint.CheckpointError(
             f"{path} is of another model: {what}; to evaluate it add {flags}"
         )
@@ -244,6 +247,7 @@ def evaluate_checkpoint(
     path: Path,
     scores_file: Path | None,
     tell: Callable[[str], None],
+    directory: Path | None = None,
     mesh: Mesh | None = None,
 ) -> Result:
     """Evaluates a checkpoint on the test split.
@@ -253,6 +257,7 @@ def evaluate_checkpoint(
       path: a run's directory or a converted checkpoint.
       scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
       tell: takes one line about what was loaded.
+      directory: where the result is to be written, if anywhere; not where a run on other data is.
       mesh: the devices; all there are by default.
 
     Returns:
@@ -262,6 +267,8 @@ def evaluate_checkpoint(
       ConfigError: when the model's options make no sense, or so many devices cannot share it.
       CheckpointError: when there is no checkpoint or it is of another shape.
       ReleasedDataError: when the data is missing or wrong.
+      WorkdirError: when the directory is that of a run on other data.
+      OSError: when the scores cannot be written.
     """
     model = models.build(config)
     mesh = devices.mesh() if mesh is None else mesh
@@ -275,8 +282,13 @@ def evaluate_checkpoint(
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     if devices.is_first():
         tell(f"checkpoint {path} ({described})")
+    if scores_file is not None and devices.is_first():
+        report.check_place(scores_file)  # now, and not when all is computed
     with devices.first_alone("data"):
-        split = pipeline.open_data(config).test
+        data = pipeline.open_data(config)
+    if directory is not None:
+        workdir.check_data(directory, data.fingerprint)
+    split = data.test
     evaluator = Evaluator(model, config, mesh)
     with contextlib.closing(evaluator.feed(split)) as windows:
         if scores_file is None:

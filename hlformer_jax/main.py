@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
-        result = evaluate.evaluate_checkpoint(config, source, scores, print)
+        result = evaluate.evaluate_checkpoint(config, source, scores, print, directory)
         if devices.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             report.results_table(title, {"checkpoint": result.metrics})
@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except train.Stopped as stopped:
         print(stopped, file=sys.stderr)
-        return 128 + 15
+        return stopped.status
+    except KeyboardInterrupt:
+        return command.interrupted()
     except (
         ReleasedDataError,
         checkpoint.CheckpointError,

@@ -58,6 +58,19 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
         np.savez(file, **content)
 
 
+def check_place(path: Path) -> None:
+    """Refuses a place for a file where none can be written.
+
+    Raises:
+      OSError: saying why.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory: give the name of a file")
+    with _whole(path.with_name(f"{path.name}.tried")) as draft:
+        draft.touch()
+    path.with_name(f"{path.name}.tried").unlink()
+
+
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def join(coordinator: str, processes: int, process: int) -> None:
             # Else JAX takes the GPU numbered as the task is on its node, though Slurm may show each
             # task GPUs of its own, numbered from 0.
             jax.distributed.initialize(local_device_ids=_visible_gpus())
-        elif not (coordinator and 0 <= process < processes):
+        elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
             raise ProcessError(
                 f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
                 " HOST:PORT of process 0, and a process number below the number of processes"

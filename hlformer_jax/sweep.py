@@ -40,7 +40,9 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return command.fail("--config is missing: for example configs/sweeps/hlformer_table2.py")
     if (TASK.value is None) != (TASKS.value is None):
-        return command.fail("--task and --tasks go together")
+        return command.fail(
+            "--task and --tasks go together (launch/sweep.sh --tasks=N gives each its --task)"
+        )
     sweep: ConfigDict = CONFIG.value
     task, tasks = TASK.value, TASKS.value
     try:
@@ -90,7 +92,9 @@ def _perform(
         tables.show(publish.write(sweep, planned, root))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
-        return 128 + 15
+        return stopped.status
+    except KeyboardInterrupt:
+        return command.interrupted()
     except (ConfigError, ReleasedDataError, WorkdirError, OSError) as error:
         return command.fail(str(error))
     if failures:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -46,7 +46,15 @@ class NonFiniteLossError(ArithmeticError):
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
-    """SIGTERM arrived; the state has been saved."""
+    """A signal asked the run to stop; the state has been saved.
+
+    Attributes:
+      status: what the program should exit with.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.status = 128 + number
 
 
 class Progress(NamedTuple):
@@ -134,7 +142,7 @@ class Trainer:
             self.claim,
             contextlib.closing(self.log),
             contextlib.closing(self.feed),
-            _termination() as terminated,
+            _termination() as asked,
             self._bar(first) as bar,
         ):
             pending: list[tuple[Window, Scalars]] = []
@@ -148,7 +156,7 @@ class Trainer:
                 pending.append((window, scalars))
                 end = window.first + window.num_steps
                 ends_epoch = end % self.schedule.steps_per_epoch == 0
-                stop = devices.any_process(terminated())
+                stop = devices.any_process(asked() is not None)
                 while len(pending) > (0 if ends_epoch or stop else 1):
                     self._record(*pending.pop(0), bar)
                 if ends_epoch:
@@ -157,9 +165,11 @@ class Trainer:
                     self.progress = self._clocked()
                     self._save()
                 if stop:
+                    number = asked() or signal.SIGTERM  # or it was another process that was asked
                     raise Stopped(
-                        f"SIGTERM: saved step {end} in {self.directory}; the same command"
-                        " goes on from there"
+                        f"{number.name}: saved step {end} in {self.directory}; the same command"
+                        " goes on from there",
+                        number,
                     )
 
     def _bar(self, first: int) -> tqdm:
@@ -195,8 +205,8 @@ class Trainer:
                 terms = [name for name in broken if name != "loss"] or broken
                 raise NonFiniteLossError(
                     f"step {number} (epoch {epoch}): {', '.join(terms)} is not finite; the newest"
-                    f" checkpoint in {self.directory} is from before it. Lower"
-                    " config.optim.learning_rate, or look at that step's batch"
+                    f" checkpoint in {self.directory}, if there is one, is from before it. Lower"
+                    " config.optim.learning_rate, with another --workdir, or look at its batch"
                 )
             if (number + 1) % self.config.train.log_every == 0:
                 self.log.write(number, values, epoch=epoch)
@@ -294,7 +304,7 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome
       What was reported, and the progress of the run.
 
     Raises:
-      Stopped: when SIGTERM ended it; its state has been saved.
+      Stopped: when SIGTERM or Ctrl-C ended it; its state has been saved.
       NonFiniteLossError: when a loss is NaN or infinite.
       WorkdirError: when the directory holds another run, or this one is under way.
       ConfigError: when the configuration cannot be trained, see `step.check`, or takes more memory
@@ -313,11 +323,20 @@ def train(config: ConfigDict, directory: Path, profile: bool = False) -> Outcome
 
 
 @contextlib.contextmanager
-def _termination() -> Iterator[Callable[[], bool]]:
-    """Turns SIGTERM into a question that the loop asks between two steps."""
-    received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+def _termination() -> Iterator[Callable[[], signal.Signals | None]]:
+    """Turns SIGTERM and the first Ctrl-C into a question that the loop asks between two groups."""
+    received: list[signal.Signals] = []
+
+    def note(number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            if received:
+                raise KeyboardInterrupt
+            print("\nstopping after these steps; Ctrl-C again stops at once", file=sys.stderr)
+        received.append(signal.Signals(number))
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

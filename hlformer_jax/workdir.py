@@ -81,14 +81,24 @@ def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> 
         _compare(workdir, config, fingerprint)
 
 
+def check_data(workdir: Path, fingerprint: str) -> None:
+    """Refuses to mix results on other data with those of the directory's run, if it has one.
+
+    Raises:
+      WorkdirError: when the run of the directory was started on other data.
+    """
+    found = _recorded(workdir)
+    if found is not None and found.get("data_fingerprint") != fingerprint:
+        raise WorkdirError(
+            f"{workdir} holds a run on other data (other files, or their times changed in a copy):"
+            " correct config.data, or give the checkpoint by --checkpoint and another --workdir"
+        )
+
+
 def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
-    path = workdir / "config.json"
-    if not path.exists():
+    found = _recorded(workdir)
+    if found is None:
         return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     there = found.get("data_fingerprint")
     fingerprint = there if fingerprint is None else fingerprint
     differences = _differences(_flat(found), _flat(_wanted(config, fingerprint)))
@@ -102,6 +112,18 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
             " another --workdir, or give what it was started with to go on with it"
         )
+
+
+def _recorded(workdir: Path) -> dict[str, Any] | None:
+    """The config.json of a directory; None where there is none."""
+    path = workdir / "config.json"
+    if not path.exists():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+    return found
 
 
 def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:

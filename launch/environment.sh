@@ -31,7 +31,9 @@ read_flags() {
   for flag in "$@"; do
     config=""
     if [[ $flag == --config=* ]]; then config=--config=; fi
-    if [[ $flag == "$option="* ]]; then
+    if [[ $flag == "$option" ]]; then
+      die "give it as $option=N"
+    elif [[ $flag == "$option="* ]]; then
       processes=${flag#"$option="}
     elif [[ -n $config || $previous == --config ]]; then
       flags+=("$config$(find_config "${flag#"$config"}")")

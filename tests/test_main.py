@@ -17,7 +17,9 @@ ROOT = Path(__file__).parent.parent
     [
         ((), "--config is missing"),
         (("--config=configs/nowhere.py",), "nowhere.py"),
-        (("--config=configs/anet.py", "--config.model.hiden_size=3"), "hiden_size"),
+        (("--config=configs/anet.py", "--config.model.hiden_size=3"), 'mean "hidden_size"'),
+        (("--config=configs/anet.py", "--processes=2", "--coordinator=here"), "give HOST:PORT"),
+        (("--config=misspelt.py",), 'misspelt.py:6: Key "hiden_size" does not exist'),
         (("--config=configs/anet.py", "--config.train.epochs=many"), "train.epochs"),
         (("--config=configs/anet.py", "--mode=test"), "mode"),
         (("--config=configs/anet.py:fast",), "no variant 'fast'"),
@@ -40,6 +42,10 @@ ROOT = Path(__file__).parent.parent
 )
 def test_a_wrong_command_is_one_clear_line(arguments, message, tmp_path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "misspelt.py").write_text(
+        "from hlformer_jax.config import default\n\n\ndef get_config():\n"
+        "    config = default()\n    config.model.hiden_size = 3\n    return config\n"
+    )
     if any("manual_dir" in argument for argument in arguments):
         arguments = (*arguments, f"--config.data.data_dir={tmp_path / 'prepared'}")
     result = subprocess.run(

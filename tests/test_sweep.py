@@ -224,7 +224,7 @@ def test_a_run_that_is_stopped_ends_the_sweep_and_counts_as_neither(small, tmp_p
     _, planned = small
 
     def execute(run, directory):
-        raise train.Stopped("SIGTERM")
+        raise train.Stopped("stopped", signal.SIGTERM)
 
     with pytest.raises(train.Stopped):
         runs.perform(planned, tmp_path, lambda line: None, execute=execute)

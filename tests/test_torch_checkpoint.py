@@ -47,7 +47,8 @@ def test_a_converted_checkpoint_gives_the_recorded_scores_and_metrics(tmp_path, 
         found = ours["scores"][rows][:, columns]
         np.testing.assert_allclose(found, theirs["scores"], rtol=0, atol=tolerance)
     expected = json.loads((RUN / "expected.json").read_text())["R"]
-    assert list(result.metrics.values()) == expected
+    # Ranks are equal; how Python adds their shares up has changed with version 3.12.
+    np.testing.assert_allclose(list(result.metrics.values()), expected, rtol=1e-14)
     assert (result.queries, result.videos) == (133, 44)
 
 

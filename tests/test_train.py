@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,20 +130,24 @@ def test_parameters_move_and_the_first_step_does_not(directory):
     assert np.mean(jax.tree.leaves(moved)) > 0.9
 
 
-@pytest.mark.parametrize("last", [4, 6])  # in mid epoch, and at the end of one
-def test_a_run_stopped_by_sigterm_ends_as_if_it_never_was(directory, finished, last):
+@pytest.mark.parametrize(
+    ("last", "number"),
+    [(4, signal.SIGTERM), (6, signal.SIGINT)],  # in mid epoch, at the end of one
+)
+def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(directory, finished, last, number):
     path = directory / f"terminated{last}"
     trainer = train.Trainer(_config(directory), path)
     steps = trainer.steps
 
     def stop(state, window):
         if window.first + window.num_steps == last:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return steps(state, window)
 
     trainer.steps = stop
-    with pytest.raises(train.Stopped, match=f"saved step {last}"):
+    with pytest.raises(train.Stopped, match=f"{number.name}: saved step {last}") as stopped:
         trainer.run()
+    assert stopped.value.status == 128 + number
     train.train(_config(directory), path)
     _assert_same_run(path, finished)
 
@@ -305,6 +310,60 @@ def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(director
         checkpoint.open_params(finished).restore(like)
     with pytest.raises(checkpoint.CheckpointError, match="holds no checkpoint"):
         checkpoint.open_params(directory / "nowhere")
+
+
+def test_a_second_ctrl_c_stops_at_once(directory):
+    trainer = train.Trainer(_config(directory), directory / "impatient")
+
+    def stop(state, window):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("it went on")
+
+    trainer.steps = stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_damaged_checkpoint_is_one_line(directory, finished):
+    path = directory / "damaged"
+    shutil.copytree(finished, path)
+    for file in (path / "checkpoints").rglob("manifest.ocdbt"):
+        file.unlink()
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"of step \d+ is damaged \(.*\): put a copy"
+    ):
+        train.Trainer(_config(directory), path)
+    shutil.rmtree(path / "checkpoints" / "best")
+    with pytest.raises(checkpoint.CheckpointError, match="holds no checkpoint"):
+        checkpoint.best(path).info()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    series = checkpoint.Series(tmp_path)
+
+    def fail(*_, **__):
+        raise ValueError("RESOURCE_EXHAUSTED: no space left\nand more")
+
+    monkeypatch.setattr(series._manager, "save", fail)
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"step 3 cannot .* left\): make room there"
+    ):
+        series.save(3, {"x": np.zeros(2)}, {})
+
+
+def test_an_evaluation_does_not_overwrite_the_result_on_other_data(directory, finished, tmp_path):
+    config = _config(directory)
+    config.data.synthetic_videos = (11, 4, 5)
+    with pytest.raises(workdir.WorkdirError, match="holds a run on other data"):
+        evaluate.evaluate_checkpoint(config, finished, None, print, finished)
+    evaluate.evaluate_checkpoint(config, finished, None, print, tmp_path)
+
+
+def test_scores_that_cannot_be_written_are_refused_before_anything_is_computed(directory, finished):
+    with pytest.raises(OSError, match="is a directory: give the name of a file"):
+        evaluate.evaluate_checkpoint(_config(directory), finished, directory, print)
 
 
 def test_initial_parameters_depend_on_the_seed_alone(directory):

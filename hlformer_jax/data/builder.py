@@ -233,6 +233,10 @@ def _make(builder: Prvr, collection: Collection) -> None:
             builder.download_and_prepare(
                 download_dir=nothing, download_config=options, file_format="array_record"
             )
+    except RuntimeError as error:  # so array_record reports a full disk
+        if "space" not in str(error):
+            raise
+        raise OSError(f"{builder.data_dir}: {str(error).splitlines()[0]}") from error
     except OSError:
         # Without locks, as on some network disks, another process may have been the first.
         if not is_complete(Path(builder.data_dir)):
@@ -254,7 +258,9 @@ def _only_prepared(collection: Collection, root: Path, storage: str) -> Prepared
             f"{collection.root} does not exist and several sets were prepared of such a "
             f"collection: {listed}; set data.manual_dir to the source, or remove all but one"
         )
-    logging.info("Using the prepared set %s; its source is not there", found[0])
+    # What nobody named may be missing; a folder that somebody did may be misspelt.
+    tell = logging.warning if str(collection.manual_dir) else logging.info
+    tell("%s is not there: using the set prepared in %s", collection.root, found[0])
     return Prepared(_builder(collection, read_index(found[0])["fingerprint"], root, storage))
 
 

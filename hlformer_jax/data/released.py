@@ -216,7 +216,14 @@ class Released:
                 for caption in captions:
                     if caption.caption_id not in counts:
                         where = f"{self.collection.captions(split)}:{caption.line}"
-                        counts[caption.caption_id] = self._count_words(caption.caption_id, where)
+                        try:
+                            count = self._count_words(caption.caption_id, where)
+                        except RuntimeError as error:  # of HDF5
+                            raise ReleasedDataError(
+                                f"{self.collection.text_features}: is damaged ({error}); download"
+                                " it again"
+                            ) from None
+                        counts[caption.caption_id] = count
         return counts
 
     def _count_words(self, caption: str, where: str) -> int:
@@ -258,6 +265,11 @@ class Released:
         """Looks at a sample of rows for numbers stored in another format than float32."""
         sample = np.linspace(0, num_rows - 1, min(num_rows, _SAMPLED_ROWS)).astype(np.int32)
         values = self._read(np.unique(sample))
+        if not values.any():
+            raise ReleasedDataError(
+                f"{self._bin}: is zero in every row that was looked at, as after a download that"
+                " was broken off; download it again"
+            )
         if _plausible(values):
             return
         swapped = _plausible(values.view(">f4").astype(np.float32))
@@ -291,6 +303,6 @@ class Released:
 def _plausible(values: np.ndarray) -> bool:
     # A NaN or an infinity alone is a damaged value, found and named when its row is read.
     size = np.abs(values[np.isfinite(values) & (values != 0)]).astype(np.float64)
-    if size.size == 0:
+    if size.size == 0:  # so there are such, beside zeros
         return True
     return float(size.max()) <= _LARGEST and float(np.median(size)) >= _SMALLEST

@@ -62,7 +62,7 @@ def build(config: ConfigDict) -> TwoBranch:
         )
     if name == "ms_sl" and config.kernels != "xla":
         raise ConfigError(f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'")
-    if name == "hlformer":
+    if hasattr(MODELS[name], "lift"):
         arguments["curvature"] = config.model.curvature
     elif config.loss.partial_order != 0:
         raise ConfigError(

@@ -229,6 +229,11 @@ FAULTS = {
     "bin_float64": (_recode("<f8"), ["feature.bin", "too long", "float64"]),
     "bin_float16": (_recode("<f2"), ["feature.bin", "too short", "float16"]),
     "bin_big_endian": (_recode(">f4"), ["feature.bin", "big-endian"]),
+    "bin_of_zeros": (_feature("feature.bin", lambda d: bytes(len(d))), ["feature.bin", "is zero"]),
+    "text_damaged": (
+        lambda c: edit(c.text_features, lambda d: d[:2000] + bytes(len(d) - 2000)),
+        ["roberta_tiny_query_feat.hdf5", "download it again"],
+    ),
     "bin_float64_of_right_size": (
         _feature(
             "feature.bin", lambda d: np.frombuffer(d[: len(d) // 2], "<f4").astype("<f8").tobytes()
