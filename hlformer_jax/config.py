@@ -135,6 +135,8 @@ def default() -> ConfigDict:
                 "encode_parts": 1,
                 "patience": 10,  # epochs without a better validation SumR before the run stops
                 "log_every": 10,  # steps between two records of the training metrics
+                # Between two checkpoints, each at the end of an epoch; the last epoch has one too.
+                "checkpoint_seconds": 60.0,
                 "baseline": False,  # also report a mean-pooled linear baseline
             },
             "eval": {
@@ -252,6 +254,7 @@ def check(config: ConfigDict) -> None:
     for field in (*(f"loss.{name}" for name in WEIGHTS), "loss.margin", "loss.diversity_gamma"):
         require(field, config.loss[field.removeprefix("loss.")] >= 0, "at least 0")
     require("loss.hard_negative_epoch", config.loss.hard_negative_epoch >= 0, "at least 0")
+    require("train.checkpoint_seconds", config.train.checkpoint_seconds >= 0, "at least 0")
     require("optim.weight_decay", config.optim.weight_decay >= 0, "at least 0")
     for name in ("frame_weight", "clip_weight"):
         require(f"model.{name}", config.model[name] >= 0, "at least 0")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -114,6 +115,7 @@ class Trainer:
         optimiser = optim.build(config, self.total_steps)
         self.evaluator = Evaluator(self.model, config, self.mesh)
         self._validation: Feed | None = None
+        self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
         self.newest = checkpoint.newest(self.directory)
         self.best = checkpoint.best(self.directory)
         initial = lambda: train_state.init_state(self.model, config, optimiser)
@@ -147,7 +149,7 @@ class Trainer:
         ):
             pending: list[tuple[Window, Scalars]] = []
             measure.matrix_rate(self.config.dtype)
-            self._since = time.monotonic(), first
+            self._since, self._saved = (time.monotonic(), first), time.monotonic()
             for number, window in enumerate(self.feed.windows(first)):
                 if self._finished():
                     break
@@ -171,6 +173,7 @@ class Trainer:
                         " goes on from there",
                         number,
                     )
+            self._save()
 
     def _bar(self, first: int) -> tqdm:
         return tqdm(
@@ -245,9 +248,12 @@ class Trainer:
             progress = progress._replace(best_epoch=epoch, best_sum_recall=sum_recall)
             info = {"epoch": epoch, "step": step, "validation_SumR": sum_recall}
             info |= model_fields(self.config)
-            self.best.save(step, self.state.params, info)
+            # A copy, since the state is donated to the steps that follow.
+            self._unsaved_best = step, jax.tree.map(jnp.copy, self.state.params), info
         self.progress = progress
-        self._save()
+        waited = time.monotonic() - self._saved
+        if devices.any_process(waited >= self.config.train.checkpoint_seconds):
+            self._save()
         self._since = time.monotonic(), step
 
     def _clocked(self) -> Progress:
@@ -256,8 +262,13 @@ class Trainer:
         return self.progress._replace(seconds=self.progress.seconds + seconds)
 
     def _save(self) -> None:
+        """Saves the best epoch first: what the newest state says of it is then there."""
+        if self._unsaved_best is not None:
+            self.best.save(*self._unsaved_best)
+            self._unsaved_best = None
         self.progress = self.progress._replace(log_position=self.log.position())
         self.newest.save(int(self.state.step), self.state, self.progress._asdict())
+        self._saved = time.monotonic()
 
     def _finished(self) -> bool:
         """Whether `patience` epochs have passed without a better one."""

@@ -20,6 +20,7 @@ MOVABLE = (
     "data.cache_gib",
     "data.resident",
     "train.encode_parts",
+    "train.checkpoint_seconds",
 )
 """Fields that may differ when a run goes on: where things lie and fit, not what they are."""
 

@@ -69,7 +69,7 @@ def _config(directory):
         max_words=6,
     )
     config.model.update(hidden_size=8, lorentz_dim=7, dropout=0.1, input_dropout=0.1)
-    config.train.update(batch_size=4, epochs=3, log_every=2, baseline=True)
+    config.train.update(batch_size=4, epochs=3, log_every=2, baseline=True, checkpoint_seconds=0.0)
     return config
 
 
@@ -149,6 +149,33 @@ def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(directory, finished, 
         trainer.run()
     assert stopped.value.status == 128 + number
     train.train(_config(directory), path)
+    _assert_same_run(path, finished)
+
+
+def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
+    directory, finished, monkeypatch
+):
+    config, path = _config(directory), directory / "seldom"
+    config.train.checkpoint_seconds = 1e9
+    trainer = train.Trainer(config, path)
+    steps = trainer.steps
+
+    def die(state, window):
+        if window.first + window.num_steps == 9:
+            raise MemoryError
+        return steps(state, window)
+
+    trainer.steps = die
+    with pytest.raises(MemoryError):
+        trainer.run()
+    assert trainer.progress.epochs == 2 and trainer.newest.latest() is None
+    saved, save = [], checkpoint.Series.save
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            checkpoint.Series, "save", lambda *given: (saved.append(given[1]), save(*given))
+        )
+        train.train(config, path)
+    assert saved == [checkpoint.best(finished).latest(), 9]
     _assert_same_run(path, finished)
 
 
