@@ -97,6 +97,16 @@ def test_processes_stop_together_and_any_number_goes_on(tmp_path):
     output = alone.communicate(timeout=120)[0]
     assert alone.returncode == 143, output
     assert (workdir / "metrics.jsonl").read_bytes().startswith(several)
+    # What 2 processes with 2 devices each computed, one process with one device computes as well.
+    (whole,) = _start(tmp_path, tmp_path / "whole", 1, devices=1)
+    _wait_for(5, tmp_path / "whole", [whole])
+    whole.send_signal(signal.SIGTERM)
+    output = whole.communicate(timeout=120)[0]
+    for one, other in zip(before[:5], _records(tmp_path / "whole"), strict=False):
+        assert one.keys() == other.keys(), output
+        for name, value in one.items():
+            # Sums in another order, through a few steps of float32.
+            np.testing.assert_allclose(value, other[name], rtol=1e-4, atol=1e-6, err_msg=name)
     steps = [record["step"] for record in _records(workdir) if "loss" in record]
     assert steps == list(range(1, 2 * len(steps), 2))
     losses = [record["loss"] for record in _records(workdir) if "loss" in record]

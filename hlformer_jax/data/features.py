@@ -1,7 +1,7 @@
 """Features of many videos packed without padding, and the batch that a step gathers from them.
 
 A packed set lies on the devices: that of a whole split, or of the steps just ahead. The same
-program reads both, so that where features come from changes no bit of a result.
+function reads both: where features come from does not change a batch.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Brings features to the devices: a whole split once where it fits, else the steps just ahead.
 
-Both ways give `Window`s of the same form, which the same compiled program reads; the values of a
-batch depend on neither. A window is sharded over the devices by video, and a process reads the
+Both ways give `Window`s of the same form, which the same function reads; the values of a batch
+depend on neither. A window is sharded over the devices by video, and a process reads the
 videos of its own devices alone.
 """
 
