@@ -24,7 +24,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 SCORES_AT_ONCE = 2**24
 """Similarities of single positions that may lie in memory at once, on each device."""
 
-COORDINATES_AT_ONCE = 2**24
+COORDINATES_AT_ONCE = 2**22
 """Coordinates of found videos that may lie in memory at once, while their positions are found."""
 
 
