@@ -41,13 +41,12 @@ def _unknown_field(error: Exception, argv: Sequence[str]) -> str:
         cause = cause.args[0]
     text = str(cause.args[0] if cause.args else cause).partition(" Other fields present: ")[0]
     reason = text.strip().splitlines()[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    if lines := [frame for frame in frames if _is_given(frame, argv)]:
+        return f"{lines[-1].filename}:{lines[-1].lineno}: {reason}"
     options = [option for option in argv[1:] if option.startswith("--config.")]
-    if not options:  # so it is the file that has it
-        lines = [
-            frame for frame in traceback.extract_tb(error.__traceback__) if _is_given(frame, argv)
-        ]
-        place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "configuration file"
-        return f"{place}: {reason}"
+    if not options:
+        return f"configuration file: {reason}"
     fields = "hlformer_jax/config.py lists the fields; those of a sweep's runs are config.base.…"
     return f"unknown configuration field in {' '.join(options)}: {reason} ({fields})"
 
