@@ -345,7 +345,12 @@ def _termination() -> Iterator[Callable[[], signal.Signals | None]]:
             print("\nstopping after these steps; Ctrl-C again stops at once", file=sys.stderr)
         received.append(signal.Signals(number))
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM]
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    ):  # as a shell's background jobs have it
+        numbers.append(signal.SIGINT)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: received[0] if received else None
     finally:

@@ -130,6 +130,15 @@ def test_parameters_move_and_the_first_step_does_not(directory):
     assert np.mean(jax.tree.leaves(moved)) > 0.9
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as a program in the foreground has it, wherever the tests run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("last", "number"),
     [(4, signal.SIGTERM), (6, signal.SIGINT)],  # in mid epoch, at the end of one
@@ -339,6 +348,7 @@ def test_a_checkpoint_of_another_shape_is_refused_with_the_field_to_set(director
         checkpoint.open_params(directory / "nowhere")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_stops_at_once(directory):
     trainer = train.Trainer(_config(directory), directory / "impatient")
 
