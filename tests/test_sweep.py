@@ -423,6 +423,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
     config.model.update(hidden_size=8, euclidean_blocks=1, lorentz_blocks=0, gaze=False)
     config.loss.update(partial_order=0.0, query_diversity=0.0)
     config.train.update(batch_size=4, epochs=EPOCHS, patience=99, log_every=2)
+    config.train.checkpoint_seconds = 0.0  # what is waited for below
     (tmp_path / "base.py").write_text(
         "from ml_collections import ConfigDict\n\n\ndef get_config(name):\n"
         f"    return ConfigDict({config.to_dict()!r})\n"
