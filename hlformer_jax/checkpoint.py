@@ -7,9 +7,11 @@ Two series lie in a run's directory, each holding its latest only:
 
 A parameter checkpoint elsewhere (a converted one) is a directory like `best`. Orbax writes under a
 temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
+STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were when written.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
+
+
+_SUMS = "SHA256SUMS"
 
 
 class CheckpointError(ValueError):
@@ -67,6 +72,8 @@ class Series:
         with self._explained(f"step {step} cannot be written", "make room there and go on"):
             self._manager.save(step, args=args)
             self._manager.wait_until_finished()
+            if jax.process_index() == 0:
+                _write_sums(self._directory(step))
 
     def info(self) -> dict[str, Any]:
         """The JSON of the latest checkpoint.
@@ -86,10 +93,14 @@ class Series:
         Raises:
           CheckpointError: when there is none, it is damaged, or its structure or a shape differs.
         """
+        self._read(lambda step: _check_sums(self._directory(step)))
         self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
         return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
+
+    def _directory(self, step: int) -> Path:
+        return Path(self._manager.directory, str(step))
 
     def _read(self, read: Callable[[int], Any]) -> Any:
         step = self.latest()
@@ -171,6 +182,34 @@ def open_params(path: Path) -> Series:
             " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
         )
     return Series(directory)
+
+
+def _write_sums(directory: Path) -> None:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    lines = [f"{_sum(path)}  {path.relative_to(directory).as_posix()}\n" for path in files]
+    draft = directory.with_name(f"{directory.name}.{_SUMS}")
+    draft.write_text("".join(lines), encoding="utf-8")
+    draft.replace(directory / _SUMS)
+
+
+def _check_sums(directory: Path) -> None:
+    """Raises an error when a file is not what was written.
+
+    The stores below check the lists of what they hold, but not the numbers themselves; and when one
+    array cannot be read, orbax does not wait for the others, each of which then prints a traceback.
+    """
+    sums = directory / _SUMS
+    if not sums.exists():  # a save that was killed when all but these were written
+        return
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        written, _, name = line.partition("  ")
+        if _sum(directory / name) != written:
+            raise ValueError(f"{name} is not as it was written")
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -363,11 +363,23 @@ def test_a_second_ctrl_c_stops_at_once(directory):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_damaged_checkpoint_is_one_line(directory, finished):
-    path = directory / "damaged"
+def _delete(file):
+    file.unlink()
+
+
+def _flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_delete, _flip_a_bit])
+@pytest.mark.parametrize("what", ["manifest.ocdbt", "d/*", "metadata"])
+def test_a_damaged_checkpoint_is_one_line(directory, finished, tmp_path, what, damage):
+    path = tmp_path / "damaged"
     shutil.copytree(finished, path)
-    for file in (path / "checkpoints").rglob("manifest.ocdbt"):
-        file.unlink()
+    for file in (path / "checkpoints").rglob(what):
+        damage(file)
     with pytest.raises(
         checkpoint.CheckpointError, match=r"of step \d+ is damaged \(.*\): put a copy"
     ):
@@ -375,6 +387,16 @@ def test_a_damaged_checkpoint_is_one_line(directory, finished):
     shutil.rmtree(path / "checkpoints" / "best")
     with pytest.raises(checkpoint.CheckpointError, match="holds no checkpoint"):
         checkpoint.best(path).info()
+
+
+def test_a_save_that_was_killed_before_its_sums_were_written_is_there(tmp_path):
+    tree, series = {"x": np.arange(3.0, dtype=np.float32)}, checkpoint.Series(tmp_path)
+    series.save(3, tree, {})
+    (tmp_path / "3" / "SHA256SUMS").rename(tmp_path / "3.SHA256SUMS")
+    again = checkpoint.Series(tmp_path)
+    np.testing.assert_array_equal(again.restore(tree)["x"], tree["x"])
+    again.save(4, tree, {})
+    assert again.latest() == 4
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
