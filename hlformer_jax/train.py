@@ -346,9 +346,8 @@ def _termination() -> Iterator[Callable[[], signal.Signals | None]]:
         received.append(signal.Signals(number))
 
     numbers = [signal.SIGTERM]
-    if (
-        signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    ):  # as a shell's background jobs have it
+    # A shell's background jobs ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         numbers.append(signal.SIGINT)
     before = {number: signal.signal(number, note) for number in numbers}
     try:

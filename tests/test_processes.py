@@ -37,7 +37,8 @@ def _options(directory, workdir):
     config.data.update(max_frames=8, max_clips=4, max_words=6)
     config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_blocks=1)
     config.model.glance = False  # compiles in half the time
-    config.train.update(batch_size=4, epochs=40, log_every=2, patience=40)
+    # More epochs than it can come to before it is stopped.
+    config.train.update(batch_size=4, epochs=10_000, log_every=2, patience=10_000)
     path = directory / "config.py"
     path.write_text(
         "from ml_collections import ConfigDict\n\n\n"
