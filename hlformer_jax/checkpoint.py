@@ -21,7 +21,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-
 _SUMS = "SHA256SUMS"
 
 
