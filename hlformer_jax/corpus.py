@@ -285,9 +285,10 @@ def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> Foun
     best, videos = jax.lax.top_k(found, among)
     real = jnp.isfinite(best)
 
-    def position(vectors: Vectors | None, stored: Vectors | None) -> Int[Array, "Q k"]:
-        if vectors is None or stored is None:
+    def position(vectors: Vectors | None) -> Int[Array, "Q k"]:
+        if vectors is None:
             return jnp.full(videos.shape, -1, jnp.int32)
+        stored = store(queries, vectors.values.dtype)
 
         def of_place(chosen: Int[Array, " Q"]) -> Int[Array, " Q"]:
             own = jax.tree.map(lambda x: x[chosen // size, chosen % size], vectors)
@@ -304,8 +305,7 @@ def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> Foun
         at_once = min(max(COORDINATES_AT_ONCE // max(each, 1), 1), among)
         return jnp.where(real, jax.lax.map(of_place, videos.T, batch_size=at_once).T, -1)
 
-    branches = corpus.clips, corpus.frames
-    places = [position(x, x and store(queries, x.values.dtype)) for x in branches]
+    places = [position(corpus.clips), position(corpus.frames)]
     rest = ((0, 0), (0, k - among))
     pad = lambda x, value: jnp.pad(x, rest, constant_values=value)
     return Found(

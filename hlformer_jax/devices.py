@@ -61,10 +61,20 @@ def mesh(devices: Any = None) -> Mesh:
     return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
 
 
-def room(mesh: Mesh) -> int | None:
-    """Bytes that JAX may use on each of this process's devices; None where none tells (a CPU)."""
+def room(mesh: Mesh, free: bool = False) -> int | None:
+    """Bytes that JAX may use on each of this process's devices; None where none tells (a CPU).
+
+    Args:
+      mesh: the devices.
+      free: whether to leave out what is in use.
+    """
     stats = [device.memory_stats() or {} for device in mesh.local_devices]
-    return min((found["bytes_limit"] for found in stats if "bytes_limit" in found), default=None)
+    limits = [
+        found["bytes_limit"] - (found["bytes_in_use"] if free else 0)
+        for found in stats
+        if "bytes_limit" in found
+    ]
+    return min(limits, default=None)
 
 
 def round_up(count: int, multiple: int) -> int:

@@ -270,6 +270,9 @@ def evaluate_checkpoint(
       WorkdirError: when the directory is that of a run on other data.
       OSError: when the scores cannot be written.
     """
+    with devices.first_alone("scores"):
+        if scores_file is not None and devices.is_first():
+            report.check_place(scores_file)  # now, and not when all is computed
     model = models.build(config)
     mesh = devices.mesh() if mesh is None else mesh
     models.check_devices(config, mesh.size)
@@ -282,8 +285,6 @@ def evaluate_checkpoint(
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     if devices.is_first():
         tell(f"checkpoint {path} ({described})")
-    if scores_file is not None and devices.is_first():
-        report.check_place(scores_file)  # now, and not when all is computed
     with devices.first_alone("data"):
         data = pipeline.open_data(config)
     if directory is not None:

@@ -9,7 +9,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -104,7 +103,7 @@ def matrix_rate(dtype: str = "float32") -> float:
         matrix = jax.random.normal(key, (size, size), jnp.dtype(dtype))
         # About 1 after every product, so that a chain of them neither over- nor underflows.
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
-        product = jax.jit(lambda x: reduce(lambda x, _: x @ matrix, range(times), x))
+        product = jax.jit(lambda x: functools.reduce(lambda x, _: x @ matrix, range(times), x))
         best = min(timed(product, matrix, repeats=5, seconds=1.0).low for _ in range(2))
     return 2 * size**3 * times / best
 

@@ -400,7 +400,7 @@ def test_a_wrong_command_is_one_clear_line(arguments, message, tmp_path):
     assert not list(tmp_path.rglob("seed0"))
 
 
-EPOCHS = 8
+EPOCHS = 24  # enough to be stopped before the last
 SWEEP = """
 from hlformer_jax.sweeps.definition import define
 

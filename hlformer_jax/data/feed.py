@@ -264,14 +264,9 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     if config.data.resident != "auto":
         return config.data.resident == "always"
     needed = _resident_sizes(split, mesh.size).bytes(split)
-    limits = []
-    for device in mesh.local_devices:
-        stats = device.memory_stats()
-        if stats is None or "bytes_limit" not in stats:
-            limits.append(config.data.cache_gib * 2**30 / len(mesh.local_devices))
-        else:
-            limits.append(RESIDENT_SHARE * (stats["bytes_limit"] - stats["bytes_in_use"]))
-    return not devices.any_process(needed > min(limits))
+    free = devices.room(mesh, free=True)
+    shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
+    return not devices.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
 
 
 def _resident_sizes(split: Split, shards: int) -> _Sizes:

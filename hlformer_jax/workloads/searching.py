@@ -87,20 +87,14 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
                     "parameters": float(one.parameters),
                 },
             )
-    encode = lambda params, captions: models.encode_query(model, params, captions)
+    encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
     for number in (1, 256):
         captions = train_state.blank(config, captions=number).captions
-        timing = each(timed(jax.jit(encode), params, captions, repeats=options.repeats), number)
+        timing = each(timed(encode, params, captions, repeats=options.repeats), number)
         moved = measure.nbytes((params, captions)) / number
         floor = measure.floor(one.flops_caption, moved, config.dtype)
-        yield Row(
-            f"encode {number} queries, each",
-            timing,
-            floor,
-            {
-                "MFLOPs": one.flops_caption / 1e6,
-            },
-        )
+        operations = {"MFLOPs": one.flops_caption / 1e6}
+        yield Row(f"encode {number} queries, each", timing, floor, operations)
 
 
 def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:

@@ -168,7 +168,7 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def _save(state: TrainState, options: Options) -> Row:
-    """What a run does after every epoch, beside its validation."""
+    """What a run does at most every `checkpoint_seconds`, after a validation."""
     with tempfile.TemporaryDirectory() as directory:
         series, number = checkpoint.newest(Path(directory)), itertools.count(1)
         timing = timed(lambda: series.save(next(number), state, {}), repeats=options.repeats)
