@@ -209,8 +209,7 @@ def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Spa
     v_along = dot(unit, v)
     v_across = v - unit * v_along[..., None]
     far = dot(across, v_across) + radial * (v_along / tau)
-    root = 1 / jnp.sqrt(
-        2 + c * squared_chord(x, y, difference, c) / 2
-    )  # squared it would underflow
+    # As a root, which is applied twice: squared it would underflow.
+    root = 1 / jnp.sqrt(2 + c * squared_chord(x, y, difference, c) / 2)
     factor = c * (jnp.where(_is_near(x, c), near, far) * root) * root
     return v + factor[..., None] * (x + y)
