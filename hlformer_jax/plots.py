@@ -66,13 +66,22 @@ def draw_run(directory: Path, title: str = "") -> bool:
       Whether there was anything to draw.
     """
     path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()  # of a run that is just writing it, or was killed there
     if not lines:
         return False
+    records = [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
     with matplotlib.rc_context(STYLE):
-        figure = curves_figure([json.loads(line) for line in lines], title or directory.name)
-        _write(figure, directory / "curves")
+        _write(curves_figure(records, title or directory.name), directory / "curves")
     return True
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where} is no JSON ({error}): put a whole copy there") from error
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
@@ -164,7 +173,8 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
         x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
         mean = np.array([row["mean"]["SumR"] for row in done])
         spread = np.array([row["std"]["SumR"] or 0.0 for row in done])
-        label = name or "mean over seeds"
+        several = any(row["std"]["SumR"] is not None for row in done)
+        label = name or ("mean over seeds" if several else "one seed")
         axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
         if spread.any() and len(done) == 1:  # a band needs a width
             axes.errorbar(x, mean, yerr=spread, fmt="none", ecolor=colour, capsize=3)
@@ -234,9 +244,10 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     y = range(len(rows))
     done = [place for place in y if seeds[place]]
     mean = [rows[place]["mean"]["SumR"] for place in done]
-    bars = axes.barh(done, np.subtract(mean, low), 0.62, left=low, color=COLOURS[4], label="mean")
     spread = [(place, rows[place]["std"]["SumR"]) for place in done]
     spread = [(place, deviation) for place, deviation in spread if deviation is not None]
+    label = "mean" if spread else "one seed"
+    bars = axes.barh(done, np.subtract(mean, low), 0.62, left=low, color=COLOURS[4], label=label)
     if spread:
         places, deviations = zip(*spread, strict=True)
         middle = [rows[place]["mean"]["SumR"] for place in places]
@@ -260,7 +271,7 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     # Beyond all marks, so that no number stands on one.
     right = axes.get_yaxis_transform()
     if done:
-        axes.text(1.02, -0.62, "mean", transform=right, va="bottom", color=GREY)
+        axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
     for bar, place in zip(bars, done, strict=True):
         text = f"{rows[place]['mean']['SumR']:.1f}"
         axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
@@ -315,13 +326,13 @@ def main(argv: Sequence[str]) -> int:
             if draw_run(directory):
                 return 0
             return command.fail(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
-        content = json.loads(table.read_text(encoding="utf-8"))
+        content = _parsed(table.read_text(encoding="utf-8"), str(table))
         draw_sweep(content, directory)
         for row in content["variants"]:
             for run in row["runs"]:
                 draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
     except (OSError, ValueError) as error:
-        return command.fail(f"{directory}: {error}")
+        return command.fail(str(error))
     return 0
 
 

@@ -192,6 +192,28 @@ def test_a_wrong_directory_is_one_clear_line(tmp_path, capsys):
         assert line.startswith("error: ")
 
 
+def test_a_line_of_a_record_that_is_none_is_named_and_one_cut_short_left_out(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    log = "".join(json.dumps(record) + "\n" for record in _records(2))
+    path.write_text(log + '{"step": 12')
+    assert plots.draw_run(tmp_path)
+    drawn = (tmp_path / "curves.svg").read_bytes()
+    path.write_text(log)
+    assert plots.draw_run(tmp_path) and (tmp_path / "curves.svg").read_bytes() == drawn
+    path.write_text("{}\nnone\n")
+    assert plots.main(["plots", str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {path}, line 2 is no JSON")
+
+
+@pytest.mark.parametrize("quantity", ["", "width"])
+def test_a_single_seed_is_called_that(quantity):
+    rows = _row("a", [3.0], 1), _row("b", [4.0], 2)
+    [axes] = plots.sweep_figure(_table(*rows, quantity=quantity)).axes
+    _, labels = axes.get_legend_handles_labels()
+    assert labels == ["one seed"]
+
+
 def test_nothing_of_a_screen_is_loaded():
     code = "import sys, hlformer_jax.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
