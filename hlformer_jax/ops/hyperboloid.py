@@ -175,7 +175,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     across = v - unit * along[..., None]
 
     z = c * tangent_inner(x, v, v, c)
-    radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(jax.lax.stop_gradient(x)))
+    radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(x))
     limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - radius, 0)
     over = z > limit * limit
     shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))

@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 from mpmath import mpf
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.numerics import max_hyperbolic_norm
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -247,6 +248,36 @@ def test_values_and_gradients_are_finite_everywhere(name, dtype):
     for array in jax.tree.leaves(everything(*args)):
         assert array.dtype == dtype
         assert jnp.isfinite(array).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("passed", [-1.0, -0.01, 0.0, 0.01, 1.0])
+@pytest.mark.parametrize("distance", [2.0, 5.0, 10.0, 15.0])
+def test_the_exponential_map_along_an_axis_through_the_origin(distance, passed, dtype):
+    """There rounding a vector does not turn it, and the place on the axis is exact."""
+    x = np.array([0.0, np.sinh(distance), 0.0], dtype)
+    v = np.array([0.0, -np.cosh(distance) * (distance + passed), 0.0], dtype)
+    point = lorentz.from_space(x)
+    found = lorentz.exp_map(point, jnp.concatenate([jnp.zeros_like(v[:1]), v]))
+    exact = reference.exp_map(*map(reference.vector, (x, v)), mpf(1))
+    assert found[1] == found[3] == 0
+    eps = float(jnp.finfo(dtype).eps)
+    # The length of the way is rounded, which is all that the result depends on.
+    assert abs(float(found[2]) - float(exact[2])) < 8 * eps * distance * np.cosh(passed)
+
+
+def test_a_vector_that_is_too_long_is_shortened_by_a_constant():
+    x = lorentz.from_space(jnp.array([0.3, -0.4, 0.1]))
+
+    def end(v):
+        return lorentz.exp_map(x, jnp.concatenate([v[:1], v]))[1:]
+
+    direction = jnp.array([0.2, 0.5, -0.7])
+    length = lorentz.tangent_norm(x, jnp.concatenate([direction[:1], direction]))
+    limit = max_hyperbolic_norm(jnp.float64) - lorentz.distance(x, lorentz.origin(3, dtype=x.dtype))
+    just_short_enough = direction * (limit / length) * (1 - 1e-13)
+    whole, short = jax.jacfwd(end)(3 * just_short_enough), jax.jacfwd(end)(just_short_enough)
+    np.testing.assert_allclose(3 * whole, short, rtol=1e-9, atol=1e-9 * np.abs(short).max())
 
 
 def test_the_exponential_maps_stop_where_they_say():

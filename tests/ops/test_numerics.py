@@ -38,6 +38,22 @@ def test_smooth_functions_of_the_squared_norm_have_second_derivatives(name):
     check_grads(SMOOTH[name][0], (z,), order=2, modes=("fwd", "rev"))
 
 
+# Just above its threshold the slope of asinhc cancels by z, its second derivative by z².
+@pytest.mark.parametrize(("order", "bound"), [(1, 64), (2, 2000)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_slopes_of_smooth_functions_on_both_sides_of_their_thresholds(name, dtype, order, bound):
+    function, exact = SMOOTH[name]
+    slope = function
+    for _ in range(order):
+        slope = jax.grad(slope)
+    for z in np.array([1e-12, 1e-3, 0.062, 0.063, 0.5, 0.999, 1, 2, 40, 640], dtype):
+        got = slope(jnp.asarray(z))
+        want = mpmath.diff(lambda t: exact(mpmath.sqrt(t)), mpf(float(z)), order)
+        assert got.dtype == dtype
+        assert relative_error(got, want) < bound * np.finfo(dtype).eps, z
+
+
 def test_sinhc_of_a_zero_vector_has_the_hessian_of_its_series():
     def function(v):
         return numerics.sinhc_sqrt(jnp.sum(v * v))

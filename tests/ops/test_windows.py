@@ -28,6 +28,13 @@ def test_released_window(float64, length, width):
     np.testing.assert_allclose(ours, _released(width, length), rtol=1e-12)
 
 
+def test_released_windows_are_the_same_below_a_width_of_a_hundredth(float64):
+    # As narrow as the formula of the released code still has a number for each row.
+    ours = attention_windows((0.015, 0.01, 0.005), 64, dtype=jnp.float64)
+    for window, width in zip(ours, (0.015, 0.01, 0.01), strict=True):
+        np.testing.assert_allclose(window, _released(width, 64), rtol=1e-9, atol=1e-300)
+
+
 def test_printed_window_is_equation_10(float64):
     ours = attention_windows((3.0,), 6, "printed", jnp.float64)[0]
     i, j = np.mgrid[:6, :6]
@@ -62,8 +69,13 @@ def test_boxcar_and_bartlett_have_the_standard_deviation_of_the_gaussian(float64
         if width < 3:  # wider ones reach beyond the ends
             deviation = np.sqrt(np.sum(row * offset**2) / row.sum())
             np.testing.assert_allclose(deviation, width / 9, rtol=0.02)
-    box = attention_windows((width,), length, "boxcar", jnp.float64)
-    assert set(np.unique(box)) <= {0.0, 1.0}
+    i, j = np.mgrid[:length, :length]
+    distance, sigma = np.abs(j - i) / length, width / 9
+    box = attention_windows((width,), length, "boxcar", jnp.float64)[0]
+    np.testing.assert_array_equal(box, distance <= np.sqrt(3) * sigma)
+    triangle = attention_windows((width,), length, "bartlett", jnp.float64)[0]
+    want = np.maximum(1 - distance / (np.sqrt(6) * sigma), 0)
+    np.testing.assert_allclose(triangle, want, rtol=1e-9, atol=1e-15)
 
 
 def test_every_position_sees_itself_under_the_narrowest_window():
