@@ -163,10 +163,9 @@ class Trainer:
                     self._record(*pending.pop(0), bar)
                 if ends_epoch:
                     self._validate()
-                elif stop:
+                if stop:
                     self.progress = self._clocked()
                     self._save()
-                if stop:
                     number = asked() or signal.SIGTERM  # or it was another process that was asked
                     raise Stopped(
                         f"{number.name}: saved step {end} in {self.directory}; the same command"
