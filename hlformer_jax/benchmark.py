@@ -15,7 +15,8 @@ NAME is one of
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
 the median of the repeats with their range, the floor (see `measure.py`) and the ratio of both.
 `step` and `evaluate` time the authors' released code in turn with ours where `--peer=CHECKOUT`
-names a working tree of it; that, and only that, needs PyTorch.
+names a working tree of it, `step` also steps on batches from disk through either loader; that, and
+only that, needs PyTorch.
 
 Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
 

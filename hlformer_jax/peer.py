@@ -198,6 +198,10 @@ class Released:
             made = self._modules["Datasets.builder"].get_datasets({**self._settings, **where})
         return made[1]
 
+    def train(self, batches: Iterable[Any]) -> float:
+        """Steps on batches of `loader`, as in its loop; the last loss."""
+        return [self.step(self._to_device(batch)) for batch in batches][-1]
+
     def _videos(self, videos: Videos) -> Iterator[tuple[int, Any, Any]]:
         clips, frames, mask, real = map(np.asarray, videos)
         tensor = self._torch.from_numpy

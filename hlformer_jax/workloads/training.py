@@ -4,7 +4,8 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hlformer_jax.data.feed import Feed, Window
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.evaluate import Evaluator
-from hlformer_jax.measure import Floor, clock, summary, timed
+from hlformer_jax.measure import Floor, Timing, clock, summary, timed
 from hlformer_jax.step import check, compile_steps
 from hlformer_jax.train_state import TrainState
 from hlformer_jax.workloads.rows import (
@@ -34,21 +35,27 @@ from hlformer_jax.workloads.rows import (
 PEER_WORKERS = 32
 """Processes of the released loader, as its configuration has it; here no more than processors."""
 
+LOADED_BATCHES = 4
+"""In a pass over the files of either loader."""
+
 TRAINING_VIDEOS = 10_009
 """Of ActivityNet Captions."""
 
 
 class Training:
-    """A compiled group of steps on simulated features, to be run again and again."""
+    """A compiled group of steps, to be run again and again."""
 
     def __init__(
-        self, config: ConfigDict, videos: int, longest: int, resident: bool = True
+        self, config: ConfigDict, data: int | pipeline.Split, longest: int, resident: bool = True
     ) -> None:
+        """Compiles steps on a split, or on so many videos with simulated features."""
         self.config, self.mesh = config, devices.mesh()
         check(config, self.mesh.size)
         model = models.build(config)
-        self.split = simulated_split(videos, round(videos * CAPTIONS_PER_VIDEO), config)
-        schedule = Schedule(videos, config.train.batch_size, config.seed)
+        if isinstance(data, int):
+            data = simulated_split(data, round(data * CAPTIONS_PER_VIDEO), config)
+        self.split = data
+        schedule = Schedule(len(data), config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)
         self.feed = Feed(self.split, groups, self.mesh, config.train.batch_size, resident)
         self.steps_per_epoch = schedule.steps_per_epoch
@@ -107,29 +114,34 @@ def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row
 
 
 def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
-    """Batches from released files on disk: those of the released loader, and our windows."""
+    """Batches from released files on disk, alone and with a step on each: released, and ours."""
     with tempfile.TemporaryDirectory() as directory:
-        videos = 4 * config.train.batch_size
+        videos = LOADED_BATCHES * config.train.batch_size
         collection = released_files(directory, videos, config)
         prepared = builder.prepare(collection, directory)
         data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
         split = pipeline.Split(prepared.split("train"), data)
-        schedule = Schedule(videos, config.train.batch_size, config.seed)
-        windows = Feed(
-            split, schedule.groups(1, 1), devices.mesh(), config.train.batch_size, resident=False
-        )
-        # Whole passes, since both read ahead: what counts is how many batches come in a time.
         workers = min(PEER_WORKERS, os.cpu_count() or 1)
-        their_pass = lambda: sum(1 for _ in peer.loader(collection, workers))
-        our_pass = lambda: [window.features for window in windows.windows()][-1]
-        theirs, ours = [], []
-        for _ in range(3):
-            theirs.append(clock(their_pass) / schedule.steps_per_epoch)
-            ours.append(clock(our_pass) / schedule.steps_per_epoch)
-        windows.close()
-    yield Row("batch of the released loader", summary(theirs), None, {"workers": float(workers)})
-    faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
-    yield Row("streamed batch", summary(ours), None, faster)
+        batches = peer.loader(collection, workers)
+        # All of theirs first: its processes are to fork before this one computes with many threads.
+        with warnings.catch_warnings(action="ignore"):  # of the threads that JAX has already
+            peer.train(itertools.islice(batches, 1))
+            theirs = _passes(lambda: sum(1 for _ in batches)), _passes(lambda: peer.train(batches))
+        training = Training(config, split, 1, resident=False)
+        windows = training.feed.windows
+        train = lambda: [training.run(window) for window in windows()][-1]
+        train()
+        ours = _passes(lambda: [window.features for window in windows()][-1]), _passes(train)
+        training.feed.close()
+    facts = {"workers": float(workers)}
+    for what, their, our in zip(("batch", "batch and step"), theirs, ours, strict=True):
+        yield Row(f"{what}, released loader", their, None, facts)
+        yield Row(f"{what}, streamed", our, None, {"times as fast": their.median / our.median})
+
+
+def _passes(run: Callable[[], Any]) -> Timing:
+    """Of a batch, in whole passes, since both loaders read ahead: what counts is how many come."""
+    return each(summary([clock(run) for _ in range(3)]), LOADED_BATCHES)
 
 
 def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
