@@ -186,7 +186,7 @@ def open_params(path: Path) -> Series:
 def _write_sums(directory: Path) -> None:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     lines = [f"{_sum(path)}  {path.relative_to(directory).as_posix()}\n" for path in files]
-    draft = directory.with_name(f"{directory.name}.{_SUMS}")
+    draft = directory / f".{_SUMS}"
     draft.write_text("".join(lines), encoding="utf-8")
     draft.replace(directory / _SUMS)
 

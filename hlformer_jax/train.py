@@ -166,11 +166,11 @@ class Trainer:
                 if stop:
                     self.progress = self._clocked()
                     self._save()
-                    number = asked() or signal.SIGTERM  # or it was another process that was asked
+                    asker = asked() or signal.SIGTERM  # or it was another process that was asked
                     raise Stopped(
-                        f"{number.name}: saved step {end} in {self.directory}; the same command"
+                        f"{asker.name}: saved step {end} in {self.directory}; the same command"
                         " goes on from there",
-                        number,
+                        asker,
                     )
             self._save()
 

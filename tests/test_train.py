@@ -394,7 +394,7 @@ def test_a_damaged_checkpoint_is_one_line(directory, finished, tmp_path, what, d
 def test_a_save_that_was_killed_before_its_sums_were_written_is_there(tmp_path):
     tree, series = {"x": np.arange(3.0, dtype=np.float32)}, checkpoint.Series(tmp_path)
     series.save(3, tree, {})
-    (tmp_path / "3" / "SHA256SUMS").rename(tmp_path / "3.SHA256SUMS")
+    (tmp_path / "3" / "SHA256SUMS").rename(tmp_path / "3" / ".SHA256SUMS")
     again = checkpoint.Series(tmp_path)
     np.testing.assert_array_equal(again.restore(tree)["x"], tree["x"])
     again.save(4, tree, {})
