@@ -1,13 +1,18 @@
 """What a program sets before it computes: the processes it is one of, precision, compilation."""
 
 import contextlib
+import functools
+import inspect
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
+
+SHUTDOWN_SECONDS = 60
 
 
 class ProcessError(RuntimeError):
@@ -32,21 +37,28 @@ def join(coordinator: str, processes: int, process: int) -> None:
 
     # What CPU processes talk through; GPUs have their own.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    terminated = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    initialize = jax.distributed.initialize
+    if "shutdown_timeout_seconds" in inspect.signature(initialize).parameters:
+        # What a process that fails alone waits for the others, who wait for it: else five minutes.
+        initialize = functools.partial(initialize, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
     try:
         if not coordinator and processes == 1:
             # Else JAX takes the GPU numbered as the task is on its node, though Slurm may show each
             # task GPUs of its own, numbered from 0.
-            jax.distributed.initialize(local_device_ids=_visible_gpus())
+            initialize(local_device_ids=_visible_gpus())
         elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
             raise ProcessError(
                 f"--coordinator={coordinator!r} --processes={processes} --process={process}: give"
                 " HOST:PORT of process 0, and a process number below the number of processes"
             )
         else:
-            jax.distributed.initialize(coordinator, processes, process)
+            initialize(coordinator, processes, process)
         # The processes connect now, while they are together. Later one may be far behind the
         # others, which would wait for its connection half a minute and give up.
         multihost_utils.sync_global_devices("joined")
+        # JAX has installed a handler that notes SIGTERM, for something that does not ask.
+        signal.signal(signal.SIGTERM, terminated)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ProcessError):
             raise

@@ -37,8 +37,9 @@ def _options(directory, workdir):
     config.data.update(max_frames=8, max_clips=4, max_words=6)
     config.model.update(hidden_size=8, lorentz_dim=7, euclidean_blocks=1, lorentz_blocks=1)
     config.model.glance = False  # compiles in half the time
-    # More epochs than it can come to before it is stopped.
+    # More epochs than it can come to before it is stopped, and so no time to warm up.
     config.train.update(batch_size=4, epochs=10_000, log_every=2, patience=10_000)
+    config.optim.warmup = 0.0
     path = directory / "config.py"
     path.write_text(
         "from ml_collections import ConfigDict\n\n\n"
@@ -93,7 +94,7 @@ def test_processes_stop_together_and_any_number_goes_on(tmp_path):
     before = _records(workdir)
     several = (workdir / "metrics.jsonl").read_bytes()
     (alone,) = _start(tmp_path, workdir, 1, devices=1)
-    _wait_for(len(before) + 8, workdir, [alone])
+    _wait_for(len(before) + 60, workdir, [alone])
     alone.send_signal(signal.SIGTERM)
     output = alone.communicate(timeout=120)[0]
     assert alone.returncode == 143, output
@@ -111,7 +112,7 @@ def test_processes_stop_together_and_any_number_goes_on(tmp_path):
     steps = [record["step"] for record in _records(workdir) if "loss" in record]
     assert steps == list(range(1, 2 * len(steps), 2))
     losses = [record["loss"] for record in _records(workdir) if "loss" in record]
-    assert np.mean(losses[-4:]) < np.mean(losses[:2])
+    assert np.mean(losses[-10:]) < np.mean(losses[:5])
 
 
 def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
