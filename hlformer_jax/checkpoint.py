@@ -1,9 +1,11 @@
 """Checkpoints of a run and of parameters alone. The only file that knows orbax.
 
-Two series lie in a run's directory, each holding its latest only:
+Two series lie in a run's directory:
 
     checkpoints/newest/STEP   the whole training state, and the progress of the run as JSON
     checkpoints/best/STEP     the parameters of the best epoch, and what is known of it as JSON
+
+Of the best epoch the one before is kept too: it is what `newest` knows of until that is saved.
 
 A parameter checkpoint elsewhere (a converted one) is a directory like `best`. Orbax writes under a
 temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
@@ -29,16 +31,19 @@ class CheckpointError(ValueError):
 
 
 class Series:
-    """Checkpoints in one directory, of which the latest is kept: a tree of arrays and a JSON."""
+    """Checkpoints in one directory, each a tree of arrays and a JSON; the latest is what counts."""
 
-    def __init__(self, directory: Path, clean: bool = False) -> None:
-        """Opens a directory; `clean` removes what a killed save left, for the one who writes."""
+    def __init__(self, directory: Path, clean: bool = False, keep: int = 1) -> None:
+        """Opens a directory of which the last `keep` are kept.
+
+        `clean` removes what a killed save left, for the one who writes.
+        """
         # Orbax reports every save at the level of information; a run has its own log.
         logging.get_absl_logger().addFilter(_not_orbax)
         self._manager = ocp.CheckpointManager(
             Path(directory).absolute(),
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=1,
+                max_to_keep=keep,
                 enable_async_checkpointing=False,
                 create=True,
                 cleanup_tmp_directories=clean,
@@ -92,11 +97,25 @@ class Series:
         Raises:
           CheckpointError: when there is none, it is damaged, or its structure or a shape differs.
         """
-        self._read(lambda step: _check_sums(self._directory(step)))
+        self.check()
         self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
         return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
+
+    def check(self) -> None:
+        """Reads the latest checkpoint through.
+
+        Raises:
+          CheckpointError: when there is none, or it is damaged.
+        """
+        self._read(lambda step: _check_sums(self._directory(step)))
+
+    def forget_after(self, step: int | None) -> None:
+        """Removes the checkpoints of later steps; of all, where it is None."""
+        for found in self._manager.all_steps():
+            if step is None or found > step:
+                self._manager.delete(found)
 
     def _directory(self, step: int) -> Path:
         return Path(self._manager.directory, str(step))
@@ -144,7 +163,7 @@ def newest(workdir: Path) -> Series:
 
 def best(workdir: Path) -> Series:
     """The parameters of a run's best epoch."""
-    return Series(Path(workdir) / "checkpoints" / "best", clean=True)
+    return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)
 
 
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:

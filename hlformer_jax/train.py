@@ -118,6 +118,9 @@ class Trainer:
         self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
         self.newest = checkpoint.newest(self.directory)
         self.best = checkpoint.best(self.directory)
+        # Of a run that was killed before its newest state was saved: it need not come to that again
+        # where rounding differs, with other devices say.
+        self.best.forget_after(self.newest.latest())
         initial = lambda: train_state.init_state(self.model, config, optimiser)
         like = devices.abstract(self.mesh, jax.eval_shape(initial))
         self.progress = Progress()
@@ -128,6 +131,8 @@ class Trainer:
                 restored = self.newest.restore(like)
                 state = aside.submit(lambda: restored)
                 self.progress = Progress(**self.newest.info())
+                if self.progress.best_epoch >= 0:
+                    self.best.check()  # now, and not when all is trained
             compiled = compile_steps(
                 self.model, config, optimiser, self.feed, self.schedule.steps_per_epoch, like
             )
@@ -166,13 +171,18 @@ class Trainer:
                 if stop:
                     self.progress = self._clocked()
                     self._save()
-                    asker = asked() or signal.SIGTERM  # or it was another process that was asked
-                    raise Stopped(
-                        f"{asker.name}: saved step {end} in {self.directory}; the same command"
-                        " goes on from there",
-                        asker,
-                    )
+                    raise self._stopped(asked())
             self._save()
+            if devices.any_process(asked() is not None):  # of another run, or the test, to come
+                raise self._stopped(asked())
+
+    def _stopped(self, number: signal.Signals | None) -> Stopped:
+        number = number or signal.SIGTERM  # it was another process that was asked
+        return Stopped(
+            f"{number.name}: saved step {int(self.state.step)} in {self.directory}; the same"
+            " command goes on from there",
+            number,
+        )
 
     def _bar(self, first: int) -> tqdm:
         return tqdm(

@@ -78,7 +78,8 @@ def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> 
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.
     """
-    if any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
+    results = (workdir / "test_metrics.json").exists()  # of a run without its checkpoints, even
+    if results or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
         _compare(workdir, config, fingerprint)
 
 

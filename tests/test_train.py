@@ -1,5 +1,6 @@
 """Training end to end on a tiny synthetic corpus: it runs, resumes exactly, says why it stops."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from tensorboardX.proto.event_pb2 import Event
 
 from hlformer_jax import checkpoint, evaluate, lock, report, train, train_state, workdir
 from hlformer_jax.config import WEIGHTS, ConfigError, debug, default
@@ -188,6 +190,103 @@ def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
         train.train(config, path)
     assert saved == [checkpoint.best(finished).latest(), 9]
     _assert_same_run(path, finished)
+
+
+@contextlib.contextmanager
+def _scored(trainer, *sums):
+    """Makes the validations of a run come out with these SumRs."""
+    evaluate, sums = trainer.evaluator.evaluate, iter(sums)
+
+    def scored(*given):
+        result = evaluate(*given)
+        return result._replace(metrics=result.metrics | {"SumR": next(sums)})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.evaluator, "evaluate", scored)
+        yield
+
+
+def test_a_best_epoch_that_a_run_does_not_come_to_again_is_forgotten(directory, monkeypatch):
+    config, path = _config(directory), directory / "lineage"
+    trainer = train.Trainer(config, path)
+    save = trainer.newest.save
+
+    def full(step, *given):
+        if step == 6:
+            raise checkpoint.CheckpointError("no space left")
+        save(step, *given)
+
+    monkeypatch.setattr(trainer.newest, "save", full)
+    with _scored(trainer, 100.0, 110.0), pytest.raises(checkpoint.CheckpointError):
+        trainer.run()
+    assert trainer.best.latest() == 6
+    again = train.Trainer(config, path)
+    assert again.best.latest() == again.newest.latest() == 3
+    with _scored(again, 90.0, 80.0):
+        again.run()
+    assert again.progress.best_epoch == again.best.info()["epoch"] == 0
+    assert next(iter(again.test())) == "best epoch (1)"
+
+
+def test_a_signal_that_comes_last_is_not_lost(directory, finished):
+    config, path = _config(directory), directory / "late"
+    trainer = train.Trainer(config, path)
+    validate = trainer._validate
+
+    def late():
+        validate()
+        if trainer.progress.epochs == config.train.epochs:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer._validate = late
+    with pytest.raises(train.Stopped, match="saved step 9"):
+        trainer.run()
+    train.train(config, path)
+    _assert_same_run(path, finished)
+
+
+def test_a_best_epoch_that_is_damaged_is_said_before_training_goes_on(directory, finished):
+    path = directory / "best"
+    shutil.copytree(finished, path)
+    for file in (path / "checkpoints" / "best").rglob("manifest.ocdbt"):
+        file.unlink()
+    with pytest.raises(checkpoint.CheckpointError, match=r"best: the checkpoint .* is damaged"):
+        train.Trainer(_config(directory), path)
+    shutil.rmtree(path / "checkpoints" / "best")
+    with pytest.raises(checkpoint.CheckpointError, match="best holds no checkpoint"):
+        train.Trainer(_config(directory), path)
+
+
+def test_a_full_disk_for_tensorboard_ends_no_run(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left")
+
+    log = report.ScalarLog(tmp_path, 0, 0)
+    monkeypatch.setattr(report.EventsWriter, "write_event", fail)
+    for step in range(50):
+        log.write(step, {"loss": 1.0})
+        log.board(step, {"rate/x": 2.0})
+    assert log.position() == (tmp_path / "metrics.jsonl").stat().st_size > 0
+    log.close()
+    shutil.rmtree(tmp_path / "tensorboard")
+    (tmp_path / "tensorboard").touch()  # nor when there can be no file at all
+    report.ScalarLog(tmp_path, 0, 0).close()
+
+
+def test_tensorboard_shows_what_is_recorded(tmp_path):
+    log = report.ScalarLog(tmp_path, 0, 7)
+    log.write(8, {"validation/R@1": 2.5}, epoch=0)
+    log.position()
+    [path] = (tmp_path / "tensorboard").iterdir()
+    content, events = path.read_bytes(), []
+    while content:  # length, its sum, the event, its sum
+        size = int.from_bytes(content[:8], "little")
+        events.append(Event.FromString(content[12 : 12 + size]))
+        content = content[16 + size :]
+    assert [event.session_log.status for event in events if event.step == 7] == [0, 1]
+    [value] = events[-1].summary.value
+    assert (events[-1].step, value.tag, value.simple_value) == (8, "validation/R_1", 2.5)
+    log.close()
 
 
 def _assert_same_run(path, finished):

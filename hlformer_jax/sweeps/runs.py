@@ -79,12 +79,11 @@ def perform(
       Stopped: when SIGTERM ended one; its state has been saved.
     """
     execute = execute or _execute
-    done = [finished(run, root) for run in runs]
-    if any(done):
-        tell(f"{sum(done)} of {len(runs)} runs are finished already")
+    if done := sum(finished(run, root) for run in runs):
+        tell(f"{done} of {len(runs)} runs are finished already")
     failures: dict[Path, str] = {}
     for number, run in enumerate(runs, 1):
-        if done[number - 1]:
+        if finished(run, root):  # asked now, for another process may have done it
             continue
         tell(f"run {number} of {len(runs)}: {run.variant}, seed {run.seed}")
         directory = root / run.directory
