@@ -13,6 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 SHUTDOWN_SECONDS = 60
+"""How long a process that is done waits for the others; what follows their work takes seconds."""
 
 
 class ProcessError(RuntimeError):

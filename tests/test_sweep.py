@@ -231,6 +231,21 @@ def test_a_run_that_is_stopped_ends_the_sweep_and_counts_as_neither(small, tmp_p
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(small, tmp_path):
+    _, planned = small
+    called = []
+
+    def execute(run, directory):
+        called.append(run.directory)
+        other = tmp_path / planned[1].directory
+        other.mkdir(parents=True, exist_ok=True)
+        (other / "result.json").write_text("{}")
+        return {}
+
+    assert runs.perform(planned, tmp_path, lambda line: None, execute=execute) == {}
+    assert called == [planned[0].directory, *(run.directory for run in planned[2:])]
+
+
 def test_a_run_that_another_process_does_is_left_to_it(small, tmp_path):
     _, planned = small
     told = []

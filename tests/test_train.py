@@ -355,6 +355,16 @@ def test_patience_ends_a_run(directory):
     assert checkpoint.best(path).info()["epoch"] == 0
 
 
+def test_results_without_checkpoints_still_say_whose_they_are(directory, finished, tmp_path):
+    for name in ("config.json", "test_metrics.json"):
+        shutil.copy(finished / name, tmp_path)
+    config = _config(directory)
+    workdir.check(tmp_path, config)
+    config.optim.learning_rate = 0.5
+    with pytest.raises(workdir.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
+        workdir.check(tmp_path, config)
+
+
 def test_another_configuration_is_refused_with_the_difference_named(directory, finished):
     config = _config(directory)
     config.optim.learning_rate = 0.5
