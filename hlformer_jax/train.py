@@ -170,19 +170,16 @@ class Trainer:
                     self._validate()
                 if stop:
                     self.progress = self._clocked()
-                    self._save()
-                    raise self._stopped(asked())
+                    break
             self._save()
-            if devices.any_process(asked() is not None):  # of another run, or the test, to come
-                raise self._stopped(asked())
-
-    def _stopped(self, number: signal.Signals | None) -> Stopped:
-        number = number or signal.SIGTERM  # it was another process that was asked
-        return Stopped(
-            f"{number.name}: saved step {int(self.state.step)} in {self.directory}; the same"
-            " command goes on from there",
-            number,
-        )
+            # Also of a run that has come to its end: its test, or another run, would be next.
+            if devices.any_process(asked() is not None):
+                asker = asked() or signal.SIGTERM  # or it was another process that was asked
+                raise Stopped(
+                    f"{asker.name}: saved step {int(self.state.step)} in {self.directory}; the same"
+                    " command goes on from there",
+                    asker,
+                )
 
     def _bar(self, first: int) -> tqdm:
         return tqdm(

@@ -25,7 +25,7 @@ SMOOTH = {
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("float64", 1e-14)])
 def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(name, dtype, bound):
     function, exact = SMOOTH[name]
-    z = np.array([1e-30, 1e-12, 1e-3, 0.062, 0.063, 0.3, 0.999, 1, 2, 40, 640], dtype)
+    z = np.array([1e-30, 1e-12, 1e-3, 0.062, 0.063, 0.3, 0.5, 0.999, 1, 2, 40, 640], dtype)
     want = [exact(mpmath.sqrt(a)) for a in vector(z)]
     for got, value in zip(function(z), want, strict=True):
         assert got.dtype == dtype
@@ -47,7 +47,7 @@ def test_slopes_of_smooth_functions_on_both_sides_of_their_thresholds(name, dtyp
     slope = function
     for _ in range(order):
         slope = jax.grad(slope)
-    for z in np.array([1e-12, 1e-3, 0.062, 0.063, 0.3, 0.999, 1, 2, 40, 640], dtype):
+    for z in np.array([1e-12, 1e-3, 0.062, 0.063, 0.3, 0.5, 0.999, 1, 2, 40, 640], dtype):
         got = slope(jnp.asarray(z))
         want = mpmath.diff(lambda t: exact(mpmath.sqrt(t)), mpf(float(z)), order)
         assert got.dtype == dtype
