@@ -43,9 +43,12 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import checkpoint, devices, evaluate, report, runtime, train, workdir
     from hlformer_jax.config import ConfigError, check
-    from hlformer_jax.data.layout import ReleasedDataError
+    from hlformer_jax.data.released.layout import ReleasedDataError
+    from hlformer_jax.parallel import processes, runtime
+    from hlformer_jax.retrieval import evaluate, table
+    from hlformer_jax.run import checkpoint, files, workdir
+    from hlformer_jax.training import loop
 
     config = CONFIG.value
     try:
@@ -57,24 +60,24 @@ def main(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
-        runtime.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+        processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
         runtime.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value:
                 return command.fail("--checkpoint and --scores go with --mode=evaluate")
             directory = Path(WORKDIR.value or command.default_workdir())
-            train.train(config, directory, PROFILE.value)
+            loop.train(config, directory, PROFILE.value)
             return 0
         source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print, directory)
-        if devices.is_first():
+        if processes.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
-            report.results_table(title, {"checkpoint": result.metrics})
-            report.write_json(directory / "test_metrics.json", result.as_json())
+            table.results_table(title, {"checkpoint": result.metrics})
+            files.write_json(directory / "test_metrics.json", result.as_json())
         return 0
-    except train.Stopped as stopped:
+    except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
@@ -83,9 +86,9 @@ def main(argv: Sequence[str]) -> int:
         ReleasedDataError,
         checkpoint.CheckpointError,
         ConfigError,
-        train.NonFiniteLossError,
+        loop.NonFiniteLossError,
         workdir.WorkdirError,
-        runtime.ProcessError,
+        processes.ProcessError,
         OSError,
     ) as error:
         return command.fail(str(error))

@@ -21,7 +21,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hlformer_jax import command, report
+from hlformer_jax import command
+from hlformer_jax.run import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -312,7 +313,7 @@ def _write(figure: Figure, path: Path) -> None:
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
-        report.write_bytes(path.with_suffix(f".{kind}"), buffer.getvalue())
+        files.write_bytes(path.with_suffix(f".{kind}"), buffer.getvalue())
 
 
 def main(argv: Sequence[str]) -> int:

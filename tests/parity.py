@@ -7,7 +7,9 @@ import jax
 import numpy as np
 import released
 
-from hlformer_jax import models, objective, retrieval, step
+from hlformer_jax import models
+from hlformer_jax.retrieval import similarity
+from hlformer_jax.training import objective, step
 
 FLOAT64_TOLERANCE = 1e-9
 
@@ -24,7 +26,7 @@ class Run(NamedTuple):
     inside: dict
     queries: np.ndarray
     lifted: Any
-    similar: retrieval.Similarities
+    similar: similarity.Similarities
     gradient: dict
 
 
@@ -61,7 +63,7 @@ def _compiled(recording, dtype):
         total, terms = objective.objective(
             model, config, params, batch, negatives, None, values=values
         )
-        similar = retrieval.similarities(
+        similar = similarity.similarities(
             queries,
             videos.clips,
             videos.frames,

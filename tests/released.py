@@ -10,10 +10,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, released_names
+from hlformer_jax import models
 from hlformer_jax.config import default
-from hlformer_jax.losses import NegativeRanks
-from hlformer_jax.objective import Negatives
+from hlformer_jax.torch_checkpoint import names
+from hlformer_jax.training.losses import NegativeRanks
+from hlformer_jax.training.objective import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -87,16 +88,16 @@ class Recording:
         return result
 
     def params(self, dtype="float32"):
-        return released_names.to_params(
+        return names.to_params(
             {name: value.astype(dtype) for name, value in self.by_parameter("param").items()}
         )
 
     def place(self, name):
-        return released_names.place(name, self.model)
+        return names.place(name, self.model)
 
     def lookup(self, tree, name):
         """Our counterpart of one released tensor."""
-        return released_names.lookup(tree, name, self.model)
+        return names.lookup(tree, name, self.model)
 
     def like_recorded(self, tree, name):
         """Our counterpart of one released tensor, thinned as recordings are."""

@@ -9,7 +9,7 @@ those of GMMFormer v2 on this data set (Table 7).
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweeps.definition import define, metrics
+from hlformer_jax.sweep.definition import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

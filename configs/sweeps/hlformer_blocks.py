@@ -10,7 +10,7 @@ Windows are the default ones of each number of blocks: none, 2, 4, 8, … for ea
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweeps.definition import define, metrics
+from hlformer_jax.sweep.definition import define, metrics
 
 SPLITS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (8, 0), (6, 2), (2, 6), (0, 8))  # Euclidean first
 

@@ -10,7 +10,7 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
-from hlformer_jax.sweeps.definition import define, metrics
+from hlformer_jax.sweep.definition import define, metrics
 
 TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
 

@@ -10,7 +10,7 @@ is the released one alone: SumR 154.9.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweeps.definition import define, metrics
+from hlformer_jax.sweep.definition import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

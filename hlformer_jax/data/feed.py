@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import devices
-from hlformer_jax.data.features import Features, Plan, gather
-from hlformer_jax.data.pipeline import Split
+from hlformer_jax.data.packed import Features, Plan, gather
 from hlformer_jax.data.schedule import Group
+from hlformer_jax.data.split import Split
+from hlformer_jax.parallel import devices, processes
 from hlformer_jax.typing import Array, Batch
 
 CAPTION_MULTIPLE = 16
@@ -266,7 +266,7 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     needed = _resident_sizes(split, mesh.size).bytes(split)
     free = devices.room(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
-    return not devices.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
+    return not processes.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
 
 
 def _resident_sizes(split: Split, shards: int) -> _Sizes:

@@ -6,7 +6,7 @@ Nothing can be learnt from them, but every program does with them what it does w
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.prepared import VideoRecord
+from hlformer_jax.data.prepared.source import VideoRecord
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
 """Of ActivityNet Captions' training split."""

@@ -23,7 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hlformer_jax.data.layout import SPLITS, Collection
+from hlformer_jax.data.released.layout import SPLITS, Collection
 
 _CONCEPTS = (
     "dog cat horse child woman ball guitar piano bicycle car boat kitchen garden river forest "

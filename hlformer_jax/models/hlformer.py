@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from hlformer_jax import fusion
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.nn import fusion
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.numerics import limit_norm
 from hlformer_jax.typing import Array, Captions, Videos

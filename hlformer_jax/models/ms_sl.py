@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.layers import INITIALISER
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.nn.layers import INITIALISER
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Videos
 

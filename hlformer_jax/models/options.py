@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from hlformer_jax import blocks, fusion
 from hlformer_jax.config import ConfigError
+from hlformer_jax.nn import blocks, fusion
 from hlformer_jax.ops import windows
 
 BLOCK_CURVATURES = ("fixed", "shared", "block")

@@ -12,8 +12,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax import blocks, fusion, layers
-from hlformer_jax.bank import GaussianBank, Windows
+from hlformer_jax.nn import blocks, fusion, layers
+from hlformer_jax.nn.bank import GaussianBank, Windows
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Captions, Videos
 

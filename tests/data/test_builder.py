@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hlformer_jax.data import builder, records
-from hlformer_jax.data.builder import prepare
-from hlformer_jax.data.layout import SPLITS, Collection, ReleasedDataError
-from hlformer_jax.data.prepared import Prepared
+from hlformer_jax.data.prepared import builder, records
+from hlformer_jax.data.prepared.builder import prepare
+from hlformer_jax.data.prepared.source import Prepared
+from hlformer_jax.data.released.layout import SPLITS, Collection, ReleasedDataError
 
 
 def check_equal(prepared: Prepared, tiny, dtype=np.float32) -> None:

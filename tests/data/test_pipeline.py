@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax import devices
 from hlformer_jax.config import default
-from hlformer_jax.data import builder, feed, pipeline, synthetic, transforms
+from hlformer_jax.data import feed, source, synthetic, transforms
 from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
+from hlformer_jax.data.prepared import builder
 from hlformer_jax.data.schedule import Schedule, in_order
+from hlformer_jax.parallel import devices
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(config):
-    return pipeline.open_data(config)
+    return source.open_data(config)
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +168,14 @@ def test_a_batch_holds_the_transformed_features_and_zeros(config, data):
 
 def _collection(config):
     data = config.data
-    return pipeline._synthetic(data)
+    return source._synthetic(data)
 
 
 def test_a_cache_of_any_size_gives_the_same_batches(config, data):
     with_cache, _ = _batches(data.train, range(0, 6))
     config = config.copy_and_resolve_references()
     config.data.cache_gib = 0.0
-    uncached = pipeline.open_data(config).train
+    uncached = source.open_data(config).train
     without, _ = _batches(uncached, range(0, 6))
     assert not uncached._cache
     assert data.train._cache
@@ -214,7 +215,7 @@ def test_caption_ids_follow_the_order_of_the_captions(data):
 def test_half_precision_storage_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.storage = "float16"
-    half = pipeline.open_data(config).train
+    half = source.open_data(config).train
     assert half.video_ids == data.train.video_ids
     # Each element is rounded by at most 2^-11, then pooled and divided by the norm of its vector.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, atol=2**-10)
@@ -224,7 +225,7 @@ def test_half_precision_storage_changes_features_by_its_rounding_alone(config, d
 def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.dtype = "float16"
-    half = pipeline.open_data(config).train
+    half = source.open_data(config).train
     assert half[0].clips.dtype == half[0].words[0].dtype == np.float16
     # Normalised vectors: each element is rounded by at most 2^-12 of its size, at most 1.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, rtol=2**-11, atol=2**-24)
@@ -235,7 +236,7 @@ def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config,
 def test_another_corpus_is_another_data_set(config, data):
     config = config.copy_and_resolve_references()
     config.data.synthetic_videos = (5, 3, 4)
-    other = pipeline.open_data(config)
+    other = source.open_data(config)
     assert len(other.train) == 5
     assert other.fingerprint != data.fingerprint
     assert synthetic.Corpus(videos=(5, 3, 4)) != synthetic.Corpus(videos=(11, 3, 4))

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from absl import logging as absl_logging
 
-from hlformer_jax.data.frame_lists import read_frame_lists
-from hlformer_jax.data.layout import Collection, ReleasedDataError
-from hlformer_jax.data.released import open_collection
+from hlformer_jax.data.released.frame_lists import read_frame_lists
+from hlformer_jax.data.released.layout import Collection, ReleasedDataError
+from hlformer_jax.data.released.reader import open_collection
 
 
 def read_all(collection):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from hlformer_jax.data.released import open_collection
+from hlformer_jax.data.released.reader import open_collection
 from hlformer_jax.data.synthetic import Corpus, write_corpus
 from hlformer_jax.data.transforms import normalise
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import blocks, fusion, losses, models, objective, train_state
-from hlformer_jax.blocks import LorentzAttention
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError, check, load
 from hlformer_jax.models import hlformer, ms_sl
+from hlformer_jax.nn import blocks, fusion
+from hlformer_jax.nn.blocks import LorentzAttention
 from hlformer_jax.ops import windows
+from hlformer_jax.training import losses, objective
 
 EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
@@ -113,7 +115,7 @@ def test_any_combination_of_options_can_be_traced(model, kind):
         chosen["model.block_curvature"] = either("fixed", "shared", "block")
     config = tiny.config(**chosen)
     check(config)
-    params = jax.eval_shape(lambda: train_state.init_params(models.build(config), config))
+    params = jax.eval_shape(lambda: models.init_params(models.build(config), config))
     loss = lambda p: _loss(config, p, tiny.batch(), jax.random.key(0))[0]
     assert jax.eval_shape(loss, params).shape == ()
 

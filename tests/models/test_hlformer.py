@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import models, objective, train_state
-from hlformer_jax.blocks import EuclideanBlock, LorentzBlock, lorentz_rescale
+from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models import hlformer, options
+from hlformer_jax.nn.blocks import EuclideanBlock, LorentzBlock, lorentz_rescale
+from hlformer_jax.training import objective
 from hlformer_jax.typing import Batch, Captions, Videos
 
 
@@ -96,7 +97,7 @@ def test_a_bank_equals_its_blocks_one_by_one():
 
 def test_blocks_of_a_bank_start_different():
     config = tiny.config()
-    bank = train_state.init_params(models.build(config), config)["clip_branch"]["bank"]
+    bank = models.init_params(models.build(config), config)["clip_branch"]["bank"]
     kernel = bank["euclidean"]["attention"]["query"]["kernel"]
     assert not np.array_equal(kernel[0], kernel[1])
     # N(0, 0.02), as released.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from hlformer_jax import retrieval
 from hlformer_jax.ops import fused_similarity, kernels
+from hlformer_jax.retrieval import similarity
 
 
 def _vectors(seed, *shape, dtype=np.float32):
@@ -15,7 +15,7 @@ def _vectors(seed, *shape, dtype=np.float32):
 
 
 def _plain(queries, positions):
-    similar = retrieval.similarities(queries, positions, None)
+    similar = similarity.similarities(queries, positions, None)
     return similar.clip_cosine, similar.clip_dot
 
 

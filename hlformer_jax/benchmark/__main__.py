@@ -1,0 +1,174 @@
+"""Times of the package's own work beside what the hardware can do at best.
+
+    python -m hlformer_jax.benchmark NAME [--config=configs/anet.py] [--json=FILE]
+
+NAME is one of
+
+    step       a training step of a batch with all its captions
+    epoch      an epoch of training, features resident and streamed, and a checkpoint
+    evaluate   encoding and ranking of a validation split
+    query      search in a corpus of 2,500 videos, single queries and batches of 256
+    prepare    released files to records
+    compile    tracing and compiling of what a run needs, nothing kept
+    scaling    a step and a search at four sizes
+
+Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
+the median of the repeats with their range, the floor (see `measure.py`) and the ratio of both.
+`step` and `evaluate` time the authors' released code in turn with ours where `--peer=CHECKOUT`
+names a working tree of it, `step` also steps on batches from disk through either loader; that, and
+only that, needs PyTorch.
+
+Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
+
+    step                                      16.2 s      floor 8.2 s    ratio 2.0
+    step, 64 videos (config.train.batch_size)  7.6 s      floor 4.2 s    the released code 10.9 s
+    evaluate --videos=200: encode              8.5 s      floor 5.6 s    ratio 1.5
+    evaluate --videos=200: rank                157 ms     floor 107 ms   ratio 1.5
+    query: one, float32                        22 ms      floor 23 ms    ratio 1.0
+    query: each of 256, float32                3.2 ms     floor 1.5 ms   ratio 2.2
+    query: each of 256, int8                   2.3 ms     floor 1.6 ms   ratio 1.4
+    prepare                                    188 MB/s
+    compile: initial parameters, training, evaluation    11, 41, 16 s
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from hlformer_jax import command
+from hlformer_jax.benchmark import measure, preparing, scaling, searching, training
+from hlformer_jax.benchmark.inputs import Options, Row
+from hlformer_jax.benchmark.peer import PeerError, Released
+from hlformer_jax.config import ConfigError, check, default
+from hlformer_jax.data.released.layout import ReleasedDataError
+from hlformer_jax.parallel import runtime
+from hlformer_jax.run import files
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
+)
+JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+PEER = flags.DEFINE_string("peer", None, "step, evaluate: checkout of the released code.")
+VIDEOS = flags.DEFINE_integer("videos", 0, "Videos of a split or a corpus; 0: ActivityNet's.")
+REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
+STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
+
+NAMES: dict[str, Callable[..., Iterator[Row]]] = {
+    "step": training.step,
+    "epoch": training.epoch,
+    "evaluate": searching.evaluate,
+    "query": searching.query,
+    "prepare": preparing.prepare,
+    "compile": training.compilation,
+    "scaling": scaling.scaling,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
+    if len(argv) != 2 or argv[1] not in NAMES:
+        return command.fail(f"give one name: {', '.join(NAMES)}")
+    name, config = argv[1], CONFIG.value or default()
+    logging.set_verbosity(logging.WARNING)
+    options = Options(max(VIDEOS.value, 0), max(REPEATS.value, 1), max(STEPS.value, 1))
+    try:
+        check(config)
+        runtime.configure(config)
+        peer = None
+        if PEER.value:
+            if name not in ("step", "evaluate"):
+                return command.fail("--peer goes with step and evaluate")
+            # The released code needs room beside us, of which JAX would take most at its start.
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
+            peer = Released(Path(PEER.value), config, platform, 1000)
+        rows = list(_told(name, config, options, peer))
+        _print(name, rows)
+        if JSON.value:
+            files.write_json(Path(JSON.value), _as_json(name, rows, config))
+    except (ConfigError, PeerError, ReleasedDataError, OSError) as error:
+        return command.fail(str(error))
+    return 0
+
+
+def _told(name: str, config: ConfigDict, options: Options, peer: Released | None) -> Iterable[Row]:
+    """Rows as they come, each named on standard error meanwhile."""
+    arguments = (config, options) if peer is None else (config, options, peer)
+    work = [NAMES[name](*arguments)]
+    if peer is not None and name == "step":
+        # Its loader forks: before this process has computed anything.
+        work.insert(0, training.loader(config, options, peer))
+    for row in itertools.chain.from_iterable(work):
+        print(f"measured: {row.what.strip()}", file=sys.stderr)
+        yield row
+
+
+def _print(name: str, rows: Sequence[Row]) -> None:
+    device = jax.devices()[0].device_kind
+    title = f"{name}, {jax.device_count()} x {device}, jax {jax.__version__}"
+    table = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for column in ("median", "range", "floor", "ratio"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for row in rows:
+        low, high = _seconds(row.timing.low), _seconds(row.timing.high)
+        floor = _seconds(row.floor.seconds) if row.floor else "-"
+        ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
+        facts = "\n".join(f"{name} {_figure(value)}" for name, value in row.facts.items())
+        median = _seconds(row.timing.median)
+        table.add_row(row.what, median, f"{low} - {high}", floor, ratio, facts)
+    console = rich.console.Console(width=110)
+    console.print(table)
+    used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
+    for dtype, ceiling in used.items():
+        console.print(
+            f"{dtype}: matrix product {ceiling.flops / 1e12:.3g} TFLOP/s,"
+            f" copy {ceiling.bytes / 1e9:.3g} GB/s"
+        )
+
+
+def _as_json(name: str, rows: Sequence[Row], config: ConfigDict) -> dict:
+    device = jax.devices()[0]
+    return {
+        "benchmark": name,
+        "device": device.device_kind,
+        "platform": device.platform,
+        "devices": jax.device_count(),
+        "jax": jax.__version__,
+        "config": config.to_dict(),
+        "ceilings": {x: measure.ceilings(x)._asdict() for x in ("float32", "bfloat16")},
+        "rows": [
+            {
+                "what": row.what.strip(),
+                "seconds": row.timing._asdict(),
+                "floor": row.floor and row.floor._asdict(),
+                "facts": row.facts,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale or unit == "us":
+            return f"{value / scale:.3g} {unit}"
+    return ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=command.parse)

@@ -1,0 +1,317 @@
+"""The authors' released PyTorch code, run from a checkout beside ours, so that both can be timed.
+
+Nothing of it is in this package. `Released` imports it at run time and drives it the way its own
+`main.py` does: its model, loss, optimiser, validation and data loader, with the sizes and constants
+of our configuration, in float32 whatever `config.dtype` is. Its progress bars are not shown, and on
+a CPU, which it was not written for, its calls of `.cuda()` do nothing.
+"""
+
+import contextlib
+import importlib
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from hlformer_jax.data.released.layout import Collection
+from hlformer_jax.typing import Batch, Captions, Videos
+
+MODULES = (
+    "Models.builder",
+    "Losses.builder",
+    "Opts.builder",
+    "Validations.builder",
+    "Datasets.builder",
+    "Datasets.data_provider",
+    "Utils.utils",
+)
+"""What is used of the checkout. Its `Configs` are not: importing them creates folders in /data2."""
+
+REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
+"""Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
+
+WORKERS, VIDEO_BATCH, QUERY_BATCH = 32, 100, 50
+"""Processes of its loaders and batch sizes of its evaluation, the same in all its `Configs`."""
+
+HARD_WIRED: Mapping[str, Any] = {
+    "data.max_frames": 128,
+    "data.max_clips": 32,
+    "model.name": "hlformer",
+    "model.window": "released",
+    "model.lorentz_window": "released",
+    "model.head_merge": "released",
+    "model.fusion": "maim",
+    "model.gaze": True,
+    "model.glance": True,
+    "loss.clip_triplet": 1.0,
+    "loss.frame_triplet": 1.0,
+    "loss.min_radius": 0.1,
+    "optim.beta1": 0.9,
+    "optim.beta2": 0.999,
+    "optim.epsilon": 1e-6,
+    "optim.weight_decay": 0.01,
+    "optim.clip_norm": 1.0,
+}
+"""Fields of the configuration for which the released code has one value and no setting."""
+
+
+class PeerError(ValueError):
+    """The released code cannot be run; the message says why and what to do."""
+
+
+class Corpus(NamedTuple):
+    """Batches of the released evaluation, as its two loaders yield them."""
+
+    context: Any
+    queries: Any
+
+
+class _Batches(list[Any]):
+    """A loader as the released validation sees one: batches in memory, and the data's length."""
+
+    def __init__(self, items: Sequence[Any], size: int, collate: Callable[[list[Any]], Any]):
+        super().__init__(
+            collate(list(items[start : start + size])) for start in range(0, len(items), size)
+        )
+        self.dataset = items
+
+
+class Released:
+    """The released training and evaluation on one device."""
+
+    def __init__(self, checkout: Path, config: ConfigDict, device: str, num_steps: int) -> None:
+        """Builds model, loss and optimiser, seeded with the configuration's seed.
+
+        Args:
+          checkout: working tree of the released repository.
+          config: sizes, rates and weights.
+          device: "cpu" or "cuda".
+          num_steps: steps of the whole run, for the schedule of the learning rate.
+
+        Raises:
+          PeerError: when the configuration has no counterpart, the checkout is not one, a package
+            is missing, or there is no such device.
+        """
+        self._settings = settings(config)
+        self._modules = _load(checkout)
+        self._torch = _import("torch", checkout)
+        self._device = device
+        if device == "cuda" and not self._torch.cuda.is_available():
+            raise PeerError("torch sees no CUDA device: use device cpu, or a torch built for CUDA")
+        self._modules["Utils.utils"].set_seed(config.seed)
+        self._model = self._modules["Models.builder"].get_models(self._settings).to(device)
+        self._loss = self._modules["Losses.builder"].get_losses(self._settings)
+        self._validate = self._modules["Validations.builder"].get_validations(self._settings)
+        # It multiplies the length of its loader by the number of epochs, which is 1 here.
+        steps = range(num_steps)
+        self._optimiser = self._modules["Opts.builder"].get_opts(self._settings, self._model, steps)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Its parameters by their own names; `released_names.to_params` turns them into ours."""
+        state = self._model.state_dict()
+        return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
+
+    def convert(self, batch: Batch) -> dict[str, Any]:
+        """A batch of ours as its training loader makes it, on the device.
+
+        Its own collate function does it: no padded videos and captions, cut to the longest video
+        and caption, the videos with most frames first.
+        """
+        if batch.videos.mask.sum() < 2 or batch.captions.mask.sum() < 2:
+            raise PeerError("the released code needs two videos and two captions in a batch")
+        captions = self._words(batch.captions)
+        items = [
+            (clips[None], frames, [words for at, words in captions if at == row], row, (), "")
+            for row, clips, frames in self._videos(batch.videos)
+        ]
+        return self._to_device(self._modules["Datasets.data_provider"].collate_train(items))
+
+    def step(self, batch: Mapping[str, Any], hard: bool = False) -> float:
+        """One training step as in its loop, on what `convert` returned; the loss, when all is done.
+
+        `hard` is whether the triplet loss takes hard negatives.
+        """
+        self._model.train()
+        self._loss.cfg["use_hard_negative"] = hard
+        with self._as_released():
+            self._optimiser.zero_grad()
+            loss = self._loss(self._model(batch), batch)
+            loss.backward()
+            self._optimiser.step()
+        value = loss.cpu().item()
+        self._synchronise()
+        return float(value)
+
+    def convert_corpus(self, videos: Videos, captions: Captions) -> Corpus:
+        """Videos and their captions in the layout of its evaluation loaders, on the device."""
+        data = self._modules["Datasets.data_provider"]
+        context = [
+            (clips[None], frames, row, f"v_{row:011d}")
+            for row, clips, frames in self._videos(videos)
+        ]
+        queries = [
+            (words, index, f"v_{video:011d}#enc#{index}")
+            for index, (video, words) in enumerate(self._words(captions))
+        ]
+        loaders = (
+            _Batches(context, VIDEO_BATCH, data.collate_frame_val),
+            _Batches(queries, QUERY_BATCH, data.collate_text_val),
+        )
+        for loader in loaders:
+            loader[:] = map(self._to_device, loader)
+        return Corpus(*loaders)
+
+    def evaluate(self, corpus: Corpus) -> list[float]:
+        """Its whole validation, on what `convert_corpus` returned: encodes, scores, ranks.
+
+        Returns:
+          R@1, R@5, R@10, R@100 and their sum, in percent.
+        """
+        with self._as_released(), self._torch.no_grad():
+            metrics = self._validate(self._model, *corpus)
+        self._synchronise()
+        return [float(value) for value in metrics]
+
+    def loader(self, collection: Collection, workers: int = WORKERS) -> Iterable[Any]:
+        """Its training loader over released files; every pass is an epoch in an order of its own.
+
+        Args:
+          collection: where the files are.
+          workers: processes that read; the released settings have 32, 0 reads in this one.
+
+        Raises:
+          ReleasedDataError: when a file is missing.
+        """
+        collection.check_files()
+        where = {
+            "data_root": str(Path(collection.manual_dir).expanduser()),
+            "collection": collection.name,
+            "visual_feature": collection.feature,
+            "num_workers": workers,
+        }
+        with self._as_released(), warnings.catch_warnings(action="ignore"):  # too many workers
+            made = self._modules["Datasets.builder"].get_datasets({**self._settings, **where})
+        return made[1]
+
+    def train(self, batches: Iterable[Any]) -> float:
+        """Steps on batches of `loader`, as in its loop; the last loss."""
+        return [self.step(self._to_device(batch)) for batch in batches][-1]
+
+    def _videos(self, videos: Videos) -> Iterator[tuple[int, Any, Any]]:
+        clips, frames, mask, real = map(np.asarray, videos)
+        tensor = self._torch.from_numpy
+        for row in np.flatnonzero(real):
+            yield int(row), tensor(clips[row].copy()), tensor(frames[row][mask[row]])
+
+    def _words(self, captions: Captions) -> list[tuple[int, Any]]:
+        words, mask, video, real = map(np.asarray, captions)
+        return [
+            (int(video[row]), self._torch.from_numpy(words[row][mask[row]]))
+            for row in np.flatnonzero(real)
+        ]
+
+    def _to_device(self, batch: Any) -> Any:
+        with self._as_released():
+            return self._modules["Utils.utils"].gpu(batch)
+
+    def _synchronise(self) -> None:
+        if self._device == "cuda":
+            self._torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def _as_released(self) -> Iterator[None]:
+        """Lets it call `.cuda()` where there is no GPU, and keeps its progress bars to itself."""
+        tensor, bars = self._torch.Tensor, io.StringIO()
+        with contextlib.redirect_stdout(bars), contextlib.redirect_stderr(bars):
+            if self._device == "cuda":
+                yield
+                return
+            tensor.cuda = lambda self, *_, **__: self  # hides the inherited method
+            try:
+                yield
+            finally:
+                del tensor.cuda
+
+
+def settings(config: ConfigDict) -> dict[str, Any]:
+    """Our configuration by the names that the released code reads.
+
+    Raises:
+      PeerError: naming every field for which the released code has another value and no setting.
+    """
+    data, model, loss, optim = config.data, config.model, config.loss, config.optim
+    blocks = max(1, model.lorentz_blocks)
+    widths = (0, *(2**k for k in range(1, blocks)))
+    wanted = {**HARD_WIRED}
+    for geometry in ("euclidean", "lorentz"):
+        wanted[f"model.{geometry}_blocks"] = blocks
+        wanted[f"model.{geometry}_widths"] = widths if model[f"{geometry}_widths"] else ()
+    found = {name: config[name.split(".")[0]][name.split(".")[1]] for name in wanted}
+    if differing := [name for name in wanted if found[name] != wanted[name]]:
+        what = ", ".join(f"config.{n} {found[n]!r} (only {wanted[n]!r})" for n in differing)
+        raise PeerError(f"the released code has no counterpart of {what}")
+    return {
+        "visual_feat_dim": data.visual_dim,
+        "q_feat_size": data.text_dim,
+        "max_ctx_l": data.max_frames,
+        "map_size": data.max_clips,
+        "max_desc_l": data.max_words,
+        "hidden_size": model.hidden_size,
+        "lorentz_dim": model.lorentz_dim,
+        "n_heads": model.num_heads,
+        "attention_num": 2 * blocks,
+        "sft_factor": model.temperature,
+        "input_drop": model.input_dropout,
+        "drop": model.dropout,
+        "curv_init": float(model.curvature),
+        "learn_curv_bool": True,
+        "initializer_range": 0.02,
+        "clip_scale_w": model.clip_weight,
+        "frame_scale_w": model.frame_weight,
+        "margin": loss.margin,
+        "hard_pool_size": loss.hard_pool_size,
+        "use_hard_negative": False,
+        "loss_factor": [loss.clip_nce, loss.frame_nce, loss.query_diversity, loss.partial_order],
+        "neg_factor": [loss.diversity_margin, loss.diversity_scale, loss.diversity_gamma],
+        "lr": optim.learning_rate,
+        "lr_warmup_proportion": optim.warmup,
+        "wd": optim.weight_decay,
+        "n_epoch": 1,
+        "batchsize": config.train.batch_size,
+        "eval_context_bsz": VIDEO_BATCH,
+        "eval_query_bsz": QUERY_BATCH,
+        "pin_memory": True,
+    }
+
+
+def _load(checkout: Path) -> dict[str, Any]:
+    """Imports the released modules of a checkout."""
+    root = checkout.expanduser().resolve() / "src"
+    files = {name: root / f"{name.replace('.', '/')}.py" for name in MODULES}
+    if missing := [str(path) for path in files.values() if not path.is_file()]:
+        raise PeerError(
+            f"{checkout} is no checkout of the released HLFormer: there is no {', '.join(missing)}"
+        )
+    _import("torch", checkout)
+    if str(root) not in sys.path:  # where its own main.py has it; its workers may need it too
+        sys.path.insert(0, str(root))
+    modules = {name: _import(name, checkout) for name in MODULES}
+    for name, path in files.items():
+        if Path(modules[name].__file__).resolve() != path:
+            raise PeerError(f"{name} is already loaded from {modules[name].__file__}: start anew")
+    return modules
+
+
+def _import(name: str, checkout: Path) -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # deprecations inside of its dependencies
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise PeerError(
+            f"{checkout} cannot be imported ({error}): pip install {REQUIREMENTS}"
+        ) from None

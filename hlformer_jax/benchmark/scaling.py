@@ -1,0 +1,44 @@
+"""The same work at four sizes."""
+
+from collections.abc import Iterator
+
+import jax
+from ml_collections import ConfigDict
+
+from hlformer_jax.benchmark.inputs import Options, Row
+from hlformer_jax.benchmark.measure import timed
+from hlformer_jax.benchmark.searching import SEARCHED_VIDEOS, random_corpus, search_floor
+from hlformer_jax.benchmark.training import Training
+from hlformer_jax.retrieval import corpus
+
+
+def scaling(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """A step and a search at four sizes: both grow linearly with the videos."""
+    largest = config.train.batch_size
+    for size in sorted({max(largest // part, 1) for part in (8, 4, 2, 1)}):
+        config.train.batch_size = size
+        training = Training(config, size, 1)
+        (window,) = training.feed.windows()
+        timing = timed(training.run, window, repeats=options.repeats)
+        yield Row(
+            f"step, {size} videos",
+            timing,
+            training.floor(),
+            {
+                "ms/video": 1e3 * timing.median / size,
+            },
+        )
+    videos = options.videos or 2 * SEARCHED_VIDEOS
+    for number in (videos // 8, videos // 4, videos // 2, videos):
+        stored = random_corpus(config, number, "bfloat16")
+        queries = jax.random.normal(jax.random.key(0), (256, config.model.hidden_size))
+        timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
+        floor = search_floor(stored, 256)
+        yield Row(
+            f"search, {number} videos, 256 queries",
+            timing,
+            floor,
+            {
+                "us/video": 1e6 * timing.median / number,
+            },
+        )

@@ -1,0 +1,120 @@
+"""Work of retrieval: an evaluation, and search in a corpus."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from hlformer_jax import models
+from hlformer_jax.benchmark import measure
+from hlformer_jax.benchmark.inputs import Options, Row, each, first_batch, simulated_split
+from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
+from hlformer_jax.data.feed import Feed
+from hlformer_jax.data.schedule import in_order
+from hlformer_jax.models.cost import cost
+from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.parallel import analysis, devices
+from hlformer_jax.retrieval import corpus
+from hlformer_jax.retrieval.corpus import Corpus
+from hlformer_jax.retrieval.evaluator import Evaluator
+
+VALIDATION = 4_917, 17_505
+"""Videos and captions of ActivityNet Captions' validation split."""
+
+SEARCHED_VIDEOS = 2_500
+"""As in GMMFormer v2's Table 2."""
+
+
+def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
+    """Encoding and ranking of a validation split of ActivityNet's proportions."""
+    videos = options.videos or VALIDATION[0]
+    captions = round(videos * VALIDATION[1] / VALIDATION[0])
+    mesh, model = devices.mesh(), models.build(config)
+    split = simulated_split(videos, captions, config)
+    params = devices.replicate(mesh, models.init_params(model, config))
+    evaluator = Evaluator(model, config, mesh)
+    resident = evaluator.feed(split, resident=True)
+    stored, queries = evaluator.encode(params, resident)
+    measured = lambda: evaluator.evaluate(params, resident).metrics
+    whole = timed(measured, repeats=options.repeats)
+    encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
+    rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
+    moved = resident.bytes_per_device + analysis.nbytes((params, stored)) / mesh.size
+    one = cost(config)
+    flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
+    encoding = measure.floor(flops, moved, config.dtype)
+    ranking = search_floor(stored, captions)
+    both = Floor(*(a + b for a, b in zip(encoding, ranking, strict=True)))
+    sizes = {"videos": float(videos), "captions": float(captions)}
+    yield Row("evaluate", whole, both, sizes)
+    yield Row("  encode", encode, encoding, {"corpus GB": analysis.nbytes(stored) / 1e9})
+    yield Row("  rank", rank, ranking, {})
+    if peer is None:
+        return
+    whole_split = Feed(split, in_order(videos, videos, 1), mesh, videos, resident=True)
+    (window,) = whole_split.windows()
+    theirs = peer.convert_corpus(*first_batch(whole_split, window))
+    clocks = [clock(peer.evaluate, theirs) for _ in range(2)]
+    yield Row("evaluation of the released code", summary(clocks), None, {})
+    ours = timed(measured, repeats=3)
+    yield Row(
+        "ours, after it",
+        ours,
+        None,
+        {
+            "times as fast": float(np.median(clocks) / ours.median),
+        },
+    )
+
+
+def query(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Search in a corpus, for a single query and for batches of 256, in every dtype."""
+    videos = options.videos or SEARCHED_VIDEOS
+    model = models.build(config)
+    params = models.init_params(model, config)
+    one = cost(config)
+    for dtype in corpus.DTYPES:
+        stored = random_corpus(config, videos, dtype)
+        for number in (1, 256):
+            queries = jax.random.normal(jax.random.key(number), (number, config.model.hidden_size))
+            found = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
+            yield Row(
+                f"search, {dtype}, {number} at once",
+                each(found, number),
+                search_floor(stored, number, number),
+                {
+                    "bytes/video": analysis.nbytes(stored) / videos,
+                    "parameters": float(one.parameters),
+                },
+            )
+    encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
+    for number in (1, 256):
+        captions = models.zero_batch(config, captions=number).captions
+        timing = each(timed(encode, params, captions, repeats=options.repeats), number)
+        moved = analysis.nbytes((params, captions)) / number
+        floor = measure.floor(one.flops_caption, moved, config.dtype)
+        operations = {"MFLOPs": one.flops_caption / 1e6}
+        yield Row(f"encode {number} queries, each", timing, floor, operations)
+
+
+def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
+    """A corpus of random videos, to be searched."""
+    data, width = config.data, config.model.hidden_size
+    clip_key, frame_key = jax.random.split(jax.random.key(0))
+    encoded = VideoEncoding(
+        jax.random.normal(clip_key, (videos, data.max_clips, width)),
+        jax.random.normal(frame_key, (videos, data.max_frames, width)),
+    )
+    return corpus.build(encoded, dtype=dtype)
+
+
+def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
+    """Of `queries` queries over `units`: products with every position, the corpus read once."""
+    vectors = [x.values for x in (stored.clips, stored.frames) if x is not None]
+    flops = 2 * queries * sum(x.size for x in vectors) / devices.mesh().size / units
+    moved = analysis.nbytes(stored) / devices.mesh().size / units
+    dtype = "float32" if vectors[0].dtype == jnp.float32 else "bfloat16"
+    return measure.floor(flops, moved, dtype)

@@ -1,0 +1,211 @@
+"""Work of training: a step, batches from disk, an epoch, compiling."""
+
+import itertools
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from hlformer_jax import models
+from hlformer_jax.benchmark import measure
+from hlformer_jax.benchmark.inputs import (
+    Options,
+    Row,
+    each,
+    first_batch,
+    memory,
+    released_files,
+    simulated_split,
+)
+from hlformer_jax.benchmark.measure import Floor, Timing, clock, summary, timed
+from hlformer_jax.data.feed import Feed, Window
+from hlformer_jax.data.prepared import builder
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
+from hlformer_jax.data.split import Split
+from hlformer_jax.parallel import analysis, devices
+from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.run import checkpoint
+from hlformer_jax.training import optim, train_state
+from hlformer_jax.training.step import check, compile_steps
+from hlformer_jax.training.train_state import TrainState
+
+PEER_WORKERS = 32
+"""Processes of the released loader, as its configuration has it; here no more than processors."""
+
+LOADED_BATCHES = 4
+"""In a pass over the files of either loader."""
+
+TRAINING_VIDEOS = 10_009
+"""Of ActivityNet Captions."""
+
+
+class Training:
+    """A compiled group of steps, to be run again and again."""
+
+    def __init__(
+        self, config: ConfigDict, data: int | Split, longest: int, resident: bool = True
+    ) -> None:
+        """Compiles steps on a split, or on so many videos with simulated features."""
+        self.config, self.mesh = config, devices.mesh()
+        check(config, self.mesh.size)
+        model = models.build(config)
+        if isinstance(data, int):
+            data = simulated_split(data, round(data * CAPTIONS_PER_VIDEO), config)
+        self.split = data
+        schedule = Schedule(len(data), config.train.batch_size, config.seed)
+        groups = schedule.groups(1, longest)
+        self.feed = Feed(self.split, groups, self.mesh, config.train.batch_size, resident)
+        self.steps_per_epoch = schedule.steps_per_epoch
+        optimiser = optim.build(config, 100 * self.steps_per_epoch)
+        state = train_state.init_state(model, config, optimiser)
+        self.state: TrainState = devices.replicate(self.mesh, state)
+        self.compiled = compile_steps(
+            model, config, optimiser, self.feed, self.steps_per_epoch, self.state
+        )
+
+    def run(self, window: Window) -> Any:
+        """Takes the steps of a window; returns what to wait for."""
+        self.state, scalars = self.compiled.steps(self.state, window)
+        return scalars
+
+    def floor(self) -> Floor:
+        """Of one step: its operations; the state read and written, the batch read."""
+        features, plan = self.feed.shapes()
+        videos, captions = plan.videos.shape[1], plan.captions.shape[1]
+        data = self.config.data
+        vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
+        batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
+        moved = 2 * analysis.nbytes(self.state) + batch / self.mesh.size
+        return measure.floor(self.compiled.flops, moved, self.config.dtype)
+
+
+def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
+    """A training step of `config.train.batch_size` videos with all their captions."""
+    size = config.train.batch_size
+    training = Training(config, size * options.steps, options.steps)
+    (window,) = training.feed.windows()
+    timing = each(timed(training.run, window, repeats=options.repeats), options.steps)
+    floor = training.floor()
+    facts = {
+        "videos/s": size / timing.median,
+        "of matrix product": floor.flops / timing.median / measure.ceilings(config.dtype).flops,
+        "captions": float(training.split.captions_per_video[:size].sum()),
+        **memory(training.compiled.program),
+        "features GB": training.feed.bytes_per_device / 1e9,
+    }
+    yield Row("step", timing, floor, facts)
+    if peer is None:
+        return
+    batch = peer.convert(first_batch(training.feed, window))
+    theirs: list[float] = []
+    ours: list[float] = []
+    for _ in range(3):  # in turn, lest a noisy minute meets one of them
+        # Each once without the clock: the kernel has to move memory from one to the other.
+        clock(peer.step, batch)
+        theirs.append(clock(peer.step, batch))
+        clock(training.run, window)
+        ours.append(clock(training.run, window) / options.steps)
+    yield Row("step of the released code", summary(theirs), None, {})
+    faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
+    yield Row("ours, in turn with it", summary(ours), None, faster)
+
+
+def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
+    """Batches from released files on disk, alone and with a step on each: released, and ours."""
+    with tempfile.TemporaryDirectory() as directory:
+        videos = LOADED_BATCHES * config.train.batch_size
+        collection = released_files(directory, videos, config)
+        prepared = builder.prepare(collection, directory)
+        data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
+        split = Split(prepared.split("train"), data)
+        workers = min(PEER_WORKERS, os.cpu_count() or 1)
+        batches = peer.loader(collection, workers)
+        # All of theirs first: its processes are to fork before this one computes with many threads.
+        with warnings.catch_warnings(action="ignore"):  # of the threads that JAX has already
+            peer.train(itertools.islice(batches, 1))
+            theirs = _passes(lambda: sum(1 for _ in batches)), _passes(lambda: peer.train(batches))
+        training = Training(config, split, 1, resident=False)
+        windows = training.feed.windows
+        train = lambda: [training.run(window) for window in windows()][-1]
+        train()
+        ours = _passes(lambda: [window.features for window in windows()][-1]), _passes(train)
+        training.feed.close()
+    facts = {"workers": float(workers)}
+    for what, their, our in zip(("batch", "batch and step"), theirs, ours, strict=True):
+        yield Row(f"{what}, released loader", their, None, facts)
+        yield Row(f"{what}, streamed", our, None, {"times as fast": their.median / our.median})
+
+
+def _passes(run: Callable[[], Any]) -> Timing:
+    """Of a batch, in whole passes, since both loaders read ahead: what counts is how many come."""
+    return each(summary([clock(run) for _ in range(3)]), LOADED_BATCHES)
+
+
+def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """An epoch of training, resident and streamed, without validation, and a checkpoint."""
+    videos = options.videos or TRAINING_VIDEOS
+    for resident in (True, False):
+        training = Training(config, videos, config.train.log_every, resident)
+        start = time.perf_counter()
+        training.feed.load()
+        windows = training.feed.windows()
+        first = next(windows)
+        jax.block_until_ready(first.features)
+        loading = time.perf_counter() - start
+
+        def run(training: Training = training) -> Any:
+            return [training.run(window) for window in training.feed.windows()][-1]
+
+        timing = timed(run, repeats=options.repeats)
+        steps = training.steps_per_epoch
+        one = training.floor()
+        floor = Floor(one.flops * steps, one.bytes * steps, one.seconds * steps)
+        yield Row(
+            f"epoch, {'resident' if resident else 'streamed'}",
+            timing,
+            floor,
+            {
+                "steps": float(steps),
+                "videos/s": videos / timing.median,
+                "load s": loading,
+                "features GB": training.feed.bytes_per_device / 1e9,
+                **memory(training.compiled.program),
+            },
+        )
+        training.feed.close()
+    yield _save(training.state, options)
+
+
+def _save(state: TrainState, options: Options) -> Row:
+    """What a run does at most every `checkpoint_seconds`, after a validation."""
+    with tempfile.TemporaryDirectory() as directory:
+        series, number = checkpoint.newest(Path(directory)), itertools.count(1)
+        timing = timed(lambda: series.save(next(number), state, {}), repeats=options.repeats)
+        series.close()
+    return Row("checkpoint", timing, None, {"GB": analysis.nbytes(state) / 1e9})
+
+
+def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Time to trace and compile the programs of a run, nothing kept from earlier ones."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    model = models.build(config)
+    start = time.perf_counter()
+    models.init_params(model, config)
+    yield Row("initial parameters", summary([time.perf_counter() - start]), None, {})
+    start = time.perf_counter()
+    Training(config, config.train.batch_size, 1)
+    yield Row("training", summary([time.perf_counter() - start]), None, {})
+    start = time.perf_counter()
+    split = simulated_split(config.eval.video_batch, 2 * config.eval.video_batch, config)
+    evaluator = Evaluator(model, config, devices.mesh())
+    params = devices.replicate(devices.mesh(), models.init_params(model, config))
+    evaluator.evaluate(params, evaluator.feed(split))
+    yield Row("evaluation", summary([time.perf_counter() - start]), None, {})

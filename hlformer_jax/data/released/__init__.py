@@ -1,0 +1,1 @@
+"""The released layout of features on disk."""

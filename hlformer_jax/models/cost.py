@@ -1,0 +1,52 @@
+"""What a model costs: its parameters, and the operations of encoding one video and one caption."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from hlformer_jax import models
+from hlformer_jax.parallel import analysis
+
+
+class Cost(NamedTuple):
+    """Size and work of a model, dropout off.
+
+    Attributes:
+      parameters: numbers it learns.
+      flops_video: floating-point operations of encoding one video of the configured sizes; NaN
+        where no compiler counts them.
+      flops_caption: of encoding one caption.
+    """
+
+    parameters: int
+    flops_video: float
+    flops_caption: float
+
+
+def cost(config: ConfigDict) -> Cost:
+    """Counts a configuration's parameters and, by the compiler's count, its operations.
+
+    Nothing is computed; the operations are those of `measure.countable`.
+
+    Args:
+      config: a complete configuration.
+
+    Raises:
+      ConfigError: when the model's options make no sense.
+    """
+    config = analysis.countable(config)
+    model = models.build(config)
+    params, batch = jax.eval_shape(
+        lambda: (models.init_params(model, config), models.zero_batch(config))
+    )
+
+    def flops(function: Any, inputs: Any) -> float:
+        return analysis.count(lambda params, x: function(model, params, x), params, inputs)
+
+    return Cost(
+        sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
+        flops(models.encode_video, batch.videos),
+        flops(models.encode_query, batch.captions),
+    )

@@ -1,0 +1,1 @@
+"""Linen modules that models are made of; they own parameters and call `ops`."""

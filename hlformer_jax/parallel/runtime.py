@@ -1,0 +1,52 @@
+"""What a program sets before it computes: the processes it is one of, precision, compilation."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+
+def compiler_options(config: ConfigDict) -> dict[str, str | bool] | None:
+    """Options for the one program that takes long to compile, the training step."""
+    # XLA's older code generator for CPUs takes a fifth less time for it. No later JAX was tried.
+    known = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
+    if config.compile_fast and known and jax.default_backend() == "cpu":
+        return {"xla_cpu_use_fusion_emitters": False}
+    return None
+
+
+def configure(config: ConfigDict) -> None:
+    """Sets JAX's own options as a configuration needs them.
+
+    Compiled programs are kept between runs below ~/.cache/hlformer_jax; JAX_COMPILATION_CACHE_DIR
+    names another place.
+    """
+    if config.dtype == "float32":
+        # Hardware may otherwise round the factors of float32 products to fewer bits.
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if config.compile_fast:
+        jax.config.update("jax_disable_most_optimizations", True)
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlformer_jax"
+        if jax.default_backend() == "cpu":
+            # Programs for a CPU may use instructions that another machine of a cluster lacks.
+            cache = cache / os.uname().nodename
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+@contextlib.contextmanager
+def configured(config: ConfigDict) -> Iterator[None]:
+    """`configure` for one of several runs of a process: the next finds the precision as it was.
+
+    `compile_fast`, once on, stays on, since JAX does not tell whether it was.
+    """
+    name = "jax_default_matmul_precision"
+    before = getattr(jax.config, name)
+    configure(config)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

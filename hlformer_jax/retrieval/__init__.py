@@ -1,0 +1,1 @@
+"""Retrieval: scores, ranks, recalls, a corpus to search, and evaluation."""

@@ -1,0 +1,60 @@
+"""Similarities of queries and videos, ranks, and the metrics of partially relevant retrieval.
+
+The score of a video is the best of its positions (HLFormer eq. 8, 9). Zero vectors, which padded
+frames are, have cosine 0 with everything and take part in the maximum, as released.
+
+Ranks: 1 + the number of videos scored strictly higher + half the number of other videos scored
+equal, rounded up. Without ties this is the position in the sorted list; a model that scores all
+videos equal gets chance, not R@1 = 100.
+"""
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from hlformer_jax.typing import Array
+
+RECALLS = (1, 5, 10, 100)
+
+
+def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
+    """Rank of each query's own video, from 1.
+
+    Args:
+      scores: higher is better; a NaN anywhere in a row gives that query the worst rank.
+      relevant: column of each query's video.
+
+    Returns:
+      int32 ranks, see the module's docstring for ties.
+    """
+    chex.assert_rank(scores, 2)
+    chex.assert_shape(relevant, scores.shape[:1])
+    columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
+    own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
+    other = columns[None] != relevant[:, None]
+    higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
+    equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
+    rank = 1 + higher + (equal + 1) // 2
+    broken = jnp.any(jnp.isnan(scores), axis=-1)
+    return jnp.where(broken, scores.shape[-1], rank)
+
+
+def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
+    """Share of queries, in percent, whose video is among the first k."""
+    return 100.0 * float(np.mean(np.asarray(rank) <= k))
+
+
+def sum_recall(rank: Int[Array, " Q"] | np.ndarray) -> float:
+    """SumR: the sum of R@1, R@5, R@10 and R@100, in percent."""
+    return sum(recall_at_k(rank, k) for k in RECALLS)
+
+
+def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:
+    """Mean of 1 / rank, between 0 and 1."""
+    return float(np.mean(1.0 / np.asarray(rank, np.float64)))
+
+
+def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
+    """R@1, R@5, R@10, R@100 and SumR, in percent, by the names the field uses."""
+    return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}

@@ -1,0 +1,1 @@
+"""The directory of a run: checkpoints, records, and who may use it."""

@@ -1,0 +1,65 @@
+"""Files that are written whole or not at all."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file whole or not at all; NaN, which JSON lacks, as null."""
+    text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
+    with _whole(path) as draft:
+        draft.write_text(text + "\n", encoding="utf-8")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(child) for child in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file of any kind whole or not at all."""
+    with _whole(path) as draft:
+        draft.write_bytes(content)
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays as .npz, under exactly that name, whole or not at all."""
+    with _whole(path) as draft, draft.open("wb") as file:
+        content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
+        np.savez(file, **content)
+
+
+def check_place(path: Path) -> None:
+    """Refuses a place for a file where none can be written.
+
+    Raises:
+      OSError: saying why.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory: give the name of a file")
+    with _whole(path.with_name(f"{path.name}.tried")) as draft:
+        draft.touch()
+    path.with_name(f"{path.name}.tried").unlink()
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""Command line of sweeps.
+
+    python -m hlformer_jax.sweep --config=configs/sweeps/hlformer_table2.py --workdir=DIR
+        --config.base.data.manual_dir=PATH
+
+Trains every variant with every seed, each in DIR/VARIANT/seedN, and writes DIR/table.md, .csv,
+.json and DIR/sweep.png, .svg from all results that are there. The same command goes on where it was
+stopped and tries again what failed. `--task=I --tasks=N` does every N-th run, for several processes
+side by side; the last of them to finish writes the complete table.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from hlformer_jax import command
+from hlformer_jax.config import ConfigError
+from hlformer_jax.sweep import definition
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "A sweep, for example configs/sweeps/hlformer_table2.py; with :debug it takes minutes.",
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the sweep; default runs/NAME, NAME that of the config file."
+)
+TASK = flags.DEFINE_integer("task", None, "Number of this task, from 0; default that of Slurm.")
+TASKS = flags.DEFINE_integer("tasks", None, "Tasks that share the sweep; default those of Slurm.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the sweep; a wrong input ends it with one line and exit status 1."""
+    if len(argv) > 1:
+        return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
+    if CONFIG.value is None:
+        return command.fail("--config is missing: for example configs/sweeps/hlformer_table2.py")
+    if (TASK.value is None) != (TASKS.value is None):
+        return command.fail(
+            "--task and --tasks go together (launch/sweep.sh --tasks=N gives each its --task)"
+        )
+    sweep: ConfigDict = CONFIG.value
+    task, tasks = TASK.value, TASKS.value
+    try:
+        if "variants" not in sweep:
+            return command.fail(
+                "--config is no sweep: give a file of configs/sweeps, or use hlformer_jax.main"
+            )
+        planned = definition.expand(sweep)
+        if task is None or tasks is None:
+            task, tasks = definition.task_of_array(os.environ)
+        mine = definition.share(planned, task, tasks)
+    except OSError as error:  # a file that could not be read is reported at its first use
+        return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
+    except ConfigError as error:
+        return command.fail(str(error))
+    if tasks > 1:
+        _tell(f"task {task} of {tasks}: {len(mine)} of {len(planned)} runs")
+    return _perform(sweep, planned, mine, Path(WORKDIR.value or command.default_workdir()))
+
+
+def _perform(
+    sweep: ConfigDict,
+    planned: Sequence[definition.Run],
+    mine: Sequence[definition.Run],
+    root: Path,
+) -> int:
+    """Does this task's runs and shows what there is of all; returns the exit status."""
+    # Imported here so that everything before, and --help, answers without loading JAX.
+    from hlformer_jax import plots
+    from hlformer_jax.data.released.layout import ReleasedDataError
+    from hlformer_jax.run.workdir import WorkdirError
+    from hlformer_jax.sweep import publish, runs, tables
+    from hlformer_jax.training.loop import Stopped
+
+    def after(run: definition.Run) -> None:
+        try:
+            plots.draw_run(root / run.directory, f"{run.variant}, seed {run.seed}")
+        except Exception as error:  # a picture that fails is no reason to end the sweep
+            _tell(f"no curves of {run.variant}, seed {run.seed}: {error}")
+        publish.write(sweep, planned, root)
+
+    logging.set_verbosity(logging.WARNING)
+    try:
+        runs.check(planned, root)
+        runs.open_data([run for run in mine if not runs.finished(run, root)], root)
+        failures = runs.perform(mine, root, _tell, after)
+        tables.show(publish.write(sweep, planned, root))
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.status
+    except KeyboardInterrupt:
+        return command.interrupted()
+    except (ConfigError, ReleasedDataError, WorkdirError, OSError) as error:
+        return command.fail(str(error))
+    if failures:
+        one = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        return command.fail(f"{one} of {len(mine)} failed; the same command tries again")
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=command.parse)

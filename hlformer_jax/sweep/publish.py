@@ -1,0 +1,34 @@
+"""What a sweep shows of itself: tables, plot and curves, from the results that are there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from hlformer_jax import plots
+from hlformer_jax.sweep import tables
+from hlformer_jax.sweep.definition import Run
+
+
+def write(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> tables.Table:
+    """Writes the tables and the plot of a sweep.
+
+    Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
+    writes again, so that what the last leaves is complete.
+
+    Args:
+      sweep: its configuration.
+      runs: all its runs, not only those of this task.
+      root: its directory.
+
+    Returns:
+      The table.
+    """
+    table = tables.collect(sweep, runs, root)
+    while True:
+        tables.write(table, root)
+        plots.draw_sweep(table, root)
+        newest = tables.collect(sweep, runs, root)
+        if newest == table:
+            return table
+        table = newest

@@ -1,0 +1,181 @@
+"""The runs of a sweep, one after another, each an ordinary training run in its own directory.
+
+    DIR/VARIANT/seedN/     what every run leaves, and
+        result.json        when it is finished: metrics, cost, versions
+        failure.json       when its last attempt failed: why
+
+Both are written whole or not at all. What has a result is not run again; everything else is, from
+its newest checkpoint where it has one. So a sweep can be killed at any moment, and several tasks
+can share one, each with runs of its own.
+"""
+
+import contextlib
+import gc
+import json
+import platform
+import subprocess
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hlformer_jax.config import ConfigError
+from hlformer_jax.data import source
+from hlformer_jax.models.cost import cost
+from hlformer_jax.parallel import runtime
+from hlformer_jax.run import files, workdir
+from hlformer_jax.sweep.definition import Run
+from hlformer_jax.training import loop, step
+
+RESULT, FAILURE = "result.json", "failure.json"
+
+
+def check(runs: Sequence[Run], root: Path) -> None:
+    """Refuses a sweep of which a run would not start, before any does.
+
+    Args:
+      runs: all runs of the sweep.
+      root: its directory.
+
+    Raises:
+      ConfigError: when a variant cannot be trained (`step.check`); names the variant.
+      WorkdirError: when a run's directory holds a run of another configuration.
+    """
+    for run in {run.variant: run for run in runs}.values():
+        try:
+            step.check(run.config, jax.device_count())
+        except ConfigError as error:
+            raise ConfigError(f"variant {run.variant!r}: {error}") from None
+    for run in runs:
+        workdir.check(root / run.directory, run.config)
+
+
+def finished(run: Run, root: Path) -> bool:
+    """Whether a run has its result."""
+    return (root / run.directory / RESULT).exists()
+
+
+def perform(
+    runs: Sequence[Run],
+    root: Path,
+    tell: Callable[[str], None],
+    after: Callable[[Run], None] = lambda run: None,
+    execute: Callable[[Run, Path], dict[str, Any]] | None = None,
+) -> dict[Path, str]:
+    """Does the runs that are not finished; one that fails does not stop those after it.
+
+    Args:
+      runs: those of this task.
+      root: the sweep's directory.
+      tell: takes one line on the progress.
+      after: called after each run, finished or failed.
+      execute: does one run in its directory and returns its result; None trains.
+
+    Returns:
+      Directories of the runs that failed, each with the reason in one line.
+
+    Raises:
+      Stopped: when SIGTERM ended one; its state has been saved.
+    """
+    execute = execute or _execute
+    if done := sum(finished(run, root) for run in runs):
+        tell(f"{done} of {len(runs)} runs are finished already")
+    failures: dict[Path, str] = {}
+    for number, run in enumerate(runs, 1):
+        if finished(run, root):  # asked now, for another process may have done it
+            continue
+        tell(f"run {number} of {len(runs)}: {run.variant}, seed {run.seed}")
+        directory = root / run.directory
+        try:
+            result = execute(run, directory)
+        except loop.Stopped:
+            raise
+        except workdir.OccupiedError:
+            tell(f"left to the process that does it: {run.variant}, seed {run.seed}")
+            continue
+        except Exception as error:  # whatever it is, the other runs can do without this one
+            failures[run.directory] = reason = _reason(error)
+            trace = traceback.format_exc()
+            failure = {"variant": run.variant, "seed": run.seed, "reason": reason}
+            files.write_json(directory / FAILURE, failure | {"traceback": trace})
+            tell(f"failed: {run.variant}, seed {run.seed}: {reason}")
+        else:
+            files.write_json(directory / RESULT, result)
+            (directory / FAILURE).unlink(missing_ok=True)
+        # The devices' memory is for the next run. Programs that both have come from the cache on
+        # disk: what differs in numbers alone is one program (step.Numbers).
+        gc.collect()
+        jax.clear_caches()
+        after(run)
+    return failures
+
+
+def open_data(runs: Sequence[Run], root: Path) -> None:
+    """Prepares the data of runs where that is not done, and refuses what would not go on with it.
+
+    Raises:
+      ReleasedDataError: when the data is missing or wrong.
+      WorkdirError: when a run was started on other data.
+    """
+    fingerprints: dict[str, str] = {}
+    for run in runs:
+        key = run.config.data.to_json()
+        if key not in fingerprints:
+            fingerprints[key] = source.open_data(run.config).fingerprint
+        workdir.check(root / run.directory, run.config, fingerprints[key])
+
+
+def _execute(run: Run, directory: Path) -> dict[str, Any]:
+    with runtime.configured(run.config):
+        outcome = loop.train(run.config, directory)
+        costs = cost(run.config)
+    progress = outcome.progress
+    best = next(iter(outcome.results.values()))
+    return {
+        "variant": run.variant,
+        "seed": run.seed,
+        "metrics": best.metrics,
+        "queries": best.queries,
+        "videos": best.videos,
+        "best_epoch": progress.best_epoch,
+        "epochs": progress.epochs,
+        "validation_SumR": progress.best_sum_recall,
+        "seconds_per_epoch": progress.seconds / progress.epochs,
+        **costs._asdict(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What computed the result: Python, the packages that decide it, the commit of a checkout."""
+    found = {"python": platform.python_version()}
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):  # no git
+        told = subprocess.run(describe, capture_output=True, text=True, check=False)
+        if told.returncode == 0:
+            found["commit"] = told.stdout.strip()
+    for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a checkout that was not installed
+            continue
+    return found
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A result or a failure; None where there is none."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return content
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -1,0 +1,1 @@
+"""Checkpoints of the authors' released codes as ours."""

@@ -1,0 +1,1 @@
+"""Training: objective, losses, optimiser, the step and the loop."""

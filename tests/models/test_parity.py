@@ -1,0 +1,280 @@
+"""Parity of every model with its released code, from recorded numbers (golden/README.md).
+
+float64: 1e-9 relative to the largest magnitude of each recording.
+
+float32: 4 times the released code's own float32 noise (its float32 less its float64 result). That
+noise is one sample; where it fell far below what float32 rounding does to numbers of that size,
+8 units in the last place of the recording's largest magnitude stand in for it.
+"""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import parity
+import pytest
+import released
+from parity import ANGLE_SHIFT, FLOAT64_TOLERANCE
+
+from hlformer_jax import models
+from hlformer_jax.torch_checkpoint import names
+from hlformer_jax.training import optim
+
+FAMILY = pytest.mark.parametrize("recording", released.FAMILY, ids=lambda r: r.model)
+SETTINGS = [(r, setting) for r in released.FAMILY for setting in r.settings]
+
+
+@functools.cache
+def _shapes():
+    return json.loads((released.GOLDEN / "shapes.json").read_text())
+
+
+@pytest.mark.parametrize("branch", ["clip", "frame"])
+@pytest.mark.parametrize("name", ["hlformer", "gmmformer_v2"])
+def test_every_block_and_the_fusion_weights(name, branch, dtype):
+    recording = next(r for r in released.FAMILY if r.model == name)
+    inside = parity.recorded_run(recording, dtype).inside[f"{branch}_branch"]
+    blocks = inside["bank"]["__call__"][0]
+    kinds = [f"{kind}{i}" for kind in "eh" for i in range(4)]
+    names = kinds if name == "hlformer" else [f"a{i}" for i in range(8)]
+    compared = 0
+    for block_name, block in zip(names, blocks, strict=True):
+        if f"f64/block/{branch}/{block_name}" in recording.golden:
+            parity.assert_recorded(recording, f"block/{branch}/{block_name}", block, dtype)
+            compared += 1
+    assert compared == (8 if branch == "clip" else 3)
+    weights = np.moveaxis(inside["fusion"]["weights"][0], 0, -1)
+    parity.assert_recorded(recording, f"maim/{branch}", weights, dtype)
+
+
+def test_both_layers_of_gmmformer(dtype):
+    recording = released.GMMFORMER
+    inside = parity.recorded_run(recording, dtype).inside
+    for suffix, number in (("", ""), ("_2", "_2")):
+        clips = inside["clip_branch"][f"bank{suffix}"]["__call__"][0]
+        for k, block in enumerate(clips):
+            name = f"block/clip_encoder{number}/a{k}"
+            parity.assert_recorded(recording, name, block, dtype)
+        frames = np.mean(inside["frame_branch"][f"bank{suffix}"]["__call__"][0], axis=0)
+        name = f"bank/frame_encoder_{number.strip('_') or 1}"
+        parity.assert_recorded(recording, name, frames, dtype)
+
+
+def test_what_ms_sl_scores_at_evaluation(dtype):
+    recording = released.MS_SL
+    run = parity.recorded_run(recording, dtype)
+    block = run.inside["clip_branch"]["bank"]["__call__"][0][0]
+    parity.assert_recorded(recording, "block/clip_encoder", block, dtype)
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    products = np.einsum("qh,vlh->qvl", unit(run.queries), unit(run.videos.clips))
+    best = np.argmax(products, axis=-1)
+    np.testing.assert_array_equal(best, recording.golden["f64/score/clip_norm_argmax"])
+    chosen = run.videos.guided[np.arange(6)[None], best]
+    own = chosen[np.arange(15), released.batch().captions.video]
+    parity.assert_recorded(recording, "out/guided_frame", own, dtype)
+    frame = np.einsum("qh,qvh->qv", unit(run.queries), unit(chosen))
+    parity.assert_recorded(recording, "score/frame_norm_inference", frame, dtype)
+
+
+@FAMILY
+def test_encodings_and_scores(recording, dtype):
+    run = parity.recorded_run(recording, dtype)
+    similar = run.similar
+    check = functools.partial(parity.assert_recorded, recording)
+    check("out/encode_context_clip", run.videos.clips, dtype)
+    check("out/encode_query", run.queries, dtype)
+    check("score/clip_norm", similar.clip_cosine, dtype)
+    check("score/clip_unnorm", similar.clip_dot, dtype)
+    check("score/frame_norm", similar.frame_cosine, dtype)
+    check("score/frame_unnorm", similar.frame_dot, dtype)
+    if run.videos.frames is not None:
+        frames = run.videos.frames[:, 0] if recording.model == "gmmformer" else run.videos.frames
+        check("out/encode_context_frame", frames, dtype)
+        score = 0.7 * similar.clip_cosine + 0.3 * similar.frame_cosine
+        check("score/eval_0.7clip_0.3frame", score, dtype)
+
+
+@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+def test_videos_stored_with_97_frames_only(recording, dtype):
+    batch = released.batch(dtype)
+    rows = recording.golden["f64/short/video_rows"].astype(int)
+    frames, mask = np.array(batch.videos.frames), np.array(batch.videos.frame_mask)
+    frames[:, 97:], mask[:, 97:] = 0, False
+    videos = batch.videos._replace(frames=frames, frame_mask=mask)
+    run = parity.run(recording, dtype, batch=batch._replace(videos=videos))
+    parity.assert_recorded(recording, "short/frame_out", run.videos.frames[rows], dtype)
+    parity.assert_recorded(recording, "short/clip_out", run.videos.clips[rows], dtype)
+
+
+@pytest.mark.parametrize(("recording", "setting"), SETTINGS, ids=lambda x: getattr(x, "model", x))
+def test_every_loss_term(recording, setting, dtype):
+    terms = parity.run(recording, dtype, setting).terms
+    weights = recording.config(setting=setting).loss
+    check = functools.partial(parity.assert_recorded, recording)
+    compared = 0
+    for ours, theirs in released.TERM_NAMES.items():
+        if f"f64/loss/{setting}/{theirs}" not in recording.golden:
+            assert ours not in terms
+            continue
+        shift = ANGLE_SHIFT if theirs == "pop" else 0.0
+        check(f"loss_raw/{setting}/{theirs}", terms[ours], dtype, shift)
+        weighted = np.asarray(terms[ours] * weights[ours], dtype)
+        check(f"loss/{setting}/{theirs}", weighted, dtype, shift * weights[ours])
+        compared += 1
+    assert compared == len(terms) - 1  # and their sum
+    check(f"loss/{setting}/total", terms["total"], dtype)
+
+
+@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+def test_random_negatives_at_the_recorded_places(recording, dtype):
+    run = parity.run(recording, dtype, negatives=released.recorded_random(recording))
+    check = functools.partial(parity.assert_recorded, recording)
+    check("rand/loss_total", run.terms["total"], dtype)
+    check("rand/loss_clip_triplet", run.terms["clip_triplet"], dtype)
+    check("rand/loss_frame_triplet", run.terms["frame_triplet"], dtype)
+    if dtype == "float32" and "rand_grad" in recording.golden:
+        # Gradients of it were recorded in float32 alone: their noise and ours.
+        recorded = recording.by_parameter("rand_grad")
+        noise = recording.golden["noise/rand_grad"]
+        noise = np.where(np.isnan(noise), recording.golden["noise/grad"], noise)
+        tolerances = _gradient_tolerances(dtype, recorded, 2 * noise)
+        _assert_gradients(recording, run.gradient, recorded, tolerances)
+
+
+def _assert_gradients(recording, gradient, recorded, tolerances):
+    for name, expected in recorded.items():
+        difference = np.abs(recording.like_recorded(gradient, name) - expected.ravel()).max()
+        assert difference <= tolerances[name], f"{name}: {difference:.2e} > {tolerances[name]:.2e}"
+
+
+def _gradient_tolerances(dtype, recorded, noise):
+    if dtype == "float64":
+        # Only the partial order term reaches the curvature, the scales of the lift and the pooling
+        # before it: the shift of the released angles, which are of the order of 1, is theirs.
+        pooling = [f"modular_vector_mapping_{branch}.weight" for branch in (2, 3)]
+        lift = ("curv", "textual_alpha", "video_alpha", *pooling) if "curv" in recorded else ()
+        relative = dict.fromkeys(lift, 10 * ANGLE_SHIFT)
+        # The absolute part is for gradients that are zero in exact arithmetic (the key biases of
+        # attention without a mask and the last bias before the fusion's softmax).
+        return {
+            name: relative.get(name, FLOAT64_TOLERANCE) * np.abs(expected).max() + 1e-15
+            for name, expected in recorded.items()
+        }
+    # The noise of a single tensor is a single draw, of a scalar often nearly 0: all tensors are
+    # held to the largest noise among them relative to the largest gradient of their tensor.
+    names = list(recorded)
+    largest = np.array([np.abs(recorded[name]).max() for name in names])
+    real = largest > 1e-7
+    relative = np.max(noise[real] / largest[real])
+    return {
+        name: 4 * max(noise[i], relative * largest[i] if real[i] else 2e-8)
+        for i, name in enumerate(names)
+    }
+
+
+@FAMILY
+def test_gradient_of_every_parameter(recording, dtype):
+    recorded = recording.by_parameter("f64/grad")
+    numbers = {"hlformer": 389, "gmmformer_v2": 297, "gmmformer": 193, "ms_sl": 54}
+    assert len(recorded) == numbers[recording.model]
+    tolerances = _gradient_tolerances(dtype, recorded, recording.golden["noise/grad"])
+    gradient = parity.recorded_run(recording, dtype).gradient
+    _assert_gradients(recording, gradient, recorded, tolerances)
+
+
+@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+def test_eight_optimiser_steps(recording, dtype):
+    golden = recording.golden
+    config = recording.config(dtype)
+    config.optim.learning_rate = 1e-3
+    optimiser = optim.build(config, total_steps=20)
+
+    @jax.jit
+    def update(params, state, gradient):
+        updates, state = optimiser.update(gradient, state, params)
+        return models.project(optax.apply_updates(params, updates), config), state
+
+    params = recording.params(dtype)
+    state = optimiser.init(params)
+    schedule = optim.linear_warmup(1e-3, 0.01, 20)
+    for number in range(8):
+        np.testing.assert_allclose(schedule(number), golden["train/lr"][number], rtol=1e-6)
+        run = parity.run(recording, dtype, params=params)
+        value, gradient = run.terms["total"], run.gradient
+        params, state = update(params, state, gradient)
+        if dtype == "float64":
+            np.testing.assert_allclose(value, golden["train/loss_f64"][number], rtol=1e-9)
+        else:
+            noise = np.abs(golden["train/loss"] - golden["train/loss_f64"]).max()
+            assert abs(value - golden["train/loss_f64"][number]) <= 4 * noise
+        norms = [np.linalg.norm(recording.lookup(gradient, name)) for name in recording.names]
+        # Recorded in float32, after steps whose noise has moved the parameters.
+        np.testing.assert_allclose(
+            norms, golden["train/grad_norm_before_clip"][number], rtol=2e-3, atol=2e-6
+        )
+        if number + 1 in (2, 8):
+            # Recorded in float32: the difference to our float64 is their noise, once.
+            noise = golden[f"train/noise/step{number + 1}_max_abs_f32_minus_f64"].max()
+            factor = 4 if dtype == "float32" else 1.1
+            for name, expected in recording.by_parameter(f"train/step{number + 1}").items():
+                ours = recording.like_recorded(params, name)
+                difference = np.abs(ours - expected.ravel()).max()
+                assert difference <= factor * noise, f"{name}: {difference:.2e}"
+
+
+@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
+    mask = optim.decay_mask(recording.params())
+    decays = recording.golden["train/weight_decay"]
+    for name, decay in zip(recording.names, decays, strict=True):
+        value = mask
+        for key in recording.place(name).path:
+            value = value[key]
+        assert value == (decay > 0), name
+
+
+@pytest.mark.parametrize("video", range(4))
+def test_the_recorded_assignments(video):
+    """What `losses.optimal_matching` asks of optax, on the released code's costs."""
+    golden = released.GMMFORMER_V2.golden
+    cost = jnp.asarray(golden[f"f64/opt_match/cost_{video}"], jnp.float32)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        rows, columns = optax.assignment.hungarian_algorithm(cost)
+    order = np.argsort(rows)
+    np.testing.assert_array_equal(rows[order], golden[f"f64/opt_match/text_idx_{video}"])
+    np.testing.assert_array_equal(columns[order], golden[f"f64/opt_match/clip_idx_{video}"])
+
+
+def _full_size(recording, visual, text):
+    config = recording.config()
+    config.data.update(visual_dim=visual, text_dim=text)
+    config.model.update(hidden_size=384, num_heads=4, lorentz_dim=127)
+    model = models.build(config)
+    return jax.eval_shape(lambda: models.init_params(model, config))
+
+
+@FAMILY
+def test_the_released_sizes_have_the_released_number_of_parameters(recording):
+    if recording.model == "hlformer":
+        # One less than the released totals, which count the fixed curvature of the attention.
+        expected = {"activitynet": 28_429_244 - 1, "tvr": 29_911_484 - 1}
+    else:
+        sizes = _shapes()[recording.model]
+        expected = {name: sizes[name]["parameters"] for name in ("activitynet", "tvr")}
+    widths = {"activitynet": (1024, 1024), "tvr": (3072, 768)}
+    for name, size in expected.items():
+        params = jax.tree.leaves(_full_size(recording, *widths[name]))
+        assert sum(np.prod(x.shape, dtype=int) for x in params) == size, name
+
+
+@pytest.mark.parametrize("recording", released.FAMILY[1:], ids=lambda r: r.model)
+def test_every_released_tensor_has_a_place_of_its_shape(recording):
+    shapes = _shapes()[recording.model]["tvr"]["shapes"]
+    released_params = {name: np.empty(shape, bool) for name, shape in shapes}
+    assert names.recognise(released_params) == recording.model
+    converted = jax.tree.map(np.shape, names.to_params(released_params))
+    ours = jax.tree.map(lambda x: x.shape, _full_size(recording, 3072, 768))
+    assert converted == ours

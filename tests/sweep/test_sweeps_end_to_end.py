@@ -1,0 +1,58 @@
+"""Every sweep of the papers, as a person rehearses it: `:debug` through the command line.
+
+Minutes, nearly all of them compilation: `-m "not slow"` leaves these out. The sweeps share a cache
+of programs, as they do on a person's machine.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", FILES)
+def test_a_sweep_trains_all_its_variants_and_writes_its_table(stem, environment, data, tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hlformer_jax.sweep",
+            f"--config={ROOT}/configs/sweeps/{stem}.py:debug",
+            f"--workdir={tmp_path}",
+            f"--config.base.data.data_dir={data}",
+            "--config.base.data.synthetic_videos=(16, 8, 8)",
+        ],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert len(table["variants"]) > 1
+    for variant in table["variants"]:
+        assert variant["seeds"] == [0], variant["variant"]
+        assert not variant["failures"], variant["variant"]
+        assert math.isfinite(variant["mean"]["SumR"]), variant["variant"]
+    for name in ("table.md", "table.csv", "sweep.png", "sweep.svg"):
+        assert (tmp_path / name).stat().st_size > 100

@@ -1,0 +1,67 @@
+"""Sizes, data and parameters on which models are tested: as small as their options allow."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from hlformer_jax import models
+from hlformer_jax.config import default
+from hlformer_jax.typing import Batch, Captions, Videos
+
+# XLA's older code generator for CPUs compiles these programs in half the time.
+OLDER = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
+OPTIONS_OF_XLA = {"xla_cpu_use_fusion_emitters": False} if OLDER else None
+jit = functools.partial(jax.jit, compiler_options=OPTIONS_OF_XLA)
+
+VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
+
+
+def config(**options):
+    config = default()
+    config.data.update(
+        visual_dim=WIDTH, text_dim=WIDTH, max_frames=FRAMES, max_clips=CLIPS, max_words=WORDS
+    )
+    config.model.update(
+        hidden_size=8, lorentz_dim=7, num_heads=2, euclidean_blocks=2, lorentz_blocks=2
+    )
+    config.model.update(dropout=0.0, input_dropout=0.0)
+    config.update_from_flattened_dict(options)
+    return config
+
+
+def batch(seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    frame_mask = np.arange(FRAMES)[None] < np.array([8, 5, 1])[:, None]
+    frames = rng.normal(size=(VIDEOS, FRAMES, WIDTH)) * frame_mask[..., None]
+    word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 4, 2])[:, None]
+    words = rng.normal(size=(CAPTIONS, WORDS, WIDTH)) * word_mask[..., None]
+    clips = rng.normal(size=(VIDEOS, CLIPS, WIDTH))
+    return Batch(
+        Videos(clips.astype(dtype), frames.astype(dtype), frame_mask, np.ones(VIDEOS, bool)),
+        Captions(
+            words.astype(dtype),
+            word_mask,
+            np.array([0, 0, 1, 2, 2], np.int32),
+            np.ones(CAPTIONS, bool),
+        ),
+    )
+
+
+def params(config):
+    """Parameters near their initial values, but cheaper than those to have."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: models.init_params(models.build(config), config))
+    ones = lambda path: path[-1].key == "scale"
+
+    def draw(path, like):
+        values = ones(path) + 0.2 * rng.normal(size=like.shape)
+        return values.astype(like.dtype)
+
+    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    return models.project(params, config)
+
+
+def config_files():
+    return sorted((Path(__file__).parents[1] / "configs").glob("*.py"))

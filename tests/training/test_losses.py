@@ -1,0 +1,289 @@
+"""The losses against a rewrite in NumPy with loops, and under padding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from jax.test_util import check_grads
+
+from hlformer_jax.ops import lorentz
+from hlformer_jax.training import losses
+from hlformer_jax.training.losses import NegativeRanks, Pairs
+
+COUNTS = (3, 1, 2, 4)  # captions of each video
+
+
+def _pairs(extra_videos=0, extra_captions=0):
+    video = np.repeat(np.arange(len(COUNTS)), COUNTS)
+    captions, videos = len(video) + extra_captions, len(COUNTS) + extra_videos
+    return Pairs(
+        np.pad(video, (0, extra_captions)).astype(np.int32),
+        np.arange(captions) < len(video),
+        np.arange(videos) < len(COUNTS),
+    )
+
+
+def _scores(pairs, seed=0, filler=0.0):
+    scores = np.random.default_rng(seed).uniform(-1, 1, (sum(COUNTS), len(COUNTS)))
+    full = np.full((len(pairs.video), len(pairs.video_mask)), filler)
+    full[: scores.shape[0], : scores.shape[1]] = scores
+    return full
+
+
+def _ranks(pairs, seed=1):
+    rng = np.random.default_rng(seed)
+    video = rng.integers(0, len(COUNTS) - 1, sum(COUNTS))
+    caption = np.array([rng.integers(0, sum(COUNTS) - count) for count in COUNTS])
+    pad = lambda x, size: np.pad(x, (0, size - len(x))).astype(np.int32)
+    return NegativeRanks(pad(video, len(pairs.video)), pad(caption, len(pairs.video_mask)))
+
+
+def _numpy_triplet(scores, pairs, ranks, margin):
+    text = []
+    for q, own in enumerate(pairs.video):
+        others = sorted((scores[q, v] for v in range(len(COUNTS)) if v != own), reverse=True)
+        text.append(max(0, margin + others[ranks.video[q]] - scores[q, own]))
+    video = []
+    for v in range(len(COUNTS)):
+        mine = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] == v]
+        others = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] != v]
+        negative = sorted(others, reverse=True)[ranks.caption[v]]
+        video.append(max(0, margin + negative - np.mean(mine)))
+    return np.mean(text) + np.mean(video)
+
+
+def _numpy_nce(scores, pairs):
+    text = [
+        np.log(np.sum(np.exp(row))) - row[own] for row, own in zip(scores, pairs.video, strict=True)
+    ]
+    video = []
+    for v, column in enumerate(scores.T):
+        mine = column[pairs.video == v]
+        video.append(np.log(np.sum(np.exp(column))) - np.log(np.sum(np.exp(mine))))
+    return np.mean(text) + np.mean(video)
+
+
+def _numpy_diversity(queries, pairs, margin, scale, gamma):
+    total = 0.0
+    for i in range(len(queries)):
+        for j in range(len(queries)):
+            if i != j and pairs.video[i] == pairs.video[j]:
+                norms = np.linalg.norm(queries[i]) * np.linalg.norm(queries[j])
+                cosine = queries[i] @ queries[j] / norms
+                total += (1 + cosine) ** gamma * np.log1p(np.exp(scale * (cosine + margin)))
+    return total / len(queries)
+
+
+def test_triplet_equals_a_loop_over_videos(float64):
+    pairs = _pairs()
+    scores, ranks = _scores(pairs), _ranks(pairs)
+    expected = _numpy_triplet(scores, pairs, ranks, 0.3)
+    np.testing.assert_allclose(losses.triplet(scores, pairs, ranks, 0.3), expected, rtol=1e-13)
+
+
+def test_nce_equals_a_loop_over_videos(float64):
+    pairs = _pairs()
+    scores = 5 * _scores(pairs)
+    np.testing.assert_allclose(losses.nce(scores, pairs), _numpy_nce(scores, pairs), rtol=1e-13)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
+def test_diversity_equals_a_loop_over_pairs(float64, gamma):
+    pairs = _pairs()
+    queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
+    ours = losses.query_diversity(queries, pairs, 0.15, 32.0, gamma)
+    np.testing.assert_allclose(
+        ours, _numpy_diversity(queries, pairs, 0.15, 32.0, gamma), rtol=1e-12
+    )
+
+
+def _numpy_caption_diversity(queries, pairs, margin, scale):
+    unit = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+    total = 0.0
+    for i in range(len(queries)):
+        others = [j for j in range(len(queries)) if j != i and pairs.video[i] == pairs.video[j]]
+        total += np.log1p(sum(np.exp(scale * (unit[i] @ unit[j] + margin)) for j in others))
+    return total / len(queries)
+
+
+def test_the_first_diversity_equals_a_loop_over_captions(float64):
+    pairs = _pairs()
+    queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
+    ours = losses.caption_diversity(queries, pairs, 0.15, 32.0)
+    np.testing.assert_allclose(
+        ours, _numpy_caption_diversity(queries, pairs, 0.15, 32.0), rtol=1e-12
+    )
+
+
+def test_joint_nce_equals_a_loop_over_captions(float64):
+    scores = np.random.default_rng(4).normal(size=(7, 7))
+    mask = np.ones(7, bool)
+    expected = np.mean(
+        [
+            np.log(np.exp(scores[q]).sum() + np.exp(scores[:, q]).sum()) - scores[q, q]
+            for q in range(7)
+        ]
+    )
+    np.testing.assert_allclose(losses.joint_nce(scores, mask), expected, rtol=1e-13)
+
+
+def _numpy_matching(queries, clips, pairs):
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    matched = []
+    for v, count in enumerate(COUNTS):
+        if count > 1:
+            cosine = unit(queries[pairs.video == v]) @ unit(clips[v]).T
+            rows, columns = scipy.optimize.linear_sum_assignment(-cosine)
+            matched += [*(1 - cosine[rows, columns])]
+    return np.mean(matched)
+
+
+@pytest.mark.parametrize("clips", [1, 3, 4, 9])  # fewer than captions, as many, more
+@pytest.mark.parametrize("most", [None, 4, 7])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most, seed):
+    pairs = _pairs()
+    rng = np.random.default_rng(seed)
+    queries, encoded = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), clips, 5))
+    if seed:  # captions that clash: the greedy choice is not the best
+        queries[:3] = queries[0] + 0.1 * queries[:3]
+    loss = jax.jit(lambda q, c: losses.optimal_matching(q, c, pairs, most))
+    expected = _numpy_matching(queries, encoded, pairs)
+    np.testing.assert_allclose(loss(queries, encoded), expected, rtol=1e-12)
+
+
+def test_optimal_matching_does_not_depend_on_the_order_of_the_captions(float64):
+    pairs = _pairs()
+    rng = np.random.default_rng(0)
+    queries, clips = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), 6, 5))
+    order = rng.permutation(sum(COUNTS))
+    mixed = pairs._replace(video=pairs.video[order])
+    np.testing.assert_allclose(
+        losses.optimal_matching(queries[order], clips, mixed),
+        losses.optimal_matching(queries, clips, pairs),
+        rtol=1e-13,
+    )
+
+
+def test_optimal_matching_without_two_captions_or_with_nan():
+    pairs = Pairs(np.arange(3, dtype=np.int32), np.ones(3, bool), np.ones(3, bool))
+    rng = np.random.default_rng(0)
+    queries, clips = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (3, 5, 4)))
+    value, gradient = jax.value_and_grad(losses.optimal_matching)(queries, clips, pairs)
+    assert value == 0
+    assert not np.any(gradient)
+    together = pairs._replace(video=np.zeros(3, np.int32))
+    broken = np.where(np.arange(3)[:, None] == 1, np.nan, queries).astype(np.float32)
+    assert np.isnan(losses.optimal_matching(broken, clips, together))  # it ends, and says so
+
+
+def _terms(pairs, filler):
+    """Every loss as a function of arrays of the padded size."""
+    rng = np.random.default_rng(3)
+    grow = lambda x, size: np.concatenate([x, np.full((size - len(x), *x.shape[1:]), filler)])
+    scores, ranks = _scores(pairs, filler=filler), _ranks(pairs)
+    queries = grow(rng.normal(size=(sum(COUNTS), 5)), len(pairs.video))
+    texts = grow(rng.normal(size=(sum(COUNTS), 4)), len(pairs.video))
+    videos = grow(rng.normal(size=(len(COUNTS), 4)), len(pairs.video_mask))
+    c = jnp.asarray(1.3)
+    cone = lambda v, t: losses.partial_order(
+        lorentz.exp_map0(v, c), lorentz.exp_map0(t, c), c, pairs, 0.1
+    )
+    return {
+        "triplet": (lambda s: losses.triplet(s, pairs, ranks, 0.3), (scores,)),
+        "nce": (lambda s: losses.nce(s, pairs), (scores,)),
+        "diversity": (lambda q: losses.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
+        "caption diversity": (lambda q: losses.caption_diversity(q, pairs, 0.2, 32.0), (queries,)),
+        "joint nce": (
+            lambda q: losses.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
+            (queries,),
+        ),
+        "matching": (
+            lambda q, c: losses.optimal_matching(q, c, pairs, 4),
+            (queries, grow(rng.normal(size=(len(COUNTS), 6, 5)), len(pairs.video_mask))),
+        ),
+        "partial_order": (cone, (videos, texts)),
+    }
+
+
+TERMS = (
+    "triplet",
+    "nce",
+    "diversity",
+    "caption diversity",
+    "joint nce",
+    "matching",
+    "partial_order",
+)
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("filler", [0.0, 3.0])
+def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name, filler):
+    exact, padded = _pairs(), _pairs(extra_videos=3, extra_captions=7)
+    function, arguments = _terms(exact, 0.0)[name]
+    bigger, padded_arguments = _terms(padded, filler)[name]
+    every = tuple(range(len(arguments)))
+    value, gradient = jax.value_and_grad(function, every)(*arguments)
+    value2, gradient2 = jax.value_and_grad(bigger, every)(*padded_arguments)
+    np.testing.assert_allclose(value2, value, rtol=1e-14)
+    for small, large in zip(gradient, gradient2, strict=True):
+        inside = tuple(slice(size) for size in small.shape)
+        np.testing.assert_allclose(large[inside], small, rtol=1e-12, atol=1e-15)
+        outside = np.array(large)
+        outside[inside] = 0
+        assert not outside.any()
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_numerical_gradients(float64, name):
+    function, arguments = _terms(_pairs(), 0.0)[name]
+    order = 1 if name == "triplet" else 2  # its sort is not differentiated twice
+    check_grads(function, arguments, order=order, modes=["rev"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
+    pairs = _pairs(extra_videos=2, extra_captions=3)
+    draw = jax.jit(lambda key: losses.draw_negative_ranks(key, pairs, hard, 2))
+    drawn = [draw(jax.random.key(seed)) for seed in range(60)]
+    video = np.stack([ranks.video for ranks in drawn])[:, : sum(COUNTS)]
+    caption = np.stack([ranks.caption for ranks in drawn])[:, : len(COUNTS)]
+    others = len(COUNTS) - 1
+    assert set(video.ravel()) == set(range(2 if hard else others))
+    for v, count in enumerate(COUNTS):
+        possible = 1 if hard else sum(COUNTS) - count
+        assert caption[:, v].max() <= possible - 1
+        assert len(set(caption[:, v])) >= min(possible, 4)
+
+
+def test_draws_do_not_depend_on_the_capacity():
+    key = jax.random.key(5)
+    small = losses.draw_negative_ranks(key, _pairs(), False, 2)
+    large = losses.draw_negative_ranks(key, _pairs(2, 9), False, 2)
+    np.testing.assert_array_equal(large.video[: sum(COUNTS)], small.video)
+    np.testing.assert_array_equal(large.caption[: len(COUNTS)], small.caption)
+
+
+@pytest.mark.parametrize("captions", [1, 3])
+def test_a_batch_of_one_video_has_finite_losses(captions):
+    pairs = Pairs(np.zeros(captions, np.int32), np.ones(captions, bool), np.ones(1, bool))
+    scores = np.linspace(0, 1, captions, dtype=np.float32)[:, None]
+    ranks = losses.draw_negative_ranks(jax.random.key(0), pairs, False, 20)
+    value, gradient = jax.value_and_grad(lambda s: losses.triplet(s, pairs, ranks, 0.2))(scores)
+    assert value == 0
+    assert not np.any(gradient)
+    value, gradient = jax.value_and_grad(lambda s: losses.nce(s, pairs))(scores)
+    np.testing.assert_allclose(value, 0, atol=1e-6)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_diversity_is_finite_for_opposite_and_equal_captions():
+    pairs = Pairs(np.zeros(4, np.int32), np.ones(4, bool), np.ones(1, bool))
+    queries = np.array([[1, 0], [-1, 0], [1, 0], [0, 0]], np.float32)
+    for gamma in (0.0, 0.5, 1.0):
+        loss = lambda q, g=gamma: losses.query_diversity(q, pairs, 0.2, 32.0, g)
+        value, gradient = jax.value_and_grad(loss)(queries)
+        assert np.isfinite(value)
+        assert np.all(np.isfinite(gradient))
