@@ -142,6 +142,7 @@ def default() -> ConfigDict:
             "eval": {
                 "video_batch": 64,
                 "query_batch": 256,  # captions that are ranked together
+                "select": "SumR",  # validation metric that chooses the best epoch
                 "corpus": "float32",  # how encoded videos are kept: float32, bfloat16 or int8
             },
         }

@@ -46,9 +46,10 @@ def main(argv: Sequence[str]) -> int:
     from hlformer_jax.config import ConfigError, check
     from hlformer_jax.data.released.layout import ReleasedDataError
     from hlformer_jax.parallel import processes, runtime
-    from hlformer_jax.retrieval import evaluate, table
+    from hlformer_jax.retrieval import results
     from hlformer_jax.run import checkpoint, files, workdir
-    from hlformer_jax.training import loop
+    from hlformer_jax.training import evaluate, loop
+    from hlformer_jax.training.monitor import NonFiniteLossError
 
     config = CONFIG.value
     try:
@@ -74,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         result = evaluate.evaluate_checkpoint(config, source, scores, print, directory)
         if processes.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
-            table.results_table(title, {"checkpoint": result.metrics})
+            results.print_table(title, {"checkpoint": result.metrics})
             files.write_json(directory / "test_metrics.json", result.as_json())
         return 0
     except loop.Stopped as stopped:
@@ -86,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         ReleasedDataError,
         checkpoint.CheckpointError,
         ConfigError,
-        loop.NonFiniteLossError,
+        NonFiniteLossError,
         workdir.WorkdirError,
         processes.ProcessError,
         OSError,

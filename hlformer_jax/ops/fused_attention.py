@@ -32,7 +32,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
-from hlformer_jax.ops.dropout import current_part, halves, mix
+from hlformer_jax.ops.dropout import halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array
@@ -52,7 +52,6 @@ class _Form(NamedTuple):
     rate: float  # of dropout
     divisor: float  # of the inner products
     heads: int  # cells to a row of the mask; a cell is a batch element and a head
-    cells: int  # to an element of the leading axis, of which dropout counts the elements
     rows: int  # queries M and
     length: int  # keys L, both without padding: the shape whose elements dropout counts
     interpret: bool  # run as JAX operations, without a GPU
@@ -67,7 +66,7 @@ class _Operands(NamedTuple):
     offset: Any  # added to all logits, [1]
     window: Any  # [M, L]
     key_term: Any  # [cells / heads, L]; 0 for a real key, minus infinity for one that pads
-    seed: Any  # both halves of dropout's key, and its `ops.dropout.Part`, [4]
+    seed: Any  # both halves of dropout's key, [2]
 
 
 class _Rows(NamedTuple):
@@ -110,8 +109,7 @@ def euclidean_attention(
     if dropout_key is not None and rate > 0:
         if rate >= 1:
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
-        place = (jnp.asarray(number, jnp.uint32) for number in current_part())
-        seed = jnp.stack([*halves(dropout_key), *place])
+        seed = jnp.stack(halves(dropout_key))
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
 
 
@@ -159,7 +157,7 @@ def _padded(
 ) -> Array:
     """Runs the kernel on arrays of any shape."""
     divisor = math.sqrt(query.shape[-1]) if euclidean else 1.0
-    sizes = query.shape[-3], math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
+    sizes = query.shape[-3], query.shape[-2], key.shape[-2]
     form = _Form(euclidean, adds_window, rate, divisor, *sizes, interpreted(interpret))
     rows, columns, dtype = power_of_two(form.rows), power_of_two(form.length), wide(query.dtype)
 
@@ -245,7 +243,7 @@ def _call(
         offset=lambda _: pl.BlockSpec((1,), lambda i, at: (0,)),
         window=lambda _: pl.BlockSpec((height, width), lambda i, at: (row(at), column(at))),
         key_term=lambda _: pl.BlockSpec((None, width), lambda i, at: (i // form.heads, column(at))),
-        seed=lambda _: pl.BlockSpec((4,), lambda i, at: (0,)),
+        seed=lambda _: pl.BlockSpec((2,), lambda i, at: (0,)),
     )
     pairs = [*zip(operands, specs, strict=True), *((x, per_query) for x in rows or ())]
     inputs, structure = jax.tree.flatten((operands, rows))
@@ -338,10 +336,9 @@ def _kept(
     """Which weights dropout keeps, None for all: the bits of `ops.dropout.random_bits`."""
     if operands.seed is None:
         return None
-    low, high, first, step = (operands.seed[i] for i in range(4))
-    unsigned = lambda number: jnp.asarray(number).astype(jnp.uint32)
-    cell = unsigned(place[0] // form.cells * form.cells) * step + unsigned(place[0] % form.cells)
-    cell = cell + first * np.uint32(form.cells)
+    low, high = (operands.seed[i] for i in range(2))
+    unsigned = lambda index: jnp.asarray(index).astype(jnp.uint32)
+    cell = unsigned(place[0])
     row, column = (
         unsigned(place[1 + i] + jax.lax.broadcasted_iota(jnp.int32, shape, i)) for i in (0, 1)
     )

@@ -28,7 +28,8 @@ from hlformer_jax.models.cost import cost
 from hlformer_jax.parallel import runtime
 from hlformer_jax.run import files, workdir
 from hlformer_jax.sweep.definition import Run
-from hlformer_jax.training import loop, step
+from hlformer_jax.training import loop
+from hlformer_jax.training.prvr import check_trainable
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -41,12 +42,12 @@ def check(runs: Sequence[Run], root: Path) -> None:
       root: its directory.
 
     Raises:
-      ConfigError: when a variant cannot be trained (`step.check`); names the variant.
+      ConfigError: when a variant cannot be trained (`prvr.check_trainable`); names the variant.
       WorkdirError: when a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
         try:
-            step.check(run.config, jax.device_count())
+            check_trainable(run.config, jax.device_count())
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
@@ -106,7 +107,7 @@ def perform(
             files.write_json(directory / RESULT, result)
             (directory / FAILURE).unlink(missing_ok=True)
         # The devices' memory is for the next run. Programs that both have come from the cache on
-        # disk: what differs in numbers alone is one program (step.Numbers).
+        # disk: what differs in numbers alone is one program (step.Loss).
         gc.collect()
         jax.clear_caches()
         after(run)
@@ -142,7 +143,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "videos": best.videos,
         "best_epoch": progress.best_epoch,
         "epochs": progress.epochs,
-        "validation_SumR": progress.best_sum_recall,
+        f"validation_{run.config.eval.select}": progress.best_metric,
         "seconds_per_epoch": progress.seconds / progress.epochs,
         **costs._asdict(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
@@ -43,6 +43,12 @@ class Pairs(NamedTuple):
     def real(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets a real video."""
         return self.caption_mask[:, None] & self.video_mask[None]
+
+
+def each_for_itself(pairs: Pairs) -> Pairs:
+    """Captions paired with columns of which every caption has one of its own."""
+    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
 class NegativeRanks(NamedTuple):
@@ -103,7 +109,7 @@ def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
 
 
 def triplet(
-    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: float
+    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: ArrayLike
 ) -> Float[Array, ""]:
     """Triplet ranking loss on cosine scores, both directions.
 
@@ -205,9 +211,9 @@ def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
 def query_diversity(
     queries: Float[Array, "Q H"],
     pairs: Pairs,
-    margin: float,
-    scale: float,
-    gamma: float,
+    margin: ArrayLike,
+    scale: ArrayLike,
+    gamma: ArrayLike,
 ) -> Float[Array, ""]:
     """Pushes apart the captions of one video, with a focal factor.
 
@@ -237,7 +243,7 @@ def query_diversity(
 
 
 def caption_diversity(
-    queries: Float[Array, "Q H"], pairs: Pairs, margin: float, scale: float
+    queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
 ) -> Float[Array, ""]:
     """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
 
@@ -328,7 +334,7 @@ def partial_order(
     captions: Float[Array, "Q n+1"],
     curvature: Float[Array, ""],
     pairs: Pairs,
-    min_radius: float,
+    min_radius: ArrayLike,
 ) -> Float[Array, ""]:
     """Keeps a caption inside the entailment cone of its video.
 
