@@ -13,6 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.errors import UserError
+
 WEIGHTS = (
     "clip_triplet",
     "frame_triplet",
@@ -25,7 +27,7 @@ WEIGHTS = (
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError, ValueError):
     """A field has a value that is unknown or makes no sense; the message names the field."""
 
 
