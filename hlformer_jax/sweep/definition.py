@@ -70,14 +70,14 @@ def define(
       name: "" or "debug": bases that run in seconds, for one epoch and with one seed, which
         compare with nothing published.
       title: of the table and the plot.
-      base: the base's configuration file, relative to `file`.
+      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
       variants: name -> fields in which it differs from the base.
       published: name -> published metrics.
       seeds: of each variant.
       quantity: name of the swept quantity, "" for variants that are categories.
       values: name -> value of that quantity.
       series: name -> line of the plot; all are one by default.
-      bases: name -> further configuration files, relative to `file`.
+      bases: name -> further configuration files, written like `base`.
 
     Returns:
       The sweep, locked; see the module's docstring.
@@ -87,8 +87,9 @@ def define(
     """
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
-    first = _load(Path(file).parent / base, name)
-    others = {key: _load(Path(file).parent / path, name) for key, path in (bases or {}).items()}
+    folder = Path(file).parent
+    first = _load(folder, base, name)
+    others = {key: _load(folder, other, name) for key, other in (bases or {}).items()}
     content = {
         "title": f"{title} (debug)" if name else title,
         "base": first,
@@ -187,8 +188,9 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     return task, tasks
 
 
-def _load(path: Path, name: str) -> ConfigDict:
-    config = load(path, name)
+def _load(folder: Path, base: str, name: str) -> ConfigDict:
+    file, _, data_set = base.partition(":")
+    config = load(folder / file, "-".join(filter(None, (data_set, name))))
     if name == "debug":
         config.train.epochs = 1
     return config
