@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hlformer_jax import command
+from hlformer_jax.errors import UserError
 from hlformer_jax.run import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
@@ -82,7 +83,7 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{where} is no JSON ({error}): put a whole copy there") from error
+        raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
@@ -332,7 +333,7 @@ def main(argv: Sequence[str]) -> int:
         for row in content["variants"]:
             for run in row["runs"]:
                 draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
-    except (OSError, ValueError) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0
 

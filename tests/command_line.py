@@ -43,7 +43,7 @@ def _serve(module):
     name = module if last != "sweep" else f"{module}.__main__"
     program = importlib.import_module(name)
     # What the commands load when their flags are right.
-    for lazy in ("training.loop", "retrieval.evaluate", "sweep.publish", "sweep.runs"):
+    for lazy in ("training.loop", "training.evaluate", "sweep.publish", "sweep.runs"):
         importlib.import_module(f"hlformer_jax.{lazy}")
     results = []
     for arguments in json.load(sys.stdin):

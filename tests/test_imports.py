@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "typing": set(),
     "errors": set(),
     "config": {"errors"},
-    "command": set(),
+    "command": {"errors", "config"},
     "ops": {"typing"},
     "parallel": {"typing", "errors"},
     "run": {"errors"},

@@ -18,7 +18,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
-from hlformer_jax.config import ConfigError
+from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import definition
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         mine = definition.share(planned, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
-    except ConfigError as error:
+    except UserError as error:
         return command.fail(str(error))
     if tasks > 1:
         _tell(f"task {task} of {tasks}: {len(mine)} of {len(planned)} runs")
@@ -72,8 +72,6 @@ def _perform(
     """Does this task's runs and shows what there is of all; returns the exit status."""
     # Imported here so that everything before, and --help, answers without loading JAX.
     from hlformer_jax import plots
-    from hlformer_jax.data.released.layout import ReleasedDataError
-    from hlformer_jax.run.workdir import WorkdirError
     from hlformer_jax.sweep import publish, runs, tables
     from hlformer_jax.training.loop import Stopped
 
@@ -95,7 +93,7 @@ def _perform(
         return stopped.status
     except KeyboardInterrupt:
         return command.interrupted()
-    except (ConfigError, ReleasedDataError, WorkdirError, OSError) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
     if failures:
         one = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
