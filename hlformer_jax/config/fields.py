@@ -49,7 +49,7 @@ class Field(NamedTuple):
 
 
 SIZE, COUNT = whole(1, 2**16), whole(1, 10**9)
-WEIGHT, CURVATURE = real(0, 1e6), real(1e-3, 1e3)
+WEIGHT, CURVATURE = real(0, 1e6), real(1e-5, 1e3)
 
 FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     "seed": Field(0, whole(0, 2**31 - 1)),
