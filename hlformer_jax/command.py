@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,9 @@ def last_line(error: Exception) -> str:
 
 def _fault(error: Exception, argv: Sequence[str]) -> str:
     """What is wrong with a command line: its configuration file, a field's name, or an option."""
-    options = [option.lstrip("-") for option in argv[1:] if option.startswith("-")]
+    options = [option.lstrip("-") for option in argv[1:]]
     files = [option.partition("=")[2] for option in options if option.startswith("config=")]
+    files += [after for option, after in pairwise(options) if option == "config"]
     if files:
         try:
             config = load(*_split(files[-1]))
