@@ -68,17 +68,17 @@ def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
     from hlformer_jax.models import options
     from hlformer_jax.nn import blocks, fusion
     from hlformer_jax.ops import windows
-    from hlformer_jax.retrieval import corpus
+    from hlformer_jax.retrieval import vectors
 
     for name, known in {
         "model.name": models.MODELS,
-        "model.fusion": fusion.KINDS,
+        "model.fusion": fusion.FUSIONS,
         "model.window": windows.KINDS,
         "model.lorentz_window": blocks.LORENTZ_WINDOWS,
         "model.head_merge": blocks.HEAD_MERGES,
         "model.block_curvature": options.BLOCK_CURVATURES,
-        "kernels": blocks.KERNELS,
-        "eval.corpus": corpus.DTYPES,
+        "kernels": blocks.IMPLEMENTATIONS,
+        "eval.corpus": vectors.DTYPES,
     }.items():
         assert sorted(LEAVES[name].rule.choices) == sorted(known), name
 
@@ -140,7 +140,7 @@ def test_a_model_of_its_own_definition_is_accepted_and_built(name):
 
     config = of_model(name)
     check(config)
-    assert type(models.build(config)) is models.MODELS[name]
+    assert type(models.build(config).module) is models.MODELS[name]
     check(debug(config))
 
 
