@@ -1,4 +1,4 @@
-"""What the command lines share: a wrong input is one line on standard error and exit status 1.
+"""Command lines: flags, exit statuses, and a wrong input as one line on standard error.
 
 A command ends with `except (UserError, OSError) as error: return command.fail(str(error))`.
 """

@@ -1,4 +1,4 @@
-"""Files of configurations, such as ``configs/anet.py``: they are executed, and told where wrong."""
+"""Configuration files, such as ``configs/anet.py``: executed, with faults reported by line."""
 
 import importlib.util
 import inspect

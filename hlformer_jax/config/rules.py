@@ -1,4 +1,4 @@
-"""Rules: what a field of the configuration may be, in words and as a function.
+"""Rules: the values that a field of the configuration may have, in words and as a function.
 
 Every field has one, beside its default (`fields`). A rule has bounds that no run exceeds, so that a
 slip of the keyboard is refused by name instead of filling the memory. A number is never a bool.
