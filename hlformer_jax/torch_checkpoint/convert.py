@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hlformer_jax.errors import UserError
 from hlformer_jax.run import checkpoint
 from hlformer_jax.torch_checkpoint import names, pickle_reader
 
@@ -48,7 +49,7 @@ OPTIONS = {
 REQUIRED = ("query_input", "query_position", "query_encoder", "query_pooling")
 
 
-class ConversionError(ValueError):
+class ConversionError(UserError, ValueError):
     """The file is no checkpoint of a released model; the message says why."""
 
 

@@ -19,8 +19,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hlformer_jax.errors import UserError
 
-class CheckpointError(ValueError):
+
+class CheckpointError(UserError, ValueError):
     """The file is not a whole PyTorch zip checkpoint."""
 
 
