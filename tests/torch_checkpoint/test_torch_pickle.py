@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.torch_checkpoint import pickle_reader
+from hlformer_jax.torch_checkpoint.errors import TorchFileError, UnsafeTorchFileError
 
 DTYPES = {
     "Float": np.float32,
@@ -170,7 +171,7 @@ def test_the_record_of_a_foreign_class_is_not_its_class(torch, path):
         (5, (), (), 5),
         (0, (2, 2), (1, 1), [[0, 1], [1, 2]]),  # overlapping
         (0, (3, 3), (2, 0), [[0, 0, 0], [2, 2, 2], [4, 4, 4]]),  # expanded
-        (4, (1, 2), (2**70, 1), [[4, 5]]),  # the step of an axis of one element is never taken
+        (4, (1, 2), (2**62, 1), [[4, 5]]),  # the step of an axis of one element is never taken
         (0, (0, 3), (3, 1), np.zeros((0, 3))),
     ],
 )
@@ -190,10 +191,11 @@ def test_views_of_a_storage_are_read_only_arrays(torch, path, offset, size, stri
         (0, (7,), (1,), "beyond its storage"),
         (6, (), (), "beyond its storage"),
         (0, (2, 3), (4, 1), "beyond its storage"),
-        (2**64, (1,), (1,), "beyond its storage"),
+        (2**62, (1,), (1,), "beyond its storage"),
+        (2**64, (1,), (1,), "not sizes"),
         (0, (2, 2**40), (0, 0), "larger than the file"),
-        (0, (2**40,) * 40, (0,) * 40, "larger than the file"),
-        (0, (1,) * 100, (1,) * 100, "malformed"),
+        (0, (2**62,) * 16, (0,) * 16, "larger than the file"),
+        (0, (1,) * 17, (1,) * 17, "has 17 dimensions"),
         (0, (2,), (-1,), "not sizes"),
         (-1, (2,), (1,), "not sizes"),
         (0, (-2,), (1,), "not sizes"),
@@ -206,7 +208,7 @@ def test_views_of_a_storage_are_read_only_arrays(torch, path, offset, size, stri
 def test_refuses_views_that_leave_their_storage(torch, path, offset, size, stride, message):
     storage = np.arange(6, dtype=np.float32)
     torch.save(path, {"x": torch.tensor("Float", storage, offset, size, stride)})
-    with pytest.raises(pickle_reader.CheckpointError, match=message):
+    with pytest.raises(TorchFileError, match=message):
         pickle_reader.load(path)
 
 
@@ -228,7 +230,7 @@ def test_refuses_views_that_leave_their_storage(torch, path, offset, size, strid
 )
 def test_refuses_storages_that_are_not_as_declared(torch, path, changes, message):
     torch.save(path, {"x": torch.tensor("Float", np.arange(6, dtype=np.float32), **changes)})
-    with pytest.raises(pickle_reader.CheckpointError, match=message):
+    with pytest.raises(TorchFileError, match=message):
         pickle_reader.load(path)
 
 
@@ -236,14 +238,14 @@ def test_refuses_a_storage_declared_twice_and_differently(torch, path):
     one = torch.tensor("Float", np.arange(6, dtype=np.float32))
     two = torch.tensor("Int", np.arange(6, dtype=np.int32), key="0")
     torch.save(path, {"x": one, "y": two})
-    with pytest.raises(pickle_reader.CheckpointError, match="declared twice"):
+    with pytest.raises(TorchFileError, match="declared twice"):
         pickle_reader.load(path)
 
 
 def test_refuses_compressed_entries(torch, path):
     array = np.zeros(100_000, np.float32)
     torch.save(path, {"x": torch.tensor("Float", array)}, compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(pickle_reader.CheckpointError, match="compressed"):
+    with pytest.raises(TorchFileError, match="compressed"):
         pickle_reader.load(path)
 
 
@@ -261,7 +263,7 @@ def test_refuses_entries_that_overlap(torch, path):
             archive.filelist.append(entry)
         archive._didModify = True
     # Newer Pythons refuse it themselves.
-    with pytest.raises(pickle_reader.CheckpointError, match="too large|not a whole zip"):
+    with pytest.raises(TorchFileError, match="too large|not a whole zip"):
         pickle_reader.load(path)
 
 
@@ -312,7 +314,7 @@ HOSTILE = {
     "hlformer_jax.torch_checkpoint.pickle_reader.Record": named(
         "hlformer_jax.torch_checkpoint.pickle_reader", "Record"
     ),
-    "INST of .posix.system": b"(" + text(TOUCH) + b"iposix\nsystem\n",
+    "instruction INST": b"(" + text(TOUCH) + b"iposix\nsystem\n",
     "instruction OBJ": b"(" + ORDERED_DICT + text(TOUCH) + b"o",
     "instruction NEWOBJ_EX": SCHEDULE + b")}\x92",
     "instruction EXT1": b"\x82\x01",
@@ -351,7 +353,7 @@ def test_refuses_by_name_and_executes_nothing(tmp_path, path, what):
         instructions = instructions.replace(text(template), text(template.format(sentinel)))
     write_zip(path, inside(instructions), {"0": bytes(4)})
     before = set(sys.modules)
-    with pytest.raises(pickle_reader.UnsafeCheckpointError, match=what.split(" by ")[0]) as caught:
+    with pytest.raises(UnsafeTorchFileError, match=what.split(" by ")[0]) as caught:
         pickle_reader.load(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
     assert not sentinel.exists()
@@ -359,7 +361,7 @@ def test_refuses_by_name_and_executes_nothing(tmp_path, path, what):
     assert not new
 
 
-@pytest.mark.parametrize("what", ["os.system", "builtins.eval", "INST of .posix.system"])
+@pytest.mark.parametrize("what", ["os.system", "builtins.eval", "instruction INST"])
 def test_the_hostile_files_are_hostile(tmp_path, what):
     sentinel = tmp_path / "executed"
     instructions = HOSTILE[what]
@@ -392,9 +394,9 @@ def test_attributes_of_a_record_are_items_not_attributes(path):
         (b"\x80\x02}u.", "malformed"),  # no mark
         (b"\x80\x02h\x05.", "malformed"),  # nothing in the memo
         (b"\x80\x02]K\x01K\x02s.", "list, not a dict"),
-        (b"\x80\x02}K\x01a.", "dict, not a list"),
+        (b"\x80\x02}K\x01a.", "malformed"),
         (b"\x80\x02K\x01)R.", "int, not a _Name"),
-        (b"\x80\x02}K\x01K\x02\x93.", "int, not a str"),
+        (b"\x80\x02}K\x01K\x02\x93.", "malformed"),
         (b"\x80\x02}\xff.", "malformed"),
         (b"\x80\x02}X\xff\xff\xff\xff.", "malformed"),  # a text of 4 GiB that is not there
         (b"\x80\x02}\x80\x02]K\x01s.", "list for a key"),
@@ -405,7 +407,7 @@ def test_attributes_of_a_record_are_items_not_attributes(path):
 )
 def test_refuses_a_malformed_pickle(path, pickled, message):
     write_zip(path, pickled)
-    with pytest.raises(pickle_reader.CheckpointError, match=message):
+    with pytest.raises(TorchFileError, match=message):
         pickle_reader.load(path)
 
 
@@ -424,17 +426,17 @@ def test_refuses_a_malformed_pickle(path, pickled, message):
 )
 def test_refuses_other_formats_by_name(path, data, message):
     path.write_bytes(data)
-    with pytest.raises(pickle_reader.CheckpointError, match=message):
+    with pytest.raises(TorchFileError, match=message):
         pickle_reader.load(path)
 
 
 def test_refuses_a_zip_of_something_else_and_an_unknown_byte_order(path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("arr_0.npy", b"")
-    with pytest.raises(pickle_reader.CheckpointError, match="0 entries"):
+    with pytest.raises(TorchFileError, match="0 entries"):
         pickle_reader.load(path)
     write_zip(path, b"\x80\x02}.", byteorder="middle")
-    with pytest.raises(pickle_reader.CheckpointError, match="byte order, 'middle'"):
+    with pytest.raises(TorchFileError, match="byte order, 'middle'"):
         pickle_reader.load(path)
 
 
@@ -458,7 +460,7 @@ def test_a_damaged_file_is_refused_or_read_but_raises_nothing_else(torch, path):
         path.write_bytes(damaged)
         try:
             pickle_reader.load(path)
-        except pickle_reader.CheckpointError:
+        except TorchFileError:
             pass
 
 
@@ -477,5 +479,5 @@ def test_damaged_instructions_are_refused_or_read_but_raise_nothing_else(torch, 
         write_zip(path, bytes(damaged), torch.storages)
         try:
             pickle_reader.load(path)
-        except pickle_reader.CheckpointError:
+        except TorchFileError:
             pass
