@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.data import source
+from hlformer_jax.models import options
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval.evaluator import Evaluator, Result
 from hlformer_jax.run import checkpoint, files, workdir
@@ -34,16 +35,30 @@ def model_fields(config: ConfigDict) -> dict[str, Any]:
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -> None:
-    """Refuses a configuration that differs from what the checkpoint says of its own."""
+    """Refuses a configuration that means another model than the checkpoint says it is of."""
     wanted = model_fields(config)
-    differing = {key: info[key] for key in wanted if key in info and info[key] != wanted[key]}
+    recorded = {key: info.get(key, value) for key, value in wanted.items()}
+    ours, theirs = _meaning(wanted), _meaning(recorded)
+    differing = [key for key in ours if ours[key] != theirs[key] and wanted[key] != recorded[key]]
     if differing:
         what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
-        options = (f"--config.{key}={value}" for key, value in differing.items())
-        flags = " ".join(map(shlex.quote, options))
+        quoted = (shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
+        flags = " ".join(quoted)
         raise checkpoint.CheckpointError(
             f"{path} is of another model: {what}; to evaluate it add {flags}"
         )
+
+
+def _meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `model_fields` with a width for each block, however they are written."""
+    meaning = dict(fields)
+    for geometry in ("euclidean", "lorentz"):
+        blocks, widths = fields[f"model.{geometry}_blocks"], fields[f"model.{geometry}_widths"]
+        each = widths or options.default_widths(blocks)
+        meaning[f"model.{geometry}_widths"] = list(each) * (blocks if len(each) == 1 else 1)
+    if not fields["model.lorentz_blocks"]:
+        meaning["model.lorentz_dim"] = None  # of no block
+    return meaning
 
 
 def evaluate_checkpoint(

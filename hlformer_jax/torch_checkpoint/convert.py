@@ -23,11 +23,12 @@ STATES = ("state_dict", "model")
 
 
 WIDTHS = {
+    "hlformer": (),
     "gmmformer_v2": (0.0, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0),
     "gmmformer": (0.0, 0.5, 1.0, 5.0),
     "ms_sl": (0.0,),
 }
-"""Widths of the windows in the released code of a model; HLFormer's are the default."""
+"""Widths of the windows in the released code of a model; empty is the configuration's default."""
 
 
 AGGREGATION = {
@@ -145,11 +146,10 @@ def _fixed(model: str) -> dict[str, Any]:
         "model.fusion": AGGREGATION[model],
         "model.window": "released",
         "model.video_level": model == "gmmformer",
+        "model.euclidean_widths": list(WIDTHS[model]),
+        "model.lorentz_widths": [],
     }
-    if model in WIDTHS:
-        fixed["model.euclidean_widths"] = list(WIDTHS[model])
-        fixed["model.lorentz_blocks"] = 0
-    return fixed
+    return fixed if model == "hlformer" else fixed | {"model.lorentz_blocks": 0}
 
 
 def _progress(content: Mapping[Any, Any]) -> dict[str, Any]:
