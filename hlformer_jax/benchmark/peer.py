@@ -186,7 +186,7 @@ class Released:
           workers: processes that read; the released settings have 32, 0 reads in this one.
 
         Raises:
-          ReleasedDataError: when a file is missing.
+          DataError: when a file is missing.
         """
         collection.check_files()
         where = {

@@ -11,9 +11,9 @@ A program holds the logits of a block of queries with all keys of one head, so t
 plain one; that of the keys' gradients those of a block of keys with all queries. The backward pass
 computes the logits again from the inputs and from two numbers for each query, the largest logit
 and the sum of the exponentials. (They are not joined into a logarithm: beside the logit of a
-masked key of the Lorentz form, which is huge, it would be lost.) Triton knows sizes that are powers of two only: positions are
-padded to one, and padded keys have weight 0; the coordinates are cut into pieces of such sizes, so
-that 96 of them need no padding.
+masked key of the Lorentz form, which is huge, it would be lost.) Triton knows sizes that are powers
+of two only: positions are padded to one, and padded keys have weight 0; the coordinates are cut
+into pieces of such sizes, so that 96 of them need no padding.
 
 Gradients are of first order and reach query, key, value, scale and bias; windows are constants.
 """

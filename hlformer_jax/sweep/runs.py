@@ -118,7 +118,7 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
     """Prepares the data of runs where that is not done; refuses runs begun on other data.
 
     Raises:
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
       WorkdirError: when a run was started on other data.
     """
     fingerprints: dict[str, str] = {}

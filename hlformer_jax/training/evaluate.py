@@ -57,7 +57,7 @@ def evaluate_checkpoint(
     Raises:
       ConfigError: when the model's options make no sense, or so many devices cannot share it.
       CheckpointError: when there is no checkpoint or it is of another shape.
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
       WorkdirError: when the directory is that of a run on other data.
       OSError: when the scores cannot be written.
     """

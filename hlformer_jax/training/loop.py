@@ -206,7 +206,7 @@ def train(
       WorkdirError: when the directory holds another run, or this one is under way.
       ConfigError: when the configuration cannot be trained, or takes more memory than the devices
         have.
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory, family=family)
     trainer.run(profile)
