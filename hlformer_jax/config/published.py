@@ -189,7 +189,7 @@ def owner_of_blocks(config: ConfigDict) -> str | None:
     """The other model whose blocks and aggregation a configuration has, all of them.
 
     They are compared as they are published and as `debug` shrinks them. Where one of them differs,
-    somebody chose the combination.
+    somebody chose the combination. One plain block, as MS-SL has it, is an ablation of any model.
 
     Args:
       config: a configuration.
@@ -197,7 +197,8 @@ def owner_of_blocks(config: ConfigDict) -> str | None:
     Returns:
       The name of that model; None where they are those of `config.model.name`, or of no model.
     """
-    for name, fields in DEFINITIONS.items():
+    banks = {name: fields for name, fields in DEFINITIONS.items() if name != "ms_sl"}
+    for name, fields in banks.items():
         for published in (of_model(name), debug(of_model(name))):
             if all(config.model[field] == published.model[field] for field in fields["model"]):
                 return None if name == config.model.name else name
