@@ -17,7 +17,7 @@ from hlformer_jax.data.schedule import in_order
 from hlformer_jax.models.cost import cost
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.parallel import analysis, devices
-from hlformer_jax.retrieval import corpus
+from hlformer_jax.retrieval import corpus, vectors
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluator import Evaluator
 
@@ -76,7 +76,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     model = models.build(config)
     params = models.init_params(model, config)
     one = cost(config)
-    for dtype in corpus.DTYPES:
+    for dtype in vectors.DTYPES:
         stored = random_corpus(config, videos, dtype)
         for number in (1, 256):
             queries = jax.random.normal(jax.random.key(number), (number, config.model.hidden_size))
@@ -113,8 +113,8 @@ def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
 
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     """Of `queries` queries over `units`: products with every position, the corpus read once."""
-    vectors = [x.values for x in (stored.clips, stored.frames) if x is not None]
-    flops = 2 * queries * sum(x.size for x in vectors) / devices.mesh().size / units
+    coordinates = [branch.values for branch in stored.stored.values()]
+    flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
     moved = analysis.nbytes(stored) / devices.mesh().size / units
-    dtype = "float32" if vectors[0].dtype == jnp.float32 else "bfloat16"
+    dtype = "float32" if coordinates[0].dtype == jnp.float32 else "bfloat16"
     return measure.floor(flops, moved, dtype)

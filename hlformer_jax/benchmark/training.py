@@ -1,5 +1,6 @@
 """Work of training: a step, batches from disk, an epoch, compiling."""
 
+import functools
 import itertools
 import os
 import tempfile
@@ -30,12 +31,14 @@ from hlformer_jax.data.prepared import builder
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.data.split import Split
+from hlformer_jax.models.cost import countable
 from hlformer_jax.parallel import analysis, devices
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.run import checkpoint
-from hlformer_jax.training import optim, train_state
-from hlformer_jax.training.step import check, compile_steps
-from hlformer_jax.training.train_state import TrainState
+from hlformer_jax.training import objective, optim
+from hlformer_jax.training.prvr import check_trainable
+from hlformer_jax.training.step import compile_steps, train_step
+from hlformer_jax.training.train_state import TrainState, init_state
 
 PEER_WORKERS = 32
 """Processes of the released loader, as its configuration has it; here no more than processors."""
@@ -55,7 +58,7 @@ class Training:
     ) -> None:
         """Compiles steps on a split, or on so many videos with simulated features."""
         self.config, self.mesh = config, devices.mesh()
-        check(config, self.mesh.size)
+        check_trainable(config, self.mesh.size)
         model = models.build(config)
         if isinstance(data, int):
             data = simulated_split(data, round(data * CAPTIONS_PER_VIDEO), config)
@@ -64,12 +67,17 @@ class Training:
         groups = schedule.groups(1, longest)
         self.feed = Feed(self.split, groups, self.mesh, config.train.batch_size, resident)
         self.steps_per_epoch = schedule.steps_per_epoch
-        optimiser = optim.build(config, 100 * self.steps_per_epoch)
-        state = train_state.init_state(model, config, optimiser)
+        self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
+        state = init_state(models.init_params(model, config), self._optimiser)
         self.state: TrainState = devices.replicate(self.mesh, state)
+        self._project = functools.partial(models.project, config=config)
+        loss = objective.build(config, model, self.steps_per_epoch, self._most_captions())
         self.compiled = compile_steps(
-            model, config, optimiser, self.feed, self.steps_per_epoch, self.state
+            loss, self._optimiser, self._project, self.feed, self.state, config
         )
+
+    def _most_captions(self) -> int:
+        return int(self.split.captions_per_video.max())
 
     def run(self, window: Window) -> Any:
         """Takes the steps of a window; returns what to wait for."""
@@ -84,7 +92,23 @@ class Training:
         vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
         batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
         moved = 2 * analysis.nbytes(self.state) + batch / self.mesh.size
-        return measure.floor(self.compiled.flops, moved, self.config.dtype)
+        return measure.floor(self.flops(), moved, self.config.dtype)
+
+    def flops(self) -> float:
+        """Floating-point operations of one step on one device, by a compiler's count.
+
+        Without those that are done again to save memory.
+        """
+        plain = countable(self.config)
+        model = models.build(plain)
+        loss = objective.build(plain, model, self.steps_per_epoch, self._most_captions())
+        batch = jax.eval_shape(
+            lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
+        )
+        step = lambda loss, state, batch: train_step(loss, self._optimiser, self._project)(
+            state, batch
+        )
+        return analysis.count(step, loss, self.state, batch) / self.mesh.size
 
 
 def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:

@@ -107,6 +107,11 @@ class Feed:
         """Bytes of features on each device: of the split, or of `WINDOWS` windows."""
         return self._sizes.bytes(self.split) * (1 if self.resident else WINDOWS)
 
+    @property
+    def bytes_ahead(self) -> float:
+        """Bytes on each device that belong to windows which are not in use yet."""
+        return 0 if self.resident else self.bytes_per_device * (1 - 1 / WINDOWS)
+
     def load(self) -> None:
         """Begins to load a resident split on another thread; `windows` waits for it."""
         if self.resident and self._whole is None:
@@ -264,7 +269,7 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     if config.data.resident != "auto":
         return config.data.resident == "always"
     needed = _resident_sizes(split, mesh.size).bytes(split)
-    free = devices.room(mesh, free=True)
+    free = devices.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
     return not processes.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
 

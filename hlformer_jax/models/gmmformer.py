@@ -9,11 +9,13 @@ length, so that what it computes for a video depends on its batch. Here they are
 long.
 """
 
+from typing import ClassVar
+
 from hlformer_jax.models.two_branch import TwoBranch
 
 
 class GMMFormer(TwoBranch):
-    """The model; its attributes are the fields of `config.model`, see config.py."""
+    """The model."""
 
-    expansion = 0
-    num_layers = 2
+    expansion: ClassVar[int] = 0
+    num_layers: ClassVar[int] = 2

@@ -8,4 +8,4 @@ from hlformer_jax.models.two_branch import TwoBranch
 
 
 class GMMFormerV2(TwoBranch):
-    """The model; its attributes are the fields of `config.model`, see config.py."""
+    """The model."""

@@ -1,14 +1,17 @@
 """HLFormer: Euclidean and Lorentz blocks under mean-guided fusion, and the hyperbolic lift."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
+from hlformer_jax.models import options
+from hlformer_jax.models.options import Hyperparameters
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
-from hlformer_jax.nn import fusion
+from hlformer_jax.nn.fusion import AttentionPooling
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.numerics import limit_norm
 from hlformer_jax.typing import Array, Captions, Videos
@@ -26,7 +29,7 @@ class Lifted(NamedTuple):
 
 
 class HLFormer(TwoBranch):
-    """The model; its attributes are the fields of `config.model`, see config.py.
+    """The model.
 
     Attributes:
       curvature: initial curvature of the lift.
@@ -34,21 +37,34 @@ class HLFormer(TwoBranch):
 
     curvature: float = 1.0
 
+    has_lift: ClassVar[bool] = True
+
+    @classmethod
+    def from_config(cls, config: ConfigDict) -> Self:
+        """The model that a configuration asks for; see `TwoBranch.from_config`."""
+        return cls(options.from_config(config, cls.expansion), config.model.curvature)
+
     def setup(self) -> None:
         """Adds the parameters of the lift."""
         super().setup()
-        if self.glance:
-            self.clip_pooling = fusion.AttentionPooling()
-        if self.gaze:
-            self.frame_pooling = fusion.AttentionPooling()
-        log_scale = nn.initializers.constant(-0.5 * math.log(self.hidden_size))
+        if self.options.glance:
+            self.clip_pooling = AttentionPooling()
+        if self.options.gaze:
+            self.frame_pooling = AttentionPooling()
+        log_scale = nn.initializers.constant(-0.5 * math.log(self.options.hidden_size))
         self.video_alpha = self.param("video_alpha", log_scale, ())
         self.textual_alpha = self.param("textual_alpha", log_scale, ())
         self.curv = self.param("curv", nn.initializers.constant(math.log(self.curvature)), ())
 
-    def __call__(self, videos: Videos, captions: Captions, train: bool = False) -> Any:
+    def __call__(
+        self,
+        videos: Videos,
+        captions: Captions,
+        hyperparameters: Hyperparameters,
+        train: bool = False,
+    ) -> Any:
         """Runs every part once; for initialisation."""
-        return self.lift(*super().__call__(videos, captions, train))
+        return self.lift(*super().__call__(videos, captions, hyperparameters, train))
 
     def lift(self, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
         """Lifts pooled videos and sentences onto the hyperboloid of the learned curvature.

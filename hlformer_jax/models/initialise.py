@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from hlformer_jax.models.constraints import project
-from hlformer_jax.models.registry import bind, constants
-from hlformer_jax.models.two_branch import TwoBranch
+from hlformer_jax.models.registry import Model
 from hlformer_jax.ops.keys import derive_key
 from hlformer_jax.typing import Batch, Captions, Videos
 
@@ -32,9 +31,9 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
     )
 
 
-def init_params(model: TwoBranch, config: ConfigDict) -> Any:
+def init_params(model: Model, config: ConfigDict) -> Any:
     """Initial parameters, float32, a function of the model and `config.seed`."""
     key = derive_key(config.seed, "params")
-    init = lambda numbers, key, batch: bind(model, numbers).init(key, *batch)["params"]
-    params = jax.jit(init)(constants(config), key, zero_batch(config))
+    init = lambda hyperparameters, key, batch: model.module.init(key, *batch, hyperparameters)
+    params = jax.jit(init)(model.hyperparameters, key, zero_batch(config))["params"]
     return project(params, config)

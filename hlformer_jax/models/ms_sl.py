@@ -8,55 +8,89 @@ them, and a search computes no attention. Losses of the clips see the proposals:
 assigns captions to windows of any length, which may overlap.
 """
 
+from typing import ClassVar, NamedTuple, Self
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
+from hlformer_jax.config import ConfigError
+from hlformer_jax.models.options import Hyperparameters
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
 from hlformer_jax.nn.layers import INITIALISER
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Videos
 
 
+class GuidedEncoding(NamedTuple):
+    """Encoded videos of a model whose clips guide what is read from the frames.
+
+    Attributes:
+      clips: the proposals.
+      guided: for each proposal, what the frames say of it.
+    """
+
+    clips: Float[Array, "V P H"]
+    guided: Float[Array, "V P H"]
+
+
 class MSSL(TwoBranch):
-    """The model; its attributes are the fields of `config.model`, see config.py."""
+    """The model."""
 
-    expansion = 0
+    expansion: ClassVar[int] = 0
+    guides_frames: ClassVar[bool] = True
 
-    @property
-    def is_guided(self) -> bool:
-        """Whether both branches are on."""
-        return self.gaze and self.glance
+    @classmethod
+    def from_config(cls, config: ConfigDict) -> Self:
+        """The model that a configuration asks for; see `TwoBranch.from_config`."""
+        if config.model.video_level:
+            raise ConfigError(
+                "config.model.video_level pools the frames, among which ms_sl's clips are to"
+                " choose: switch it off"
+            )
+        if config.kernels != "xla":
+            raise ConfigError(
+                f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'"
+            )
+        return super().from_config(config)
 
     def setup(self) -> None:
         """Adds the maps of the frames to keys and values."""
         super().setup()
-        if self.is_guided:
+        options = self.options
+        if options.gaze and options.glance:
             linear = lambda: nn.Dense(
-                self.hidden_size, use_bias=False, dtype=self.dtype, kernel_init=INITIALISER
+                options.hidden_size,
+                use_bias=False,
+                dtype=options.bank.block.dtype,
+                kernel_init=INITIALISER,
             )
             self.guided_key, self.guided_value = linear(), linear()
 
-    def encode_video(self, videos: Videos, train: bool = False) -> VideoEncoding:
+    def encode_video(
+        self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
+    ) -> VideoEncoding | GuidedEncoding:
         """Encodes videos: proposals, and what the frames say of each, float32 at least."""
-        clips, frames, _ = super().encode_video(videos, train)
+        clips, frames = super().encode_video(videos, hyperparameters, train)
         if clips is not None:
             clips = sliding_means(clips)
         if clips is None or frames is None:
             return VideoEncoding(clips, frames)
-        frames = frames.astype(self.dtype)
+        dtype = self.options.bank.block.dtype
+        frames = frames.astype(dtype)
         logits: Array = jnp.einsum(
             "vlh,vfh->vlf",
-            clips.astype(self.dtype),
+            clips.astype(dtype),
             self.guided_key(frames),
             preferred_element_type=clips.dtype,
         )
         logits = jnp.where(videos.frame_mask[:, None], logits, GUIDED_MASKED)
-        weights = jax.nn.softmax(logits, axis=-1).astype(self.dtype)
+        weights = jax.nn.softmax(logits, axis=-1).astype(dtype)
         guided = jnp.einsum("vlf,vfh->vlh", weights, self.guided_value(frames))
-        return VideoEncoding(clips, None, as_float(guided))
+        return GuidedEncoding(clips, as_float(guided))
 
 
 GUIDED_MASKED = -1e9

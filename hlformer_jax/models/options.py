@@ -1,16 +1,69 @@
-"""The fields of `config.model` as the arguments of a model, checked."""
+"""The fields of `config.model` as options of a model, checked, and its hyperparameters.
 
+Options shape a model's program. Hyperparameters are arguments of it: models that differ in these
+alone share a program, so that a sweep over them compiles once.
+"""
+
+import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.nn import blocks, fusion
+from hlformer_jax.nn.bank import BankOptions, Windows, make_windows
+from hlformer_jax.nn.blocks import BlockOptions, LorentzOptions
 from hlformer_jax.ops import windows
+from hlformer_jax.ops.numerics import wide
+from hlformer_jax.typing import Array
 
 BLOCK_CURVATURES = ("fixed", "shared", "block")
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoBranchOptions:
+    """Options of a `two_branch.TwoBranch`; the fields of `config.model`, see config.py.
+
+    Attributes:
+      hidden_size: width H of every encoding.
+      max_frames: number of rows of a branch's position embedding.
+      max_words: number of rows of the query encoder's position embedding.
+      bank: options of the banks of both branches, and of the query encoder's block.
+      fusion: a key of `nn.fusion.FUSIONS`.
+      input_dropout: rate of the dropout before the blocks.
+      gaze: whether there is a frame branch.
+      glance: whether there is a clip branch.
+      video_level: whether frames are pooled to one vector a video.
+      shared_curvature: initial curvature that all Lorentz blocks learn together, or None.
+    """
+
+    hidden_size: int
+    max_frames: int
+    max_words: int
+    bank: BankOptions
+    fusion: str
+    input_dropout: float
+    gaze: bool
+    glance: bool
+    video_level: bool
+    shared_curvature: float | None
+
+
+class Hyperparameters(NamedTuple):
+    """Numbers of a model that are arguments of its programs: changing them does not recompile.
+
+    Attributes:
+      temperature: tau of the fusion weights.
+      clip_windows: windows of the clip branch.
+      frame_windows: windows of the frame branch.
+    """
+
+    temperature: Float[Array, ""]
+    clip_windows: Windows
+    frame_windows: Windows
 
 
 def default_widths(blocks: int) -> tuple[float, ...]:
@@ -18,44 +71,62 @@ def default_widths(blocks: int) -> tuple[float, ...]:
     return tuple(0.0 if k == 0 else 2.0**k for k in range(blocks))
 
 
-def arguments(config: ConfigDict) -> dict[str, Any]:
-    """Arguments of `two_branch.TwoBranch` that a configuration stands for.
+def hyperparameters(config: ConfigDict) -> Hyperparameters:
+    """The hyperparameters that a configuration gives its model.
+
+    Raises:
+      ConfigError: when there are not as many window widths as blocks.
+    """
+    dtype = wide(jnp.dtype(config.dtype))
+    both = (
+        _widths("euclidean_widths", config.model.euclidean_widths, config.model.euclidean_blocks),
+        _widths("lorentz_widths", config.model.lorentz_widths, config.model.lorentz_blocks),
+    )
+    of_length = lambda length: make_windows(*both, length, config.model.window, dtype)
+    return Hyperparameters(
+        jnp.asarray(config.model.temperature, dtype),
+        of_length(config.data.max_clips),
+        of_length(config.data.max_frames),
+    )
+
+
+def from_config(config: ConfigDict, expansion: int) -> TwoBranchOptions:
+    """The options that a configuration stands for.
+
+    Args:
+      config: the whole configuration.
+      expansion: width of the blocks' feed-forward network over H.
 
     Raises:
       ConfigError: for options that are unknown or make no sense together.
     """
     model = config.model
     _check(config)
-    shares = model.block_curvature == "shared"
-    return {
-        "hidden_size": model.hidden_size,
-        "num_heads": model.num_heads,
-        "max_frames": config.data.max_frames,
-        "max_words": config.data.max_words,
-        "bank": {
-            "euclidean_widths": _widths(
-                "euclidean_widths", model.euclidean_widths, model.euclidean_blocks
+    start, learned = model.block_curvature_start, model.block_curvature
+    return TwoBranchOptions(
+        hidden_size=model.hidden_size,
+        max_frames=config.data.max_frames,
+        max_words=config.data.max_words,
+        bank=BankOptions(
+            block=BlockOptions(
+                num_heads=model.num_heads,
+                dropout=model.dropout,
+                expansion=expansion,
+                dtype=jnp.dtype(config.dtype),
+                implementation=config.kernels,
             ),
-            "lorentz_widths": _widths("lorentz_widths", model.lorentz_widths, model.lorentz_blocks),
-            "lorentz_dim": model.lorentz_dim,
-            "window": model.window,
-            "lorentz_window": model.lorentz_window,
-            "head_merge": model.head_merge,
-            "curvature": (
-                model.block_curvature_start if model.block_curvature == "block" else None
-            ),
-        },
-        "fusion": model.fusion,
-        "temperature": model.temperature,
-        "input_dropout": model.input_dropout,
-        "dropout": model.dropout,
-        "gaze": model.gaze,
-        "glance": model.glance,
-        "video_level": model.video_level,
-        "shared_curvature": model.block_curvature_start if shares else None,
-        "dtype": jnp.dtype(config.dtype),
-        "kernels": config.kernels,
-    }
+            lorentz=LorentzOptions(model.lorentz_dim, model.lorentz_window, model.head_merge),
+            euclidean_blocks=model.euclidean_blocks,
+            lorentz_blocks=model.lorentz_blocks,
+            curvature=start if learned == "block" else None,
+        ),
+        fusion=model.fusion,
+        input_dropout=model.input_dropout,
+        gaze=model.gaze,
+        glance=model.glance,
+        video_level=model.video_level,
+        shared_curvature=start if learned == "shared" else None,
+    )
 
 
 def _check(config: ConfigDict) -> None:
@@ -63,9 +134,9 @@ def _check(config: ConfigDict) -> None:
     _choice("model.window", model.window, windows.KINDS)
     _choice("model.lorentz_window", model.lorentz_window, blocks.LORENTZ_WINDOWS)
     _choice("model.head_merge", model.head_merge, blocks.HEAD_MERGES)
-    _choice("model.fusion", model.fusion, fusion.KINDS)
+    _choice("model.fusion", model.fusion, fusion.FUSIONS)
     _choice("model.block_curvature", model.block_curvature, BLOCK_CURVATURES)
-    _choice("kernels", config.kernels, blocks.KERNELS)
+    _choice("kernels", config.kernels, blocks.IMPLEMENTATIONS)
     if not (model.gaze or model.glance):
         raise ConfigError("config.model.gaze and config.model.glance are both off: keep one branch")
     if model.video_level and not model.gaze:

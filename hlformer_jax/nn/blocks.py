@@ -3,6 +3,7 @@
 Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -22,12 +23,12 @@ from hlformer_jax.nn.layers import (
     dense,
     layer_norm,
 )
-from hlformer_jax.ops import attention, fused_attention, lorentz
+from hlformer_jax.ops import attention, fused_attention, lorentz, lorentz_linear
 from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array
 
-KERNELS: Mapping[str, ModuleType] = {"xla": attention, "pallas": fused_attention}
-"""Whose self-attention: a program that the compiler makes, or the kernel written here."""
+IMPLEMENTATIONS: Mapping[str, ModuleType] = {"xla": attention, "pallas": fused_attention}
+"""Attention backend: XLA or Pallas."""
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
     "released": lambda log_window: {"window": jnp.exp(log_window)},
@@ -45,17 +46,45 @@ MAX_TANGENT_NORM = 10.0
 """Norm to which the released exponential map of the attention limits its argument."""
 
 
-class EuclideanAttention(nn.Module):
-    """Multi-head attention without an output projection (as released).
+@dataclasses.dataclass(frozen=True)
+class BlockOptions:
+    """Options that blocks of both geometries share.
 
     Attributes:
-      kernels: of `KERNELS`; equal up to rounding.
+      num_heads: number of heads N.
+      dropout: rate of every dropout in the block.
+      expansion: width of the feed-forward network over H; 0 leaves it out and puts one linear layer
+        after the attention (see `_post_norm`).
+      dtype: compute dtype of the dense layers.
+      implementation: attention backend, a key of `IMPLEMENTATIONS`; equal up to rounding.
     """
 
     num_heads: int
     dropout: float
+    expansion: int = 4
     dtype: Any = jnp.float32
-    kernels: str = "xla"
+    implementation: str = "xla"
+
+
+@dataclasses.dataclass(frozen=True)
+class LorentzOptions:
+    """Options of the Lorentz attention.
+
+    Attributes:
+      dim: Lorentz dimension n; points have n + 1 coordinates, divisible by the number of heads.
+      window: use of the window, a key of `LORENTZ_WINDOWS`.
+      head_merge: merge of the heads, a key of `HEAD_MERGES`.
+    """
+
+    dim: int
+    window: str = "released"
+    head_merge: str = "released"
+
+
+class EuclideanAttention(nn.Module):
+    """Multi-head attention without an output projection (as released)."""
+
+    options: BlockOptions
 
     @nn.compact
     def __call__(
@@ -66,27 +95,48 @@ class EuclideanAttention(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
     ) -> Float[Array, "*batch M H"]:
-        features = query.shape[-1]
-        dropout_key = self.make_rng("dropout") if train and self.dropout > 0 else None
-        drop = dropout_key, self.dropout
-        heads = _split_heads(dense(features, "query", self.dtype)(query), self.num_heads)
-        if query.shape[-2] == 1 and window is None:
-            key, value = (
-                HeadProjection(self.num_heads, self.dtype, name=name)(features)
-                for name in ("key", "value")
-            )
-            attended = attention.single_query_attention(
-                heads[..., 0, :], key_value, key, value, mask, *drop
-            )
-            return attended.reshape(*attended.shape[:-2], 1, features)
-        split = lambda name: _split_heads(
-            dense(features, name, self.dtype)(key_value), self.num_heads
+        options, features = self.options, query.shape[-1]
+        dropout_key = self.make_rng("dropout") if train and options.dropout > 0 else None
+        project = lambda name, x: _split_heads(
+            dense(features, name, options.dtype)(x), options.num_heads
         )
-        inputs = heads, split("key"), split("value"), window, mask
-        attend = choose("kernels", self.kernels, KERNELS).euclidean_attention
-        attended = attend(*inputs, *drop)
+        query, key = project("query", query), project("key", key_value)
+        backend = choose("implementation", options.implementation, IMPLEMENTATIONS)
+        attended = backend.euclidean_attention(
+            query, key, project("value", key_value), window, mask, dropout_key, options.dropout
+        )
         attended = jnp.moveaxis(attended, -3, -2)
         return attended.reshape(*attended.shape[:-2], features)
+
+
+class SingleQueryAttention(nn.Module):
+    """`EuclideanAttention` of one query, which projects the query in place of keys and values.
+
+    The parameters are the same; the results are equal up to rounding, for 1 / L of the arithmetic.
+    """
+
+    options: BlockOptions
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "*batch 1 H"],
+        key_value: Float[Array, "*batch L H"],
+        window: None,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+    ) -> Float[Array, "*batch 1 H"]:
+        options, features = self.options, query.shape[-1]
+        dropout_key = self.make_rng("dropout") if train and options.dropout > 0 else None
+        heads = _split_heads(dense(features, "query", options.dtype)(query), options.num_heads)
+        key, value = (
+            HeadProjection(options.num_heads, options.dtype, name=name)(features)
+            for name in ("key", "value")
+        )
+        attended = attention.single_query_attention(
+            heads[..., 0, :], key_value, key, value, mask, dropout_key, options.dropout
+        )
+        return attended.reshape(*attended.shape[:-2], 1, features)
 
 
 class HeadProjection(nn.Module):
@@ -110,15 +160,12 @@ class EuclideanBlock(nn.Module):
     """Post-norm transformer block; cross-attention when `key_value` differs from `x`.
 
     Attributes:
-      expansion: width of the feed-forward network over H; 0 is none, but one linear layer after the
-        attention (see `_post_norm`).
+      options: options of the block.
+      attention: module of the attention, `SingleQueryAttention` where M is 1.
     """
 
-    num_heads: int
-    dropout: float
-    expansion: int = 4
-    dtype: Any = jnp.float32
-    kernels: str = "xla"
+    options: BlockOptions
+    attention: type[nn.Module] = EuclideanAttention
 
     @nn.compact
     def __call__(
@@ -129,10 +176,8 @@ class EuclideanBlock(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
     ) -> Float[Array, "*batch M H"]:
-        attend = EuclideanAttention(
-            self.num_heads, self.dropout, self.dtype, self.kernels, name="attention"
-        )
-        return _post_norm(self, x, attend(x, key_value, window, mask, train), train)
+        attend: Any = self.attention(self.options, name="attention")
+        return _post_norm(self.options, x, attend(x, key_value, window, mask, train), train)
 
 
 class LorentzLinear(nn.Module):
@@ -160,32 +205,7 @@ class LorentzLinear(nn.Module):
             name="dense",
         )
         z = _split_heads(linear(point), self.num_heads)
-        return lorentz_rescale(z, scale)
-
-
-def lorentz_rescale(
-    z: Float[Array, "*batch d"], scale: Float[Array, ""]
-) -> Float[Array, "*batch d"]:
-    """Moves z onto the hyperboloid of curvature -1 at the time that its first coordinate asks for.
-
-    Args:
-      z: coordinates, the first for the time.
-      scale: logarithm of the range of the time.
-
-    Returns:
-      [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|^2 =
-      time^2 - 1; the origin where z_1.. is zero.
-
-    References:
-      HLFormer eq. 13, 14, as in the released code.
-    """
-    time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
-    squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
-    directed = squared_norm > jnp.finfo(z.dtype).tiny
-    radius = jnp.sqrt((time - 1) * (time + 1))
-    space = z[..., 1:] * (radius * jax.lax.rsqrt(jnp.where(directed, squared_norm, 1.0)))
-    space = jnp.where(directed, space, 0.0)
-    return jnp.concatenate([jnp.where(directed, time, 1.0), space], axis=-1)
+        return lorentz_linear.rescale(z, scale)
 
 
 class LorentzAttention(nn.Module):
@@ -193,24 +213,13 @@ class LorentzAttention(nn.Module):
 
     The dense projections compute in `dtype`, everything between them in float32.
 
-    Attributes:
-      dim: Lorentz dimension n; points have n + 1 coordinates, divisible by `num_heads`.
-      window: of `LORENTZ_WINDOWS`.
-      head_merge: of `HEAD_MERGES`.
-      kernels: of `KERNELS`.
-
     With a curvature -c the points before the Lorentz linear layers lie on the hyperboloid of that
     curvature and the logits are its squared distances. Queries, keys, values and centroids are kept
     times sqrt(c), on the unit hyperboloid, on which time and radius of every curvature look alike.
     """
 
-    dim: int
-    num_heads: int
-    dropout: float
-    window: str = "released"
-    head_merge: str = "released"
-    dtype: Any = jnp.float32
-    kernels: str = "xla"
+    options: BlockOptions
+    lorentz: LorentzOptions
 
     @nn.compact
     def __call__(
@@ -221,21 +230,23 @@ class LorentzAttention(nn.Module):
         train: bool,
         c: ArrayLike = 1.0,
     ) -> Float[Array, "*batch L H"]:
-        log_beta = self.param(
-            "scale_alpha", nn.initializers.constant(-0.5 * math.log(self.dim)), ()
-        )
-        scale = self.param("scale", nn.initializers.constant(math.sqrt(self.dim + 1)), ())
+        options, dim = self.options, self.lorentz.dim
+        log_beta = self.param("scale_alpha", nn.initializers.constant(-0.5 * math.log(dim)), ())
+        scale = self.param("scale", nn.initializers.constant(math.sqrt(dim + 1)), ())
         bias = self.param("bias", nn.initializers.zeros, ())
-        tangent = InputProjection(self.dim, self.dropout, self.dtype, name="input_proj")(x, train)
+        project = InputProjection(dim, options.dropout, options.dtype, name="input_proj")
+        tangent = project(x, train)
         beta = jnp.exp(log_beta)
         root = jnp.sqrt(c)
         tangent = limit_norm(as_float(tangent) * beta, MAX_TANGENT_NORM / root)
         point = lorentz.exp_map0(tangent, c)
-        linear = lambda name: LorentzLinear(self.num_heads, self.dropout, name=name)(point, train)
-        attend = choose("kernels", self.kernels, KERNELS).lorentz_attention
-        merge = choose("head_merge", self.head_merge, HEAD_MERGES)
-        use = choose("window", self.window, LORENTZ_WINDOWS)
-        centroids = attend(
+        linear = lambda name: LorentzLinear(options.num_heads, options.dropout, name=name)(
+            point, train
+        )
+        backend = choose("implementation", options.implementation, IMPLEMENTATIONS)
+        merge = choose("head_merge", self.lorentz.head_merge, HEAD_MERGES)
+        use = choose("window", self.lorentz.window, LORENTZ_WINDOWS)
+        centroids = backend.lorentz_attention(
             linear("query"),
             linear("key"),
             linear("value"),
@@ -244,21 +255,15 @@ class LorentzAttention(nn.Module):
             mask=mask,
             **({} if log_window is None else use(log_window)),
         )
-        output = InputProjection(x.shape[-1], self.dropout, self.dtype, name="output_proj")
-        return output((merge(centroids) / (beta * root)).astype(self.dtype), train)
+        output = InputProjection(x.shape[-1], options.dropout, options.dtype, name="output_proj")
+        return output((merge(centroids) / (beta * root)).astype(options.dtype), train)
 
 
 class LorentzBlock(nn.Module):
-    """Post-norm transformer block around Lorentz attention; attributes as those of its parts."""
+    """Post-norm transformer block around Lorentz attention."""
 
-    dim: int
-    num_heads: int
-    dropout: float
-    window: str = "released"
-    head_merge: str = "released"
-    expansion: int = 4
-    dtype: Any = jnp.float32
-    kernels: str = "xla"
+    options: BlockOptions
+    lorentz: LorentzOptions
 
     @nn.compact
     def __call__(
@@ -269,34 +274,25 @@ class LorentzBlock(nn.Module):
         train: bool,
         c: ArrayLike = 1.0,
     ) -> Float[Array, "*batch L H"]:
-        attend = LorentzAttention(
-            self.dim,
-            self.num_heads,
-            self.dropout,
-            self.window,
-            self.head_merge,
-            self.dtype,
-            self.kernels,
-            name="attention",
-        )
-        return _post_norm(self, x, attend(x, log_window, mask, train, c), train)
+        attend = LorentzAttention(self.options, self.lorentz, name="attention")
+        return _post_norm(self.options, x, attend(x, log_window, mask, train, c), train)
 
 
-def _post_norm(
-    block: EuclideanBlock | LorentzBlock, x: Array, attended: Array, train: bool
-) -> Array:
-    """What both blocks do with what was attended.
+def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) -> Array:
+    """Residual connections and norms around the attended values, the same in both geometries.
 
     x = LN(x + drop(.)), then the same of a feed-forward network; without one (GMMFormer, MS-SL)
     x = LN(x + drop(W .)).
     """
-    drop = Dropout(block.dropout, train)
-    if block.expansion == 0:
-        attended = dense(x.shape[-1], "dense", block.dtype)(attended)
-        return layer_norm("LayerNorm", block.dtype)(x + drop(attended))
-    x = layer_norm("norm1", block.dtype)(x + drop(attended))
-    forward = FeedForward(block.expansion * x.shape[-1], block.dropout, block.dtype, name="output")
-    return layer_norm("norm2", block.dtype)(x + drop(forward(x, train)))
+    drop = Dropout(options.dropout, train)
+    if options.expansion == 0:
+        attended = dense(x.shape[-1], "dense", options.dtype)(attended)
+        return layer_norm("LayerNorm", options.dtype)(x + drop(attended))
+    x = layer_norm("norm1", options.dtype)(x + drop(attended))
+    forward = FeedForward(
+        options.expansion * x.shape[-1], options.dropout, options.dtype, name="output"
+    )
+    return layer_norm("norm2", options.dtype)(x + drop(forward(x, train)))
 
 
 def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:

@@ -19,7 +19,7 @@ from hlformer_jax.typing import Array
 
 
 def half_aperture(
-    x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0, min_radius: float = 0.1
+    x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
 ) -> Float[Array, "*batch"]:
     """Half the opening angle of the cone of x, arcsin(2 min_radius / (√c |x_space|)).
 
@@ -82,7 +82,7 @@ def energy(
     x: Float[Array, "*batch n+1"],
     y: Float[Array, "*batch n+1"],
     c: ArrayLike = 1.0,
-    min_radius: float = 0.1,
+    min_radius: ArrayLike = 0.1,
 ) -> Float[Array, "*batch"]:
     """How far y lies outside the cone of x: max(0, exterior angle − half aperture).
 

@@ -6,17 +6,9 @@ integer operations, which compile into the kernel that uses them, where JAX's de
 takes about a hundred. Masks depend on the key and the element's index alone: not on batching of
 kernels, on devices or on layout, so that they are the same however an array is sharded.
 
-A part of a batch that is computed on its own gets the masks that it has in the whole inside of
-`part_of`, which says what its leading axis stands for.
-
 It is meant for masks. Its streams pass the tests of uniformity and independence that dropout needs
 (see the tests), not those of cryptography.
 """
-
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,36 +16,6 @@ import numpy as np
 from jaxtyping import UInt32
 
 from hlformer_jax.typing import Array
-
-
-class Part(NamedTuple):
-    """Element i of a leading axis stands for element first + step i of a longer one."""
-
-    first: Array | int = 0
-    step: int = 1
-
-
-_part: ContextVar[Part | None] = ContextVar("part", default=None)
-
-
-@contextlib.contextmanager
-def part_of(first: Array | int, step: int) -> Iterator[None]:
-    """Masks drawn inside are those of rows first, first + step, … of a larger array.
-
-    It is a context, since every layer between the batch and a mask would have to hand it on
-    otherwise. It is read when a function is traced: enter it inside of what is jitted, and let
-    nothing that it encloses be jitted on its own, lest JAX take a trace from outside.
-    """
-    token = _part.set(Part(first, step))
-    try:
-        yield
-    finally:
-        _part.reset(token)
-
-
-def current_part() -> Part:
-    """What the leading axis of a mask stands for here."""
-    return _part.get() or Part()
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
@@ -64,17 +26,13 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
       shape: of the result.
 
     Returns:
-      Bits; row-major element i is a function of the key and i alone. Inside of `part_of`, i is the
-      element's index in the larger array.
+      Bits; row-major element i is a function of the key and i alone.
     """
     low, high = halves(key)
     strides = np.cumprod((1, *shape[:0:-1]), dtype=np.uint64)[::-1] if shape else ()
     index = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(strides):
         counter = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        if axis == 0:
-            first, step = current_part()
-            counter = jnp.asarray(first, jnp.uint32) + counter * jnp.uint32(step)
         index = index + counter * jnp.uint32(stride % 2**32)
     return mix(mix(index ^ low) ^ high)
 

@@ -10,10 +10,10 @@ scale, the norm of the centroid) is done before and after it in JAX, which diffe
 A program holds the logits of a block of queries with all keys of one head, so the softmax is the
 plain one; that of the keys' gradients those of a block of keys with all queries. The backward pass
 computes the logits again from the inputs and from two numbers for each query, the largest logit
-and the sum of the exponentials. (They are not joined into a logarithm: beside -1e18, the logit of
-a masked key, it would be lost.) Triton knows sizes that are powers of two only: positions are
-padded to one, and padded keys have weight 0; the coordinates are cut into pieces of such sizes, so
-that 96 of them need no padding.
+and the sum of the exponentials. (They are not joined into a logarithm: beside the logit of a
+masked key of the Lorentz form, which is huge, it would be lost.) Triton knows sizes that are powers
+of two only: positions are padded to one, and padded keys have weight 0; the coordinates are cut
+into pieces of such sizes, so that 96 of them need no padding.
 
 Gradients are of first order and reach query, key, value, scale and bias; windows are constants.
 """
@@ -31,8 +31,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, LORENTZ_MASKED
-from hlformer_jax.ops.dropout import current_part, halves, mix
+from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, lorentz_masked
+from hlformer_jax.ops.dropout import halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array
@@ -52,7 +52,6 @@ class _Form(NamedTuple):
     rate: float  # of dropout
     divisor: float  # of the inner products
     heads: int  # cells to a row of the mask; a cell is a batch element and a head
-    cells: int  # to an element of the leading axis, of which dropout counts the elements
     rows: int  # queries M and
     length: int  # keys L, both without padding: the shape whose elements dropout counts
     interpret: bool  # run as JAX operations, without a GPU
@@ -67,7 +66,7 @@ class _Operands(NamedTuple):
     offset: Any  # added to all logits, [1]
     window: Any  # [M, L]
     key_term: Any  # [cells / heads, L]; 0 for a real key, minus infinity for one that pads
-    seed: Any  # both halves of dropout's key, and its `ops.dropout.Part`, [4]
+    seed: Any  # both halves of dropout's key, [2]
 
 
 class _Rows(NamedTuple):
@@ -105,13 +104,16 @@ def euclidean_attention(
 
     Returns:
       Attended values, in the dtype of `value`.
+
+    Raises:
+      ValueError: for widths or positions that differ, or batch axes that do not broadcast.
     """
     seed = None
     if dropout_key is not None and rate > 0:
         if rate >= 1:
+            query, _, value, *_ = _broadcast(query, key, value, window, mask)
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
-        place = (jnp.asarray(number, jnp.uint32) for number in current_part())
-        seed = jnp.stack([*halves(dropout_key), *place])
+        seed = jnp.stack(halves(dropout_key))
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
 
 
@@ -157,9 +159,10 @@ def _padded(
     rate: float,
     interpret: bool | None,
 ) -> Array:
-    """Runs the kernel on arrays of any shape."""
+    """Runs the kernel on arrays of any shape; batch axes and heads broadcast."""
+    query, key, value, window, mask = _broadcast(query, key, value, window, mask)
     divisor = math.sqrt(query.shape[-1]) if euclidean else 1.0
-    sizes = query.shape[-3], math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
+    sizes = query.shape[-3], query.shape[-2], key.shape[-2]
     form = _Form(euclidean, adds_window, rate, divisor, *sizes, interpreted(interpret))
     rows, columns, dtype = power_of_two(form.rows), power_of_two(form.length), wide(query.dtype)
 
@@ -172,13 +175,38 @@ def _padded(
     key_term: Array | None = None
     if mask is not None or columns != form.length:
         real = jnp.ones((*key.shape[:-3], form.length), bool) if mask is None else mask
-        masked = jnp.asarray(EUCLIDEAN_MASKED if form.euclidean else LORENTZ_MASKED, dtype)
+        masked = jnp.asarray(EUCLIDEAN_MASKED if form.euclidean else lorentz_masked(dtype), dtype)
         term = jnp.where(real, jnp.zeros((), dtype), masked).reshape(-1, form.length)
         key_term = pad(term, (columns,), -math.inf)
     arrays = cells(query, rows), cells(key, columns), cells(value, columns)
     attended = _attend(form, _Operands(*arrays, offset, window, key_term, seed))
     attended = attended[:, : form.rows, : value.shape[-1]]
     return attended.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _broadcast(
+    query: Array, key: Array, value: Array, window: Array | None, mask: Array | None
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """Gives all arrays the batch axes, heads and positions of the result.
+
+    Raises:
+      ValueError: for shapes that do not go together, which the kernel would read past its inputs.
+    """
+    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"queries and keys of different widths: {shapes}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"keys and values at different numbers of positions: {shapes}")
+    try:
+        lead = jnp.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+    except ValueError:
+        raise ValueError(f"batch axes and heads that do not broadcast: {shapes}") from None
+    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (query, key, value))
+    if window is not None:
+        window = jnp.broadcast_to(window, (query.shape[-2], key.shape[-2]))
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*lead[:-1], key.shape[-2]))
+    return query, key, value, window, mask
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -245,7 +273,7 @@ def _call(
         offset=lambda _: pl.BlockSpec((1,), lambda i, at: (0,)),
         window=lambda _: pl.BlockSpec((height, width), lambda i, at: (row(at), column(at))),
         key_term=lambda _: pl.BlockSpec((None, width), lambda i, at: (i // form.heads, column(at))),
-        seed=lambda _: pl.BlockSpec((4,), lambda i, at: (0,)),
+        seed=lambda _: pl.BlockSpec((2,), lambda i, at: (0,)),
     )
     pairs = [*zip(operands, specs, strict=True), *((x, per_query) for x in rows or ())]
     inputs, structure = jax.tree.flatten((operands, rows))
@@ -338,10 +366,9 @@ def _kept(
     """Which weights dropout keeps, None for all: the bits of `ops.dropout.random_bits`."""
     if operands.seed is None:
         return None
-    low, high, first, step = (operands.seed[i] for i in range(4))
-    unsigned = lambda number: jnp.asarray(number).astype(jnp.uint32)
-    cell = unsigned(place[0] // form.cells * form.cells) * step + unsigned(place[0] % form.cells)
-    cell = cell + first * np.uint32(form.cells)
+    low, high = (operands.seed[i] for i in range(2))
+    unsigned = lambda index: jnp.asarray(index).astype(jnp.uint32)
+    cell = unsigned(place[0])
     row, column = (
         unsigned(place[1 + i] + jax.lax.broadcasted_iota(jnp.int32, shape, i)) for i in (0, 1)
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 
 def count(function: Callable[..., Any], *arguments: Any) -> float:
@@ -29,17 +28,6 @@ def count(function: Callable[..., Any], *arguments: Any) -> float:
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     with jax.default_device(cpu):
         return flops(jax.jit(function).lower(*shapes))
-
-
-def countable(config: ConfigDict) -> ConfigDict:
-    """The configuration of the same operations in a form that `count` sees.
-
-    The compiler does not see into a kernel written here, and counts a loop over parts of a batch as
-    one part.
-    """
-    plain = config.copy_and_resolve_references()
-    plain.kernels, plain.train.encode_parts = "xla", 1
-    return plain
 
 
 def flops(compiled: Any) -> float:

@@ -22,7 +22,7 @@ def mesh(devices: Any = None) -> Mesh:
     return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
 
 
-def room(mesh: Mesh, free: bool = False) -> int | None:
+def available_bytes(mesh: Mesh, free: bool = False) -> int | None:
     """Bytes that JAX may use on each of this process's devices; None where none tells (a CPU).
 
     Args:

@@ -5,7 +5,7 @@ scored in blocks, and no queries x videos x positions array is kept.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,50 +19,43 @@ from hlformer_jax.data.feed import Feed
 from hlformer_jax.data.packed import Features, Plan, gather
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.split import Split
-from hlformer_jax.models import TwoBranch
-from hlformer_jax.models.two_branch import Constants, VideoEncoding
+from hlformer_jax.models import Model
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.parallel import devices
-from hlformer_jax.retrieval import corpus, ranking
+from hlformer_jax.retrieval import corpus, ranking, scorers
 from hlformer_jax.retrieval.corpus import Corpus
+from hlformer_jax.retrieval.results import Result
 from hlformer_jax.typing import Array
 
-WINDOW_BATCHES = 8
+CHUNK_BATCHES = 8
 """Batches of videos that are brought to the devices together where a split is streamed."""
 
 
-class Result(NamedTuple):
-    """Metrics of a split, in percent, with the numbers of its queries and videos."""
-
-    metrics: dict[str, float]
-    queries: int
-    videos: int
-
-    def as_json(self) -> dict[str, float | int]:
-        """The form in which test metrics are written."""
-        return {**self.metrics, "queries": self.queries, "videos": self.videos}
-
-
 class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split.
 
-    def __init__(self, model: TwoBranch, config: ConfigDict, mesh: Mesh) -> None:
-        self._model, self._config, self._mesh = model, config, mesh
-        self._constants = devices.replicate(mesh, models.constants(config))
-        self._encode = jax.jit(self._encode_window, donate_argnums=(6, 7))
-        self._like: Any = jax.jit(self._encode_step)  # for shapes alone, which it remembers
+    Attributes:
+      scorer: the scorer of the model.
+    """
+
+    def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
+        self.scorer = scorers.build(config, model)
+        self._config, self._mesh = config, mesh
+        self._model: Model = devices.replicate(mesh, model)
+        self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
+        self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
         whole = devices.replicated(mesh)
         self._pick = jax.jit(
-            lambda room, rows: room.reshape(-1, room.shape[-1])[rows], out_shardings=whole
+            lambda rows, index: rows.reshape(-1, rows.shape[-1])[index], out_shardings=whole
         )
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
 
     def feed(self, split: Split, resident: bool = False) -> Feed:
-        """Windows of a split in its order, for as many evaluations as one likes."""
-        # All blocks but the last are full, so that the column of a video is its place.
+        """A feed of a split in its order, for any number of evaluations."""
+        # All blocks but the last are full, so that the column of a video is its index.
         size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
-        longest = len(split) if resident else WINDOW_BATCHES
+        longest = len(split) if resident else CHUNK_BATCHES
         return Feed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
     def encode(
@@ -71,89 +64,82 @@ class Evaluator:
         """Encodes all videos and captions of a split.
 
         Args:
-          params: the model's parameters.
-          feed: of the split.
-          dtype: of the corpus: float32, bfloat16 or int8; None: `config.eval.corpus`.
+          params: parameters of the model.
+          feed: a feed of the split.
+          dtype: dtype of the corpus: float32, bfloat16 or int8; None: `config.eval.corpus`.
 
         Returns:
           The corpus, whose first videos are those of the split, and the captions in their order,
           unit vectors, float32.
         """
         steps = [step for group in feed.groups for step in group.steps]
-        videos, queries, _ = self._like.eval_shape(
-            self._constants, params, *feed.shapes(), np.int32(0)
+        videos, queries, _ = self._encode_one.eval_shape(
+            self._model, params, *feed.shapes(), np.int32(0)
         )
-        weights = _branch_weights(self._config)
         dtype = dtype or self._config.eval.corpus
-        found = corpus.empty(videos, len(steps), weights, dtype, self._mesh)
+        stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
         shape = (len(steps), *queries.shape)
         sharding = devices.sharded(self._mesh, axis=1)
-        room = jnp.zeros(shape, queries.dtype, device=sharding)
+        encoded = jnp.zeros(shape, queries.dtype, device=sharding)
         for window in feed.windows():
-            place = window.first, window.num_steps
-            span = [devices.replicate(self._mesh, np.int32(x)) for x in place]
-            inputs = self._constants, params, window.features, window.plans
-            found, room = self._encode(*inputs, *span, found, room)
+            span = window.first, window.num_steps
+            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
+            inputs = self._model, params, window.features, window.plans
+            stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
-        return found, self._pick(room, np.concatenate(rows).astype(np.int32))
+        return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
 
     def _encode_step(
-        self,
-        constants: Constants,
-        params: Any,
-        features: Features,
-        plans: Plan,
-        number: Int[Array, ""],
-    ) -> tuple[VideoEncoding, Float[Array, "Q H"], Array]:
+        self, model: Model, params: Any, features: Features, plans: Plan, step: Int[Array, ""]
+    ) -> tuple[Any, Float[Array, "Q H"], Array]:
         data = self._config.data
         sizes = data.max_frames, data.max_words
-        batch = gather(features, plans, number, *sizes, self._mesh)
-        model = models.bind(self._model, constants)
+        batch = gather(features, plans, step, *sizes, self._mesh)
         queries = unit(models.encode_query(model, params, batch.captions))
         videos = models.encode_video(model, params, batch.videos)
         return videos, queries, batch.videos.mask
 
-    def _encode_window(
+    def _encode_chunk(
         self,
-        constants: Constants,
+        model: Model,
         params: Any,
         features: Features,
         plans: Plan,
         first: Int[Array, ""],
         count: Int[Array, ""],
-        found: Corpus,
-        room: Float[Array, "blocks Q H"],
+        stored: Corpus,
+        encoded: Float[Array, "blocks Q H"],
     ) -> tuple[Corpus, Float[Array, "blocks Q H"]]:
-        def body(number: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
-            found, room = carry
-            videos, queries, mask = self._encode_step(constants, params, features, plans, number)
-            found = corpus.write(found, first + number, videos, mask)
-            return found, jnp.asarray(room).at[first + number].set(queries)
+        def body(step: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
+            stored, encoded = carry
+            videos, queries, mask = self._encode_step(model, params, features, plans, step)
+            stored = corpus.write(stored, first + step, videos, mask)
+            return stored, jnp.asarray(encoded).at[first + step].set(queries)
 
-        found, room = jax.lax.fori_loop(0, count, body, (found, room))
-        layout = corpus.shardings(self._mesh, found)
-        return jax.lax.with_sharding_constraint(found, layout), devices.constrain(
-            self._mesh, room, axis=1
+        stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
+        layout = corpus.shardings(self._mesh, stored)
+        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
+            self._mesh, encoded, axis=1
         )
 
     def scores(self, params: Any, feed: Feed) -> Float[np.ndarray, "Q V"]:
-        """Ranking scores of all captions of a split against all its videos (eq. 9).
+        """Ranking scores of all captions of a split against all its videos.
 
         Args:
-          params: the model's parameters.
-          feed: of the split.
+          params: parameters of the model.
+          feed: a feed of the split.
 
         Returns:
           float32 scores, higher is better.
         """
         stored, queries = self.encode(params, feed)
-        found = np.empty((len(queries), len(feed.split)), np.float32)
+        scores = np.empty((len(queries), len(feed.split)), np.float32)
         for start, block in self._blocks(np.asarray(queries)):
             rows = devices.host(self._score(stored, block))
-            rows = rows[: len(found) - start, : found.shape[1]]
-            found[start : start + len(rows)] = rows
-        return found
+            rows = rows[: len(scores) - start, : scores.shape[1]]
+            scores[start : start + len(rows)] = rows
+        return scores
 
     def evaluate(self, params: Any, feed: Feed, dtype: str | None = None) -> Result:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
@@ -192,10 +178,3 @@ def _rank(
     owners = jnp.pad(own, (0, padding)).reshape(-1, size)
     rank = lambda x: ranking.ranks(corpus.scores(stored, x[0]), x[1])
     return jax.lax.map(rank, (blocks, owners)).reshape(-1)[: len(own)]
-
-
-def _branch_weights(config: ConfigDict) -> tuple[float, float]:
-    model = config.model
-    if model.gaze and model.glance:
-        return model.clip_weight, model.frame_weight
-    return 1.0, 1.0  # of the one branch that there is

@@ -1,17 +1,14 @@
-"""Similarities of queries and videos, ranks, and the metrics of partially relevant retrieval.
+"""Ranks, and the metrics of partially relevant retrieval.
 
-The score of a video is the best of its positions (HLFormer eq. 8, 9). Zero vectors, which padded
-frames are, have cosine 0 with everything and take part in the maximum, as released.
-
-Ranks: 1 + the number of videos scored strictly higher + half the number of other videos scored
-equal, rounded up. Without ties this is the position in the sorted list; a model that scores all
-videos equal gets chance, not R@1 = 100.
+Ranks: 1 + the number of candidates scored strictly higher + half the number of other candidates
+scored equal, rounded up. Without ties this is the index in the sorted list, from 1; a model that
+scores all candidates equal gets chance, not R@1 = 100.
 """
 
 import chex
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.typing import Array
 
@@ -19,11 +16,12 @@ RECALLS = (1, 5, 10, 100)
 
 
 def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
-    """Rank of each query's own video, from 1.
+    """Rank of each query's own candidate, from 1.
 
     Args:
-      scores: higher is better; a NaN anywhere in a row gives that query the worst rank.
-      relevant: column of each query's video.
+      scores: scores of queries and candidates, higher is better; a NaN anywhere in a row gives that
+        query the worst rank.
+      relevant: column of each query's candidate.
 
     Returns:
       int32 ranks, see the module's docstring for ties.
@@ -32,7 +30,27 @@ def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array,
     chex.assert_shape(relevant, scores.shape[:1])
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
-    other = columns[None] != relevant[:, None]
+    return _ranks(scores, own, columns[None] != relevant[:, None])
+
+
+def ranks_of_any(scores: Float[Array, "Q V"], relevant: Bool[Array, "Q V"]) -> Int[Array, " Q"]:
+    """Rank of the best of each query's relevant candidates, as in video-to-text retrieval.
+
+    Args:
+      scores: scores of queries and candidates, as for `ranks`.
+      relevant: True for relevant candidates, at least one in a row.
+
+    Returns:
+      int32 ranks among the candidates that are not relevant.
+    """
+    chex.assert_equal_shape([scores, relevant])
+    best = jnp.max(jnp.where(relevant, scores, -jnp.inf), axis=-1, keepdims=True)
+    return _ranks(scores, best, ~jnp.asarray(relevant))
+
+
+def _ranks(
+    scores: Float[Array, "Q V"], own: Float[Array, "Q 1"], other: Bool[Array, "Q V"]
+) -> Int[Array, " Q"]:
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
@@ -41,7 +59,7 @@ def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array,
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
-    """Share of queries, in percent, whose video is among the first k."""
+    """Share of queries, in percent, whose candidate is among the first k."""
     return 100.0 * float(np.mean(np.asarray(rank) <= k))
 
 

@@ -1,70 +1,101 @@
-"""Similarities of queries and videos: maxima over positions (HLFormer eq. 8)."""
+"""The score of a video as the best of its positions in each branch (HLFormer eq. 8, 9).
 
-from typing import NamedTuple
+Zero vectors, which padded frames are, have cosine 0 with everything and take part in the maximum,
+as released.
+"""
 
+from typing import Any
+
+import flax.struct
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops.fused_similarity import max_similarities
 from hlformer_jax.ops.numerics import inverse_norm
+from hlformer_jax.retrieval import vectors
+from hlformer_jax.retrieval.scoring import Similarities
+from hlformer_jax.retrieval.vectors import Stored, Vectors
 from hlformer_jax.typing import Array
 
 
-class Similarities(NamedTuple):
-    """Maxima over positions, [Q, V] each; those of a branch that is off are None.
+@flax.struct.dataclass
+class MaximumSimilarity:
+    """Weighted sum over branches of the largest cosine of the query and a position.
 
-    With guided vectors the frame's are [Q, Q]: column r is the vector of caption r's best clip.
+    Attributes:
+      weights: weights of the clip and the frame branch.
     """
 
-    clip_cosine: Float[Array, "Q V"] | None
-    clip_dot: Float[Array, "Q V"] | None
-    frame_cosine: Float[Array, "Q V"] | None
-    frame_dot: Float[Array, "Q V"] | None
+    weights: Float[Array, " 2"]
+
+    @property
+    def frame_columns(self) -> str:
+        """A column of the frame branch is a video."""
+        return "videos"
+
+    def store(self, videos: VideoEncoding, dtype: DTypeLike) -> Stored:
+        """Unit vectors of the branches that are on, in the dtype of a corpus."""
+        return {
+            name: vectors.store(branch, dtype)
+            for name, branch in videos._asdict().items()
+            if branch is not None
+        }
+
+    def similarities_per_video(self, stored: Stored) -> int:
+        """Number of positions of all branches."""
+        return vectors.positions(stored)
+
+    def width(self, stored: Stored) -> int:
+        """Width of the vectors."""
+        return vectors.width(stored)
+
+    def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
+        """Ranking scores (eq. 9); see `scoring.Scorer`."""
+        total: Any = 0.0
+        for weight, name in zip(self.weights, VideoEncoding._fields, strict=True):
+            if name in stored:
+                query = vectors.store(queries, stored[name].values.dtype)
+                total = total + weight * best(vectors.cosines(query, stored[name]))
+        return total
+
+    def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
+        """The best position of each branch; see `scoring.Scorer`."""
+        return {name: best_position(queries, branch) for name, branch in stored.items()}
+
+    def similarities(
+        self,
+        queries: Float[Array, "Q H"],
+        videos: VideoEncoding,
+        owner: Int[Array, " Q"],
+        implementation: str = "xla",
+    ) -> Similarities:
+        """Maxima over positions of both branches; see `scoring.TrainingScorer`.
+
+        One product serves both: the cosines are the dot products over the norms. With "pallas" it
+        is never written to memory, and the gradient of a tie goes to the first of the positions.
+        """
+        query_norm = inverse_norm(queries)
+
+        def both(positions: Array | None) -> tuple[Array | None, Array | None]:
+            if positions is None:
+                return None, None
+            if implementation == "pallas":
+                return max_similarities(queries, positions)
+            dots = jnp.einsum("qh,vlh->qvl", queries, positions)
+            cosines = best(dots * inverse_norm(positions)[None]) * query_norm[:, None]
+            return cosines, best(dots)
+
+        return Similarities(*both(videos.clips), *both(videos.frames))
 
 
-def similarities(
-    queries: Float[Array, "Q H"],
-    clips: Float[Array, "V C H"] | None,
-    frames: Float[Array, "V F H"] | None,
-    kernels: str = "xla",
-    guided: Float[Array, "V C H"] | None = None,
-    video: Int[Array, " Q"] | None = None,
-) -> Similarities:
-    """Cosine and dot-product maxima of both branches, as the training losses need them.
+def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
+    """The similarity of a video is that of its best position (eq. 8)."""
+    return jnp.max(similarities, axis=-1)
 
-    One product serves both: the cosines are the dot products over the norms. With "pallas" it is
-    never written to memory, and the gradient of a tie goes to the first of the positions.
 
-    Args:
-      queries: sentence embeddings.
-      clips: encoded clips.
-      frames: encoded frames.
-      kernels: "xla" or "pallas".
-      guided: a vector for each clip, in place of frames (MS-SL).
-      video: row of each caption's video; needed with `guided`.
-
-    Returns:
-      The maxima; with `guided`, of every caption against the vector that every other caption's
-      best clip has in its own video.
-    """
-    query_norm = inverse_norm(queries)
-    if guided is not None and clips is not None and video is not None:
-        products = jnp.einsum("qh,vlh->qvl", queries, clips)
-        scaled = products * inverse_norm(clips)[None]
-        own = jnp.take_along_axis(scaled, video[:, None, None], axis=1)[:, 0]
-        vectors = guided[video, jnp.argmax(own, axis=-1)]
-        dots = jnp.einsum("qh,rh->qr", queries, vectors)
-        cosines = dots * query_norm[:, None] * inverse_norm(vectors)[None]
-        clip_cosine = jnp.max(scaled, axis=-1) * query_norm[:, None]
-        return Similarities(clip_cosine, jnp.max(products, axis=-1), cosines, dots)
-
-    def both(positions: Array | None) -> tuple[Array | None, Array | None]:
-        if positions is None:
-            return None, None
-        if kernels == "pallas":
-            return max_similarities(queries, positions)
-        dots = jnp.einsum("qh,vlh->qvl", queries, positions)
-        cosines = jnp.max(dots * inverse_norm(positions)[None], axis=-1) * query_norm[:, None]
-        return cosines, jnp.max(dots, axis=-1)
-
-    return Similarities(*both(clips), *both(frames))
+def best_position(queries: Float[Array, "Q H"], own: Vectors) -> Int[Array, " Q"]:
+    """Position of the best of a video's vectors, [Q, L, H], for the query of the same row."""
+    query = vectors.store(queries, own.values.dtype)
+    return jnp.argmax(vectors.own_cosines(query, own), axis=-1).astype(jnp.int32)

@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
@@ -43,6 +43,12 @@ class Pairs(NamedTuple):
     def real(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets a real video."""
         return self.caption_mask[:, None] & self.video_mask[None]
+
+
+def each_for_itself(pairs: Pairs) -> Pairs:
+    """Captions paired with columns of which every caption has one of its own."""
+    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
 class NegativeRanks(NamedTuple):
@@ -103,7 +109,7 @@ def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
 
 
 def triplet(
-    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: float
+    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: ArrayLike
 ) -> Float[Array, ""]:
     """Triplet ranking loss on cosine scores, both directions.
 
@@ -205,9 +211,9 @@ def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
 def query_diversity(
     queries: Float[Array, "Q H"],
     pairs: Pairs,
-    margin: float,
-    scale: float,
-    gamma: float,
+    margin: ArrayLike,
+    scale: ArrayLike,
+    gamma: ArrayLike,
 ) -> Float[Array, ""]:
     """Pushes apart the captions of one video, with a focal factor.
 
@@ -237,7 +243,7 @@ def query_diversity(
 
 
 def caption_diversity(
-    queries: Float[Array, "Q H"], pairs: Pairs, margin: float, scale: float
+    queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
 ) -> Float[Array, ""]:
     """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
 
@@ -267,7 +273,7 @@ def _same_video(
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
     """Cosines of all captions, and which are two different ones of one video."""
     chex.assert_shape(queries, (*pairs.video.shape, None))
-    units = unit(queries)
+    units = unit(_real_rows(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
     same = both & (pairs.video[:, None] == pairs.video[None])
     same = same & ~jnp.eye(same.shape[0], dtype=bool)
@@ -300,6 +306,8 @@ def optimal_matching(
       GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
     """
     chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
+    queries = _real_rows(queries, pairs.caption_mask)
+    clips = _real_rows(clips, pairs.video_mask)
     cosine = jnp.einsum("qh,qch->qc", unit(queries), unit(clips)[pairs.video])
     own = pairs.own()
     most = min(most_captions or len(own), len(own))
@@ -328,7 +336,7 @@ def partial_order(
     captions: Float[Array, "Q n+1"],
     curvature: Float[Array, ""],
     pairs: Pairs,
-    min_radius: float,
+    min_radius: ArrayLike,
 ) -> Float[Array, ""]:
     """Keeps a caption inside the entailment cone of its video.
 
@@ -345,8 +353,15 @@ def partial_order(
     References:
       HLFormer eq. 18-20.
     """
+    captions = _real_rows(captions, pairs.caption_mask)
+    videos = _real_rows(videos, pairs.video_mask)
     outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
     return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
+
+
+def _real_rows(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
+    """Sets padded rows to 0: NaN in one, times a weight of 0, would be NaN in every gradient."""
+    return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
 
 
 def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:

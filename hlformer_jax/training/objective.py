@@ -1,50 +1,200 @@
-"""The training objective of one batch: every term by name, and their weighted sum (eq. 21, 31)."""
+"""The training objective of the family: its terms, and their weighted sum (HLFormer eq. 21, 31).
 
-from collections.abc import Callable, Mapping
-from functools import partial
+`Objective` is a loss as the trainer wants one (see `step.Loss`): a pytree that is called with
+parameters, a batch and the number of the step. Its hyperparameters are arguments of the compiled
+step, its options are part of the program.
+"""
+
 from typing import Any, NamedTuple
 
-import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
-from hlformer_jax.config import WEIGHTS, ConfigError
-from hlformer_jax.retrieval import similarity
+from hlformer_jax.config import ConfigError
+from hlformer_jax.models import Model
+from hlformer_jax.ops.keys import derive_key
+from hlformer_jax.ops.numerics import wide
+from hlformer_jax.retrieval import scorers
+from hlformer_jax.retrieval.scoring import TrainingScorer
 from hlformer_jax.training import losses
-from hlformer_jax.training.losses import NegativeRanks, Pairs
+from hlformer_jax.training.losses import Pairs
+from hlformer_jax.training.terms import FRAME_COLUMNS, TERMS, Encoded, FrameColumns, Negatives
 from hlformer_jax.typing import Array, Batch
 
 Terms = dict[str, Float[Array, ""]]
 
 
-class Negatives(NamedTuple):
-    """Negatives of the triplet loss, drawn for each branch on its own, as released."""
+class Hyperparameters(NamedTuple):
+    """Numbers of the objective: arguments of its programs, so changing them does not recompile.
 
-    clip: NegativeRanks
-    frame: NegativeRanks
+    Attributes:
+      seed: seed of the negatives and the dropout.
+      values: weights and constants, by their names in `config.loss`.
+      hard_negative_epoch: first epoch, from 0, with hard negatives.
+      hard_pool_size: number of hardest videos that a caption's negative is drawn from.
+    """
+
+    seed: Int[Array, ""]
+    values: dict[str, Float[Array, ""]]
+    hard_negative_epoch: Int[Array, ""]
+    hard_pool_size: Int[Array, ""]
 
 
-def active_terms(config: ConfigDict) -> tuple[str, ...]:
+@flax.struct.dataclass
+class Objective:
+    """The loss of a batch.
+
+    Attributes:
+      model: the model.
+      scorer: the scorer of the model.
+      hyperparameters: numbers of the loss.
+      terms: names of the terms with a weight other than 0, in the order of the log.
+      diversity_form: form of the query diversity, see config.py.
+      encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
+      implementation: backend of the similarities, "xla" or "pallas".
+      steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
+      most_captions: largest number of captions of a video, see `losses.optimal_matching`.
+    """
+
+    model: Model
+    scorer: Any
+    hyperparameters: Hyperparameters
+    terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    diversity_form: str = flax.struct.field(pytree_node=False)
+    encode_parts: int = flax.struct.field(pytree_node=False)
+    implementation: str = flax.struct.field(pytree_node=False)
+    steps_per_epoch: int = flax.struct.field(pytree_node=False)
+    most_captions: int | None = flax.struct.field(pytree_node=False)
+
+    def __call__(
+        self, params: Any, batch: Batch, step: Int[Array, ""]
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The loss at a step: its negatives and its dropout depend on the seed and the step.
+
+        The hard-negative phase begins inside, by the epoch of the step, so that there is one
+        compilation.
+        """
+        hyperparameters = self.hyperparameters
+        epoch = step // self.steps_per_epoch
+        negatives = draw_negatives(
+            derive_key(hyperparameters.seed, "negatives", step),
+            batch,
+            epoch >= hyperparameters.hard_negative_epoch,
+            hyperparameters.hard_pool_size,
+            FRAME_COLUMNS[self.scorer.frame_columns],
+        )
+        dropout_key = derive_key(hyperparameters.seed, "dropout", step)
+        return self.evaluate(params, batch, negatives, dropout_key)
+
+    def evaluate(
+        self, params: Any, batch: Batch, negatives: Negatives, dropout_key: Array | None = None
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The loss with given negatives.
+
+        Args:
+          params: parameters of the model.
+          batch: videos with all their captions.
+          negatives: ranks of the triplet loss's negatives.
+          dropout_key: random key of the dropout; None switches dropout off.
+
+        Returns:
+          The weighted sum and the terms without their weights; terms of weight 0 are not computed.
+        """
+        model = self.model
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        queries = models.encode_query(model, params, batch.captions, keys[0])
+        videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
+        pairs = _pairs(batch)
+        scorer: TrainingScorer = self.scorer
+        encoded = Encoded(
+            queries=queries,
+            videos=videos,
+            lift=lambda: models.lift(model, params, videos, queries),
+            similarities=scorer.similarities(queries, videos, pairs.video, self.implementation),
+            pairs=pairs,
+            columns=FRAME_COLUMNS[scorer.frame_columns],
+            negatives=negatives,
+            values=self.hyperparameters.values,
+            diversity_form=self.diversity_form,
+            most_captions=self.most_captions,
+        )
+        terms = {name: TERMS[name].compute(encoded) for name in self.terms}
+        total = jnp.zeros((), queries.dtype)
+        for name, value in terms.items():
+            total = total + self.hyperparameters.values[name] * value
+        return total, terms
+
+
+def build(
+    config: ConfigDict,
+    model: Model,
+    steps_per_epoch: int = 1,
+    most_captions: int | None = None,
+) -> Objective:
+    """The objective of a configuration.
+
+    Args:
+      config: the whole configuration.
+      model: the model of the configuration.
+      steps_per_epoch: number of steps in an epoch.
+      most_captions: largest number of captions of a video; None: as many as a batch can hold.
+
+    Raises:
+      ConfigError: when the losses make no sense, or not for this model.
+    """
+    return Objective(
+        model=model,
+        scorer=scorers.build(config, model),
+        hyperparameters=hyperparameters(config),
+        terms=active_terms(config, model),
+        diversity_form=config.loss.diversity_form,
+        encode_parts=config.train.encode_parts,
+        implementation=config.kernels,
+        steps_per_epoch=steps_per_epoch,
+        most_captions=most_captions,
+    )
+
+
+def hyperparameters(config: ConfigDict) -> Hyperparameters:
+    """The hyperparameters that a configuration gives its objective."""
+    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form")
+    dtype = wide(jnp.dtype(config.dtype))
+    return Hyperparameters(
+        jnp.asarray(config.seed, jnp.int32),
+        {
+            name: jnp.asarray(value, dtype)
+            for name, value in config.loss.items()
+            if name not in other
+        },
+        jnp.asarray(config.loss.hard_negative_epoch, jnp.int32),
+        jnp.asarray(config.loss.hard_pool_size, jnp.int32),
+    )
+
+
+def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
     """Names of the terms with a weight other than 0 whose branch is on.
 
     Raises:
-      ConfigError: when there is none.
+      ConfigError: when there is none, or the model lacks what one needs.
     """
-    off = [
-        branch
-        for branch, on in (
-            ("clip", config.model.glance),
-            ("frame", config.model.gaze),
+    if config.loss.optimal_matching != 0 and not config.model.glance:
+        raise ConfigError(
+            "config.loss.optimal_matching assigns captions to clips, but config.model.glance is"
+            " off: set it to 0, or switch the clips on"
         )
-        if not on
-    ]
+    if config.loss.partial_order != 0 and not model.module.has_lift:
+        raise ConfigError(
+            f"config.loss.partial_order is {config.loss.partial_order}, but {config.model.name} has"
+            " no hyperbolic lift: set it to 0, or use hlformer"
+        )
     active = tuple(
         name
-        for name in WEIGHTS
-        if config.loss[name] != 0 and not any(name.startswith(branch) for branch in off)
+        for name, term in TERMS.items()
+        if config.loss[name] != 0 and (not term.branch or config.model[term.branch])
     )
     if not active:
         raise ConfigError("config.loss has no term with a weight other than 0: nothing to train")
@@ -56,95 +206,16 @@ def draw_negatives(
     batch: Batch,
     hard: Bool[Array, ""],
     pool: int | Int[Array, ""],
-    guided: bool = False,
+    columns: FrameColumns = FRAME_COLUMNS["videos"],
 ) -> Negatives:
-    """Draws the negatives of both branches; see `losses.draw_negative_ranks`.
-
-    Where frames are guided (MS-SL) each caption has a vector of its own, and both directions of
-    the frame loss draw from the hardest `pool`, as released.
-    """
+    """Draws the negatives of both branches; see `losses.draw_negative_ranks`."""
     clip_key, frame_key = jax.random.split(key)
     pairs = _pairs(batch)
-    frame = (_each_for_itself(pairs), hard, pool, pool) if guided else (pairs, hard, pool)
+    pools = (pool, pool) if columns.pools_captions else (pool,)
     return Negatives(
         losses.draw_negative_ranks(clip_key, pairs, hard, pool),
-        losses.draw_negative_ranks(frame_key, *frame),
+        losses.draw_negative_ranks(frame_key, columns.pairs(pairs), hard, *pools),
     )
-
-
-def objective(
-    model: nn.Module,
-    config: ConfigDict,
-    params: Any,
-    batch: Batch,
-    negatives: Negatives,
-    dropout_key: Array | None,
-    most_captions: int | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> tuple[Float[Array, ""], Terms]:
-    """The training loss of a batch.
-
-    Args:
-      model: a model of `models.build`.
-      config: weights and constants are those of `config.loss`.
-      params: the model's parameters.
-      batch: videos with all their captions.
-      negatives: places of the triplet loss's negatives.
-      dropout_key: random key of the dropout; None switches dropout off.
-      most_captions: see `losses.optimal_matching`.
-      values: weights and constants, where one program is to serve several; None: those of
-        `config.loss`, which says in any case which terms there are.
-
-    Returns:
-      The weighted sum and the terms without their weights; terms of weight 0 are not computed.
-    """
-    keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-    queries = models.encode_query(model, params, batch.captions, keys[0])
-    videos = models.encode_video(model, params, batch.videos, keys[1], config.train.encode_parts)
-    pairs, loss = _pairs(batch), values or config.loss
-    # Any: None where a branch is off, which has no active term.
-    similarities: Any = similarity.similarities(
-        queries, videos.clips, videos.frames, config.kernels, videos.guided, pairs.video
-    )
-
-    clips: Any = videos.clips
-    guided = videos.guided is not None
-    frame_pairs = _each_for_itself(pairs) if guided else pairs
-
-    def frame_nce(scores: Float[Array, "Q V"]) -> Float[Array, ""]:
-        return losses.joint_nce(scores, pairs.caption_mask) if guided else losses.nce(scores, pairs)
-
-    def query_diversity() -> Float[Array, ""]:
-        margin, scale = loss["diversity_margin"], loss["diversity_scale"]
-        if config.loss.diversity_form == "captions":
-            return losses.caption_diversity(queries, pairs, margin, scale)
-        return losses.query_diversity(queries, pairs, margin, scale, loss["diversity_gamma"])
-
-    def partial_order() -> Float[Array, ""]:
-        lifted = models.lift(model, params, videos, queries)
-        return losses.partial_order(*lifted, pairs, loss["min_radius"])
-
-    triplet = partial(losses.triplet, margin=loss["margin"])
-    compute: dict[str, Callable[[], Float[Array, ""]]] = {
-        "clip_triplet": lambda: triplet(similarities.clip_cosine, pairs, negatives.clip),
-        "clip_nce": lambda: losses.nce(similarities.clip_dot, pairs),
-        "frame_triplet": lambda: triplet(similarities.frame_cosine, frame_pairs, negatives.frame),
-        "frame_nce": lambda: frame_nce(similarities.frame_dot),
-        "query_diversity": query_diversity,
-        "partial_order": partial_order,
-        "optimal_matching": lambda: losses.optimal_matching(queries, clips, pairs, most_captions),
-    }
-    terms = {name: compute[name]() for name in active_terms(config)}
-    total = jnp.zeros((), queries.dtype)
-    for name, value in terms.items():
-        total = total + loss[name] * value
-    return total, terms
-
-
-def _each_for_itself(pairs: Pairs) -> Pairs:
-    """Every caption with a column of its own."""
-    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
-    return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
 def _pairs(batch: Batch) -> Pairs:

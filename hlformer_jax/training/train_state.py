@@ -6,10 +6,7 @@ import flax.struct
 import jax.numpy as jnp
 import optax
 from jaxtyping import Int
-from ml_collections import ConfigDict
 
-from hlformer_jax.models import TwoBranch
-from hlformer_jax.models.initialise import init_params
 from hlformer_jax.typing import Array
 
 
@@ -19,8 +16,8 @@ class TrainState:
 
     Attributes:
       step: number of steps taken.
-      params: the model's parameters.
-      optimiser: the optimiser's state.
+      params: parameters of the model.
+      optimiser: state of the optimiser.
     """
 
     step: Int[Array, ""]
@@ -28,9 +25,6 @@ class TrainState:
     optimiser: Any
 
 
-def init_state(
-    model: TwoBranch, config: ConfigDict, optimiser: optax.GradientTransformation
-) -> TrainState:
+def init_state(params: Any, optimiser: optax.GradientTransformation) -> TrainState:
     """The state before the first step."""
-    params = init_params(model, config)
     return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hlformer_jax.ops.dropout import dropout, part_of, random_bits
+from hlformer_jax.ops.dropout import dropout, random_bits
 
 
 def _bits(seed=0, shape=(1 << 16,)):
@@ -46,19 +46,6 @@ def test_bits_depend_on_the_row_major_index_alone():
     np.testing.assert_array_equal(random_bits(jax.random.key_data(key), (24,)), flat)
     rows = jax.vmap(lambda key: random_bits(key, (24,)))(jax.random.split(key, 2))
     np.testing.assert_array_equal(rows[1], random_bits(jax.random.split(key, 2)[1], (24,)))
-
-
-def test_a_part_of_the_rows_has_the_bits_that_it_has_in_the_whole():
-    key = jax.random.key(7)
-    whole = np.asarray(random_bits(key, (12, 2, 5)))
-
-    def part(number):
-        with part_of(number, 3):
-            return random_bits(key, (4, 2, 5))
-
-    for number in range(3):
-        np.testing.assert_array_equal(jax.jit(part)(number), whole[number::3])
-    np.testing.assert_array_equal(random_bits(key, (12, 2, 5)), whole)  # as before, outside
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.31, 0.9])

@@ -92,9 +92,9 @@ def test_a_step_that_the_devices_have_no_room_for_is_refused(monkeypatch, reside
     program, feed = training.compiled.program, training.feed
     needed = analysis.memory(program)["peak"]
     needed += 0 if resident else feed.bytes_per_device * 2 / 3  # two windows more
-    monkeypatch.setattr(step.devices, "room", lambda mesh: needed + 1)
+    monkeypatch.setattr(step.devices, "available_bytes", lambda mesh: needed + 1)
     step._check_room(program, feed)
-    monkeypatch.setattr(step.devices, "room", lambda mesh: needed - 1)
+    monkeypatch.setattr(step.devices, "available_bytes", lambda mesh: needed - 1)
     with refused:
         step._check_room(program, feed)
     with refused:

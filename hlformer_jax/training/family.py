@@ -1,0 +1,64 @@
+"""What a family of models gives the trainer: everything that the loop does not know.
+
+A family brings its data, its parameters, its loss and its metrics; the trainer brings the order of
+the data, the steps, checkpoints, logs, early stopping and signals. `prvr` is the family of HLFormer
+and its ancestors.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import optax
+
+from hlformer_jax.data.schedule import Group
+from hlformer_jax.retrieval.results import Result
+from hlformer_jax.training.step import Feed, Loss
+
+
+class Family(Protocol):
+    """A family of models on its data, as `loop.Trainer` wants one."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data, so that a run does not resume on other data."""
+
+    @property
+    def num_examples(self) -> int:
+        """Number of training examples, which the schedule orders."""
+
+    def check_trainable(self) -> None:
+        """Refuses a configuration that cannot be trained, before its data is opened.
+
+        Raises:
+          ConfigError: saying what to change.
+        """
+
+    def init_params(self) -> Any:
+        """Initial parameters, a function of the configuration alone."""
+
+    def project(self, params: Any) -> Any:
+        """Moves parameters to where they satisfy their constraints; applied after every step."""
+
+    def loss(self, steps_per_epoch: int) -> Loss:
+        """The training loss."""
+
+    def optimiser(self, total_steps: int) -> optax.GradientTransformation:
+        """The optimiser of a run of so many steps."""
+
+    def feed(self, groups: Sequence[Group]) -> Feed:
+        """Brings the training batches of these groups of steps to the devices."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint shares with whoever evaluates it, as JSON has it."""
+
+    def validate(self, params: Any) -> Result:
+        """Metrics of the validation split."""
+
+    def test(self, params: Any) -> Result:
+        """Metrics of the test split."""
+
+    def references(self) -> dict[str, Result]:
+        """Test metrics of what the models are held against, by name; empty for none."""
+
+    def close(self) -> None:
+        """Gives back what validation keeps on the devices."""
