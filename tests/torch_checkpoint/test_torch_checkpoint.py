@@ -109,9 +109,11 @@ def test_options_are_compared_by_what_they_mean(tmp_path, convert):
         with pytest.raises(ValueError, match="nowhere"), contextlib.redirect_stdout(None):
             evaluate.evaluate_checkpoint(config, out, None, print)  # refused for its data alone
     config.model.euclidean_widths = (2.0,)
-    assert refusal(config, out).endswith(
-        "to evaluate it add '--config.model.euclidean_widths=[0.0]'"
-    )
+    config.model.fusion = "maim"
+    with pytest.raises(checkpoint.CheckpointError, match="config.model.fusion is maim") as caught:
+        evaluate.evaluate_checkpoint(config, out, None, print)
+    missing = "'--config.model.euclidean_widths=[0.0]' --config.model.fusion=mean"
+    assert str(caught.value).endswith(f"to evaluate it add {missing}")
 
 
 def test_the_command_says_where_the_file_does_not_name_its_collection(tmp_path, capsys):
