@@ -93,7 +93,7 @@ class Recording:
         )
 
     def place(self, name):
-        return names.place(name, self.model)
+        return names.locate(name, self.model)
 
     def lookup(self, tree, name):
         """Our counterpart of one released tensor."""
