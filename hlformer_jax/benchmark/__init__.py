@@ -17,7 +17,7 @@ On two cores of a server CPU, float32, JAX 0.10.2, sizes of ActivityNet Captions
 | step, 64 videos with 239 captions | 7.6 s | 4.2 s | 1.8 |
 | … of the authors' code, in turn with it (PyTorch 2.15) | 10.9 s | | |
 | search in 2,500 videos, float32, a single query | 22 ms | 23 ms | 1.0 |
-| … one of 256 at once: float32, bfloat16, int8 | 3.2, 2.8, 2.3 ms | 1.5, 1.6, 1.6 ms | 2.2, 1.7, 1.4 |
+| … 256 at once: float32, bfloat16, int8 | 3.2, 2.8, 2.3 ms | 1.5, 1.6, 1.6 ms | 2.2, 1.7, 1.4 |
 | encode a query of 256 at once (28.4 M parameters, 123 MFLOPs) | 0.80 ms | 0.58 ms | 1.4 |
 | prepare | 188 MB/s | | |
 
