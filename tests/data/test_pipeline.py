@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.data import feed, source, synthetic, transforms
+from hlformer_jax.data import dataset, feed, synthetic, transforms
 from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
-from hlformer_jax.data.prepared import builder
+from hlformer_jax.data.prepared.prepare import prepare
 from hlformer_jax.data.schedule import Schedule, in_order
 from hlformer_jax.parallel import devices
 
@@ -30,7 +30,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(config):
-    return source.open_data(config)
+    return dataset.open_data(config)
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +143,11 @@ def test_an_epoch_holds_every_video_and_every_caption_once(data):
 def test_a_batch_holds_the_transformed_features_and_zeros(config, data):
     batches, schedule = _batches(data.train, range(0, 1))
     batch = batches[0]
-    prepared = builder.prepare(_collection(config), config.data.data_dir)
-    source = prepared.split("train")
+    prepared = prepare(dataset.choose_source(config.data), config.data.data_dir)
+    videos = prepared.split("train")
     row = 0
     for place, index in enumerate(schedule.order(0)[:4]):
-        record = source[int(index)]
+        record = videos[int(index)]
         clips = transforms.normalise(transforms.pool_to_clips(record.frames, 8))
         frames = transforms.normalise(transforms.sample_frames(record.frames, 32))
         np.testing.assert_array_equal(batch.videos.clips[place], clips)
@@ -166,16 +166,11 @@ def test_a_batch_holds_the_transformed_features_and_zeros(config, data):
     assert not batch.captions.words[row:].any()
 
 
-def _collection(config):
-    data = config.data
-    return source._synthetic(data)
-
-
 def test_a_cache_of_any_size_gives_the_same_batches(config, data):
     with_cache, _ = _batches(data.train, range(0, 6))
     config = config.copy_and_resolve_references()
     config.data.cache_gib = 0.0
-    uncached = source.open_data(config).train
+    uncached = dataset.open_data(config).train
     without, _ = _batches(uncached, range(0, 6))
     assert not uncached._cache
     assert data.train._cache
@@ -215,7 +210,7 @@ def test_caption_ids_follow_the_order_of_the_captions(data):
 def test_half_precision_storage_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.storage = "float16"
-    half = source.open_data(config).train
+    half = dataset.open_data(config).train
     assert half.video_ids == data.train.video_ids
     # Each element is rounded by at most 2^-11, then pooled and divided by the norm of its vector.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, atol=2**-10)
@@ -225,7 +220,7 @@ def test_half_precision_storage_changes_features_by_its_rounding_alone(config, d
 def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.dtype = "float16"
-    half = source.open_data(config).train
+    half = dataset.open_data(config).train
     assert half[0].clips.dtype == half[0].words[0].dtype == np.float16
     # Normalised vectors: each element is rounded by at most 2^-12 of its size, at most 1.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, rtol=2**-11, atol=2**-24)
@@ -236,7 +231,7 @@ def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config,
 def test_another_corpus_is_another_data_set(config, data):
     config = config.copy_and_resolve_references()
     config.data.synthetic_videos = (5, 3, 4)
-    other = source.open_data(config)
+    other = dataset.open_data(config)
     assert len(other.train) == 5
     assert other.fingerprint != data.fingerprint
     assert synthetic.Corpus(videos=(5, 3, 4)) != synthetic.Corpus(videos=(11, 3, 4))

@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 from absl import logging as absl_logging
 
+from hlformer_jax.data.prepared.records import Records
+from hlformer_jax.data.released.captions import ListedCaption
+from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.released.frame_lists import read_frame_lists
-from hlformer_jax.data.released.layout import Collection, ReleasedDataError
-from hlformer_jax.data.released.reader import open_collection
+from hlformer_jax.data.source import DataError
 
 
 def read_all(collection):
-    """Opens a collection and reads every value of it."""
-    with open_collection(collection) as source:
-        for videos in source.splits.values():
-            for video, captions in videos.items():
-                source.read_video(video)
-                for caption in captions:
-                    source.read_words(caption.caption_id)
+    """Opens a collection and makes every record of it."""
+    with collection.open() as reader:
+        records = Records(collection, reader, "float32")
+        for split, videos in reader.splits.items():
+            for video in videos:
+                records.make(split, video)
+        records.warn_of_zeros()
 
 
 def edit(path: Path, change) -> None:
@@ -45,25 +47,25 @@ def line(number: int, new: bytes):
 
 
 def test_values_come_back_in_time_order_from_shuffled_rows(tiny, write):
-    with open_collection(write(tiny)) as source:
+    with write(tiny).open() as reader:
         for split, captions in tiny.captions.items():
-            listed = [c.caption_id for cs in source.splits[split].values() for c in cs]
+            listed = [c.caption_id for cs in reader.splits[split].values() for c in cs]
             assert listed == [caption for caption, _ in captions]
-            assert list(source.splits[split]) == list(
+            assert list(reader.splits[split]) == list(
                 dict.fromkeys(v for v in tiny.frames if v.startswith(split))
             )
         for video, frames in tiny.frames.items():
-            read = source.read_video(video)
+            read = reader.read_frames(video)
             assert read.dtype == np.float32
             np.testing.assert_array_equal(read, frames)
         for caption, words in tiny.words.items():
-            np.testing.assert_array_equal(source.read_words(caption), words)
+            np.testing.assert_array_equal(reader.read_words(caption), words)
 
 
 def test_order_is_that_of_first_appearance(tiny, write):
     tiny.captions["train"] = [tiny.captions["train"][k] for k in (3, 0, 5, 1, 4, 2, 6)]
-    with open_collection(write(tiny)) as source:
-        captions = {v: [c.caption_id for c in cs] for v, cs in source.splits["train"].items()}
+    with write(tiny).open() as reader:
+        captions = {v: [c.caption_id for c in cs] for v, cs in reader.splits["train"].items()}
     assert captions == {
         "train_2": ["train_2#enc#0", "train_2#enc#2", "train_2#enc#1"],
         "train_0": ["train_0#enc#0"],
@@ -79,15 +81,15 @@ def test_crlf_line_ends_are_read(tiny, write):
     collection = write(tiny)
     for path in (collection.captions("train"), collection.feature_dir / "shape.txt"):
         edit(path, lambda data: data.replace(b"\n", b"\r\n"))
-    with open_collection(collection) as source:
-        assert source.splits["train"]["train_0"][0].sentence == "a person does thing 0"
+    with collection.open() as reader:
+        assert reader.splits["train"]["train_0"][0].sentence == "a person does thing 0"
 
 
 def test_names_separated_by_newlines_are_read(tiny, write):
     collection = write(tiny)
     edit(collection.feature_dir / "id.txt", lambda data: data.replace(b" ", b"\r\n"))
-    with open_collection(collection) as source:
-        np.testing.assert_array_equal(source.read_video("train_3"), tiny.frames["train_3"])
+    with collection.open() as reader:
+        np.testing.assert_array_equal(reader.read_frames("train_3"), tiny.frames["train_3"])
 
 
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-8"])
@@ -99,14 +101,14 @@ def test_names_that_are_not_ascii_are_read(tiny, write, encoding):
             collection.feature_dir / name,
             lambda data, code=code: data.decode().replace("train_3_", "éà_").encode(code),
         )
-    with open_collection(collection) as source:
-        np.testing.assert_array_equal(source.read_video("train_3"), tiny.frames["train_3"])
+    with collection.open() as reader:
+        np.testing.assert_array_equal(reader.read_frames("train_3"), tiny.frames["train_3"])
 
 
 def test_float16_text_of_a_hundred_words_is_read(tiny, write):
     tiny.words["val_0#enc#0"] = np.random.default_rng(2).normal(size=(100, 5)).astype(np.float16)
-    with open_collection(write(tiny)) as source:
-        words = source.read_words("val_0#enc#0")
+    with write(tiny).open() as reader:
+        words = reader.read_words("val_0#enc#0")
     assert words.dtype == np.float32
     np.testing.assert_array_equal(words, tiny.words["val_0#enc#0"])
 
@@ -118,31 +120,31 @@ def test_frame_lists_may_be_tuples_over_many_lines(tiny, write):
     }
     text = repr(lists).replace("), ", "),\n ").replace("', '", "' ,\t'")
     (collection.feature_dir / "video2frames.txt").write_text("\n" + text + "\n")
-    with open_collection(collection) as source:
+    with collection.open() as reader:
         for video, frames in tiny.frames.items():
-            np.testing.assert_array_equal(source.read_video(video), frames)
+            np.testing.assert_array_equal(reader.read_frames(video), frames)
 
 
 def test_blanks_and_characters_of_real_captions_are_read(tiny, write):
     collection = write(tiny)
     first = 'train_0#enc#0  Zoë says: "#1, it\'s 50\u2028% off"  \n'
     edit(collection.captions("train"), line(1, first.encode().rstrip(b"\n")))
-    with open_collection(collection) as source:
-        caption = source.splits["train"]["train_0"][0]
-    assert caption == ("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
+    with collection.open() as reader:
+        caption = reader.splits["train"]["train_0"][0]
+    assert caption == ListedCaption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
 
 
 def test_validation_list_may_be_the_test_list(tiny, write):
     tiny.captions["val"] = tiny.captions["test"]
-    with open_collection(write(tiny)) as source:
-        assert source.splits["val"] == source.splits["test"]
+    with write(tiny).open() as reader:
+        assert reader.splits["val"] == reader.splits["test"]
 
 
 def test_last_line_may_lack_its_newline(tiny, write):
     collection = write(tiny)
     edit(collection.captions("test"), bytes.rstrip)
-    with open_collection(collection) as source:
-        assert len(source.splits["test"]) == 2
+    with collection.open() as reader:
+        assert len(reader.splits["test"]) == 2
 
 
 # Faults. Each breaks a sound corpus in one way and says what the message must hold.
@@ -413,7 +415,7 @@ def test_fault_is_refused_with_its_place(tiny, write, fault):
     read_all(collection)
     break_it, expected = FAULTS[fault]
     break_it(collection)
-    with pytest.raises(ReleasedDataError) as error:
+    with pytest.raises(DataError) as error:
         read_all(collection)
     message = str(error.value)
     assert "\n" not in message
@@ -422,8 +424,8 @@ def test_fault_is_refused_with_its_place(tiny, write, fault):
 
 def test_missing_manual_dir_says_what_to_download():
     collection = Collection("", "tvr", "i3d_resnet", 3072, 768)
-    with pytest.raises(ReleasedDataError, match="manual_dir is not set.*MS-SL.*tvrtrain.caption"):
-        open_collection(collection)
+    with pytest.raises(DataError, match="manual_dir is not set.*MS-SL.*tvrtrain.caption"):
+        collection.open()
 
 
 def test_expression_in_frame_lists_is_refused_and_not_run(tiny, write, tmp_path):
@@ -434,8 +436,8 @@ def test_expression_in_frame_lists_is_refused_and_not_run(tiny, write, tmp_path)
     sound = path.read_text()
     for text in (planted, sound[:-1] + f", 'x': {planted}}}", sound[:-1] + f", 'x': [{planted}]}}"):
         path.write_text(text)
-        with pytest.raises(ReleasedDataError, match="never run as code"):
-            open_collection(collection)
+        with pytest.raises(DataError, match="never run as code"):
+            collection.open()
     assert not trace.exists()
 
 
@@ -476,7 +478,7 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
         path.write_text(text)
         try:
             found = read_frame_lists(path, row_of)
-        except ReleasedDataError:
+        except DataError:
             refused += 1
             assert text != repr(lists)
             continue
@@ -516,7 +518,7 @@ def _warnings(collection):
     handler = Collect(logging.WARNING)
     absl_logging.get_absl_logger().addHandler(handler)
     try:
-        open_collection(collection).close()
+        read_all(collection)
     finally:
         absl_logging.get_absl_logger().removeHandler(handler)
     return messages

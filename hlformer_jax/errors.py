@@ -1,0 +1,5 @@
+"""The errors that a user sees: every command prints one as a line, without a traceback."""
+
+
+class UserError(Exception):
+    """An error that a user can mend: its message is one line that says what, where and what to do."""
