@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.data import dataset, feed, synthetic, transforms
-from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
+from hlformer_jax.data import dataset, feed, packing, synthetic, transforms
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.prepared.prepare import prepare
 from hlformer_jax.data.schedule import Schedule, in_order
 from hlformer_jax.parallel import devices
@@ -41,17 +41,17 @@ def mesh():
 def _read(feed, first=0):
     """Batches of all steps from the first on, as NumPy."""
     return [
-        jax.device_get(feed.batch(window, step))
-        for window in feed.windows(first)
-        for step in range(window.num_steps)
+        jax.device_get(feed.batch(chunk, step))
+        for chunk in feed.chunks(first)
+        for step in range(chunk.num_steps)
     ]
 
 
 def _batches(split, steps, seed=0, size=4, resident=False, longest=2):
     schedule = Schedule(len(split), size, seed)
     mesh = devices.mesh()
-    windows = Feed(split, schedule.groups(3, longest), mesh, size, resident)
-    return _read(windows, steps.start)[: len(steps)], schedule
+    chunks = DeviceFeed(split, schedule.groups(3, longest), mesh, size, resident)
+    return _read(chunks, steps.start)[: len(steps)], schedule
 
 
 def _assert_same(one, other):
@@ -97,19 +97,19 @@ def test_resident_and_streamed_features_give_the_same_batches(data):
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_a_finished_run_has_no_windows_left(data, mesh, resident):
-    windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
-    assert len(list(windows.windows(8))) == 1
-    assert list(windows.windows(9)) == []
+def test_a_finished_run_has_no_chunks_left(data, mesh, resident):
+    chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+    assert len(list(chunks.chunks(8))) == 1
+    assert list(chunks.chunks(9)) == []
 
 
-def test_windows_have_the_shapes_that_were_promised(data, mesh):
+def test_chunks_have_the_shapes_that_were_promised(data, mesh):
     for resident in (False, True):
-        windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
-        shapes = windows.shapes()
-        for window in windows.windows():
+        chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+        shapes = chunks.shapes()
+        for chunk in chunks.chunks():
             for got, promised in zip(
-                jax.tree.leaves(window[2:]), jax.tree.leaves(shapes), strict=True
+                jax.tree.leaves(chunk[2:]), jax.tree.leaves(shapes), strict=True
             ):
                 assert (got.shape, got.dtype) == (promised.shape, promised.dtype)
                 assert got.sharding.is_equivalent_to(promised.sharding, got.ndim)
@@ -180,16 +180,16 @@ def test_a_cache_of_any_size_gives_the_same_batches(config, data):
 def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
     counts = data.train.captions_per_video
     groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
-    windows = Feed(data.train, groups, mesh, 4, resident=False)
+    chunks = DeviceFeed(data.train, groups, mesh, 4, resident=False)
     sums = [counts[step].sum() for group in groups for step in group.steps]
-    assert max(sums) <= windows.captions < max(sums) + CAPTION_MULTIPLE
-    assert windows.videos == 4
+    assert max(sums) <= chunks.captions < max(sums) + packing.CAPTION_MULTIPLE
+    assert chunks.videos == 4
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_evaluation_batches_cover_the_split_in_order(data, mesh, size):
-    windows = Feed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
-    batches = _read(windows)
+    chunks = DeviceFeed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
+    batches = _read(chunks)
     clips = np.concatenate([batch.videos.clips[batch.videos.mask] for batch in batches])
     expected = np.stack([data.val[index].clips for index in range(len(data.val))])
     np.testing.assert_array_equal(clips, expected)
