@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.prepared.prepare import prepare
+from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.source import SPLITS, DataError, Source
 from hlformer_jax.data.split import Split

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.data.prepared import builder, records
-from hlformer_jax.data.prepared.prepare import prepare
+from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.prepared.reader import Prepared
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.source import SPLITS, DataError
@@ -47,7 +47,7 @@ def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
     """Starts a process that has a `collection` and a `data_dir`."""
     head = (
         "import sys, os; from hlformer_jax.data.released.collection import Collection; "
-        "from hlformer_jax.data.prepared.prepare import prepare; "
+        "from hlformer_jax.data.prepared.preparation import prepare; "
         "from hlformer_jax.data.prepared.records import Records; "
         "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"
     )

@@ -7,7 +7,7 @@ import pytest
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset, feed, packing, synthetic, transforms
 from hlformer_jax.data.feed import DeviceFeed
-from hlformer_jax.data.prepared.prepare import prepare
+from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.schedule import Schedule, in_order
 from hlformer_jax.parallel import devices
 
