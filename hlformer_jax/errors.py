@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """An error that a user can mend: its message is one line that says what, where and what to do."""
+    """An error that a user can mend; its message is one line: what, where, and what to do."""

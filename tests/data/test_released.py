@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import logging
+import os
 import random
 import re
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -187,6 +189,46 @@ def _feature(name, change):
 
 def _recode(dtype):
     return _feature("feature.bin", lambda data: np.frombuffer(data, "<f4").astype(dtype).tobytes())
+
+
+def _low_level(caption, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
+    """Puts a dataset of such a shape and storage in a caption's place, without writing to it."""
+
+    def change(file):
+        del file[caption]
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        for name, value in properties.items():
+            getattr(creation, name)(*value)
+        space = h5py.h5s.create(h5py.h5s.NULL) if shape is None else shape
+        if isinstance(space, tuple):
+            most = tuple(h5py.h5s.UNLIMITED if "set_chunk" in properties else n for n in space)
+            space = h5py.h5s.create_simple(space, most)
+        h5py.h5d.create(file.id, caption.encode(), dtype, space, creation)
+
+    return _h5(change)
+
+
+def _write_in_part(file):
+    del file["val_1#enc#1"]
+    data = file.create_dataset("val_1#enc#1", shape=(3, 5), dtype="f4", chunks=(1, 5))
+    data[:2] = 1
+
+
+def _virtual(file):
+    del file["val_1#enc#1"]
+    layout = h5py.VirtualLayout((3, 5), "f4")
+    layout[:] = h5py.VirtualSource("missing.h5", "x", shape=(3, 5))
+    file.create_virtual_dataset("val_1#enc#1", layout)
+
+
+def _zero_rows(share):
+    """Zeros in the last rows of feature.bin, as where a download was broken off."""
+
+    def change(data):
+        kept = len(data) // 24 * round(24 * (1 - share))
+        return data[:kept] + bytes(len(data) - kept)
+
+    return _feature("feature.bin", change)
 
 
 V2F = "video2frames.txt"
@@ -396,6 +438,63 @@ FAULTS = {
         _h5(lambda f: f["val_1#enc#1"].write_direct(np.full((3, 5), -np.inf, "f4"))),
         [".hdf5", "'val_1#enc#1'", "inf"],
     ),
+    "text_null": (_low_level("val_1#enc#1", shape=None), [".hdf5", "'val_1#enc#1'", "shape None"]),
+    "text_of_terabytes": (
+        _low_level("val_1#enc#1", shape=(2**40, 5), set_chunk=((1000, 5),)),
+        [".hdf5", "'val_1#enc#1'", "1099511627776 words"],
+    ),
+    "text_of_huge_chunks": (
+        _h5(
+            lambda f: (
+                f.__delitem__("val_1#enc#1"),
+                f.create_dataset(
+                    "val_1#enc#1",
+                    data=np.ones((3, 5), "f4"),
+                    chunks=(2**18, 5),
+                    maxshape=(None, 5),
+                ),
+            )
+        ),
+        [".hdf5", "'val_1#enc#1'", "chunks of (262144, 5)"],
+    ),
+    "text_without_numpy_type": (
+        _low_level("val_1#enc#1", h5py.h5t.STD_REF_OBJ),
+        [".hdf5", "'val_1#enc#1'", "not floating point"],
+    ),
+    "text_never_written": (
+        _low_level("val_1#enc#1"),
+        [".hdf5", "'val_1#enc#1'", "never written"],
+    ),
+    "text_chunks_never_written": (
+        _low_level("val_1#enc#1", set_chunk=((1, 5),)),
+        [".hdf5", "'val_1#enc#1'", "never written"],
+    ),
+    "text_written_in_part": (_h5(_write_in_part), [".hdf5", "'val_1#enc#1'", "in part"]),
+    "text_virtual": (_h5(_virtual), [".hdf5", "'val_1#enc#1'", "another file"]),
+    "text_of_a_device": (
+        _low_level("val_1#enc#1", set_external=(b"/dev/zero", 0, 60)),
+        [".hdf5", "'val_1#enc#1'", "another file"],
+    ),
+    "text_linked_to_another_file": (
+        _h5(lambda f: _replace(f, "val_1#enc#1", h5py.ExternalLink("/dev/zero", "x"))),
+        [".hdf5", "'val_1#enc#1'", "are a link"],
+    ),
+    "text_of_zeros": (
+        _h5(lambda f: [f[name].write_direct(np.zeros(f[name].shape, "f4")) for name in f]),
+        [".hdf5: caption 'train_0#enc#0'", "is zero", "captions", "broken off"],
+    ),
+    "bin_half_zero": (
+        _zero_rows(0.5),
+        ["feature.bin: frame 'train_", "is zero", "frames", "(", "%)", "broken off"],
+    ),
+    "shape_of_many_digits": (
+        _feature("shape.txt", lambda d: b"9" * 5000 + b" 6\n"),
+        ["shape.txt:1", "ROWS WIDTH"],
+    ),
+    "string_without_end": (
+        _feature(V2F, lambda d: b"{'train_0': ['" + b"x" * 30_000_000),
+        [f"{V2F}:1:14", "expected a frame's name in quotes"],
+    ),
     "text_not_hdf5": (
         lambda c: c.text_features.write_bytes(b"version https://git-lfs"),
         [".hdf5", "HDF5"],
@@ -420,6 +519,51 @@ def test_fault_is_refused_with_its_place(tiny, write, fault):
     message = str(error.value)
     assert "\n" not in message
     assert [part for part in expected if part not in message] == [], message
+
+
+@pytest.mark.parametrize("name", ["val_1#enc#1", "other"])
+def test_a_link_to_a_pipe_is_not_opened_for_that_would_never_return(tiny, write, tmp_path, name):
+    collection = write(tiny)
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(collection.text_features, "r+") as file:
+        del file["val_1#enc#1"]
+        file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "x")
+    with pytest.raises(DataError, match="are a link|has no features"):
+        read_all(collection)
+
+
+def test_a_string_without_end_takes_no_memory_beyond_the_file(tmp_path):
+    path = tmp_path / V2F
+    path.write_bytes(b"{'train_0': ['" + b"x" * 4_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="expected a frame"):
+            read_frame_lists(path, {})
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
+    tiny.frames["train_3"][2] = 0
+    tiny.words["val_1#enc#1"][0] = 0
+    warned = _warnings(write(tiny))
+    assert len(warned) == 2
+    assert "frame 'train_3_2'" in warned[0] and "1 (4.2%) of the 24 frames" in warned[0]
+    assert "caption 'val_1#enc#1'" in warned[1] and "all words of 0" in warned[1]
+
+
+def test_zeros_throughout_one_video_are_refused(tiny, write):
+    tiny.frames["val_1"][:] = 0
+    with pytest.raises(DataError, match=r"all frames of 1 \(.*%\) of the 6 videos"):
+        read_all(write(tiny))
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "..", "a/b", "a\nb"])
+def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
+    for names, field in (((name, "i3d"), "collection"), (("tvr", name), "feature")):
+        with pytest.raises(DataError, match=f"data.{field} is .* the name of one folder"):
+            Collection(tmp_path, *names, 6, 5)
 
 
 def test_missing_manual_dir_says_what_to_download():
