@@ -503,6 +503,10 @@ FAULTS = {
         lambda c: _poke(c, "val_1_2", np.nan),
         ["feature.bin", "'val_1_2'", "'val_1'", "nan"],
     ),
+    "frame_signalling_nan": (
+        lambda c: _poke(c, "val_1_2", np.uint32(0x7F800001).view("f4")),
+        ["feature.bin", "'val_1_2'", "nan"],
+    ),
     "frame_inf": (lambda c: _poke(c, "val_1_2", -np.inf), ["feature.bin", "'val_1_2'", "inf"]),
     "frame_absurd": (lambda c: _poke(c, "val_1_2", 3e30), ["feature.bin", "float32"]),
 }

@@ -70,14 +70,16 @@ def check_values(
             f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must be "
             f"float32 of shape {shape}"
         )
-    # min and max hand a NaN on, so two passes without a temporary array see everything.
-    if not (values.max() <= LARGEST_MAGNITUDE and values.min() >= -LARGEST_MAGNITUDE):
+    with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are found here anyway
+        # min and max hand a NaN on, so two passes without a temporary array see everything.
+        if values.max() <= LARGEST_MAGNITUDE and values.min() >= -LARGEST_MAGNITUDE:
+            return
         wrong = ~(np.abs(values) <= LARGEST_MAGNITUDE)
-        row = int(np.flatnonzero(wrong.any(axis=1))[0])
-        raise DataError(
-            f"{describe(row)} holds {values[row][wrong[row]][0]}, which no feature can be; the "
-            f"file is damaged or not little-endian float32, get it again"
-        )
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    raise DataError(
+        f"{describe(row)} holds {values[row][wrong[row]][0]}, which no feature can be; the file is "
+        f"damaged or not little-endian float32, get it again"
+    )
 
 
 class ZeroRows:

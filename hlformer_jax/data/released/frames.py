@@ -77,15 +77,17 @@ class FrameFeatures:
         """Looks at a sample of rows for numbers stored in another format than float32."""
         sample = np.linspace(0, self.num_rows - 1, min(self.num_rows, _SAMPLED_ROWS))
         values = self.read(np.unique(sample.astype(np.int32)))
-        if not values.any():
+        with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs
+            zero = not values.any()
+            plausible = _plausible(values)
+            swapped = _plausible(values.view(">f4").astype(np.float32))
+        if zero:
             raise DataError(
                 f"{self.path}: is zero in every row that was looked at, as after a download that"
                 " was broken off; download it again"
             )
-        with np.errstate(invalid="ignore", over="ignore"):  # damaged values are what it looks for
-            if _plausible(values):
-                return
-            swapped = _plausible(values.view(">f4").astype(np.float32))
+        if plausible:
+            return
         guess = "big-endian float32" if swapped else "float64, integers or damaged"
         raise DataError(
             f"{self.path}: its numbers make no sense as little-endian float32 (magnitudes beyond "
