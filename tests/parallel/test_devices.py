@@ -22,10 +22,10 @@ jax.config.update("jax_enable_x64", True)  # so that a difference is one, and no
 
 from hlformer_jax import corpus, devices, evaluate, models, optim, step, train_state
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.feed import Feed
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.data.pipeline import Split
-from hlformer_jax.data.simulated import SimulatedSource
+from hlformer_jax.data.split import Split
+from hlformer_jax.data.simulated import SimulatedVideos
 
 config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
@@ -35,7 +35,7 @@ config.update_from_flattened_dict(json.loads(sys.argv[2]))
 config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
-split = Split(SimulatedSource(13, 31, config.data), config.data)
+split = Split(SimulatedVideos(13, 31, config.data), config.data)
 model = models.build(config)
 optimiser = optim.build(config, 10)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
@@ -43,14 +43,14 @@ found = {}
 parts = {2: 3, 4: 2}  # of the batch, one after another
 for number in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
-    feed = Feed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
+    feed = DeviceFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
     state = train_state.init_state(model, config, optimiser)
     config.train.encode_parts = parts.get(number, 1)
     wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
     state = devices.replicate(mesh, jax.tree.map(wide, state))
     steps = step.compile_steps(model, config, optimiser, feed, 3, state).steps
     scalars = []
-    for window in feed.windows():
+    for window in feed.chunks():
         state, records = steps(state, window)
         scalars.append({k: np.asarray(v)[: window.num_steps].tolist() for k, v in records.items()})
     evaluator = evaluate.Evaluator(model, config, mesh)

@@ -78,7 +78,7 @@ class RowsFeed:
     groups: Any
     bytes_ahead: int = 0
 
-    def windows(self, first=0):
+    def chunks(self, first=0):
         whole = lambda tree: devices.replicate(self.mesh, tree)
         for group in (group.after(first) for group in self.groups if group.end > first):
             rows = np.zeros(self.shapes()[1].shape, np.int32)

@@ -124,7 +124,7 @@ def test_the_best_epoch_is_the_one_with_the_best_validation_sum(finished):
 def test_parameters_move_and_the_first_step_does_not(directory):
     trainer = loop.Trainer(_config(directory), directory / "steps")
     before = jax.device_get(trainer.state.params)
-    window = next(trainer.feed.windows())._replace(num_steps=1)
+    window = next(trainer.feed.chunks())._replace(num_steps=1)
     trainer.state, _ = trainer.steps(trainer.state, window)
     after = jax.device_get(trainer.state.params)
     # The released warm-up begins with a rate of 0.
