@@ -61,7 +61,8 @@ def exterior_angle(
     * 0 at y = x: a point lies in its own cone;
     * π/2 at x = origin, y ≠ x: no direction is radial;
 
-    with gradient 0 in either case.
+    with gradient 0 in either case. Apexes nearer to the origin than 1e-18 (float32; 2e-153 in
+    float64) count as the origin, for the angle's second derivatives there are beyond the numbers.
 
     Args:
       x: the apexes.
@@ -99,4 +100,5 @@ def energy(
       HLFormer, eq. 20. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning
       hierarchical embeddings, ICML 2018.
     """
+    x, y = jnp.broadcast_arrays(as_float(x), as_float(y))
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))
