@@ -53,6 +53,7 @@ class Trainer:
       family: the family of models on its data.
       checkpoints: the checkpoints of the run.
       feed: brings the training batches to the devices.
+      steps: takes the steps of a chunk, see `step.Compiled`.
       state: the training state.
       progress: what is known beside it.
     """
@@ -103,7 +104,7 @@ class Trainer:
                     config,
                 )
                 self.state: TrainState = state.result()
-            self._steps = compiled.steps
+            self.steps = compiled.steps
             self._claim, self._epoch_start = claim.pop_all(), time.monotonic()
 
     def run(self, profile: bool = False) -> None:
@@ -123,7 +124,7 @@ class Trainer:
                 with contextlib.ExitStack() as stack:
                     if profile and index == 1:
                         stack.enter_context(traced(self.directory / "profile", self.state))
-                    self.state, scalars = self._steps(self.state, chunk)
+                    self.state, scalars = self.steps(self.state, chunk)
                     if profile and index == 1:
                         jax.block_until_ready(self.state)
                 ends_epoch = (chunk.first + chunk.num_steps) % steps_per_epoch == 0
