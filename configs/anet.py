@@ -8,9 +8,9 @@ SumR 154.9.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import default, variant
+from hlformer_jax.config import of_model, on_data_set, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration, which is the default; "debug" is one that runs in seconds."""
-    return variant(default(), name)
+    return variant(on_data_set(of_model("hlformer"), "anet"), name)

@@ -8,15 +8,14 @@ PATH holds `charades/` as released. Published: R@1 2.6, R@5 8.5, R@10 13.7, R@10
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import default, variant
+from hlformer_jax.config import of_model, on_data_set, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration; "debug" is a variant that runs in seconds."""
-    config = default()
+    config = on_data_set(of_model("hlformer"), "charades")
     config.update(
         {
-            "data": {"collection": "charades", "feature": "i3d_rgb_lgi"},
             "model": {"input_dropout": 0.25, "dropout": 0.25},
             "optim": {"learning_rate": 2e-4},
         }

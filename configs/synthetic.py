@@ -7,12 +7,12 @@ Expected: test R@10 above 90, where the mean-pooled linear baseline has 18 and c
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import default, variant
+from hlformer_jax.config import of_model, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration; "debug" is a variant that runs in seconds."""
-    config = default()
+    config = of_model("hlformer")
     config.update(
         {
             "data": {

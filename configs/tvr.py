@@ -7,20 +7,14 @@ PATH holds `tvr/` as released. Published: R@1 15.7, R@5 37.1, R@10 48.5, R@100 8
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import default, variant
+from hlformer_jax.config import of_model, on_data_set, variant
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration; "debug" is a variant that runs in seconds."""
-    config = default()
+    config = on_data_set(of_model("hlformer"), "tvr")
     config.update(
         {
-            "data": {
-                "collection": "tvr",
-                "feature": "i3d_resnet",
-                "visual_dim": 3072,
-                "text_dim": 768,
-            },
             "model": {"input_dropout": 0.2, "dropout": 0.2, "temperature": 0.09},
             "loss": {
                 "margin": 0.1,

@@ -11,6 +11,8 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from hlformer_jax import command
+from hlformer_jax.config import check
+from hlformer_jax.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
@@ -29,10 +31,10 @@ PROFILE = flags.DEFINE_bool(
     "profile", False, "train: trace the second group of steps into WORKDIR/profile."
 )
 COORDINATOR = flags.DEFINE_string(
-    "coordinator", "", "HOST:PORT of process 0 of several; under Slurm it is found."
+    "coordinator", "", "HOST:PORT of process 0 of several; under Slurm it is known."
 )
-PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes of this run.")
-PROCESS = flags.DEFINE_integer("process", 0, "Number of this process, from 0.")
+PROCESSES = flags.DEFINE_integer("processes", 1, "How many processes share this run.")
+PROCESS = flags.DEFINE_integer("process", 0, "Index of this process, from 0.")
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
 
 
@@ -43,13 +45,10 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax.config import ConfigError, check
-    from hlformer_jax.data.released.layout import ReleasedDataError
     from hlformer_jax.parallel import processes, runtime
     from hlformer_jax.retrieval import results
-    from hlformer_jax.run import checkpoint, files, workdir
+    from hlformer_jax.run import files
     from hlformer_jax.training import evaluate, loop
-    from hlformer_jax.training.monitor import NonFiniteLossError
 
     config = CONFIG.value
     try:
@@ -83,15 +82,7 @@ def main(argv: Sequence[str]) -> int:
         return stopped.status
     except KeyboardInterrupt:
         return command.interrupted()
-    except (
-        ReleasedDataError,
-        checkpoint.CheckpointError,
-        ConfigError,
-        NonFiniteLossError,
-        workdir.WorkdirError,
-        processes.ProcessError,
-        OSError,
-    ) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
 
 

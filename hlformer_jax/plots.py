@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hlformer_jax import command
+from hlformer_jax.errors import UserError
 from hlformer_jax.run import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
@@ -82,11 +83,11 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{where} is no JSON ({error}): put a whole copy there") from error
+        raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
-    """SumR against the swept quantity where there is one, by variant otherwise."""
+    """Draws a table's last metric over the swept quantity where there is one, else by variant."""
     return _against_quantity(table) if table["quantity"] else _by_variant(table)
 
 
@@ -152,6 +153,7 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, place: int) -> N
 
 def _against_quantity(table: Mapping[str, Any]) -> Figure:
     """A line for each series, a level for each variant that has no value."""
+    metric = _headline(table)
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     rows = table["variants"]
@@ -170,11 +172,11 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
             alone += at
             at = [_beside(at[0], alone.count(at[0]), scale, list(places.values()))]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        done = [row for row in points if row["mean"]["SumR"] is not None]
+        done = [row for row in points if row["mean"][metric] is not None]
         x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
-        mean = np.array([row["mean"]["SumR"] for row in done])
-        spread = np.array([row["std"]["SumR"] or 0.0 for row in done])
-        several = any(row["std"]["SumR"] is not None for row in done)
+        mean = np.array([row["mean"][metric] for row in done])
+        spread = np.array([row["std"][metric] or 0.0 for row in done])
+        several = any(row["std"][metric] is not None for row in done)
         label = name or ("mean over seeds" if several else "one seed")
         axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
         if spread.any() and len(done) == 1:  # a band needs a width
@@ -182,7 +184,7 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
         elif spread.any():
             edges = (mean - spread, mean + spread)
             axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
-        found = [(x, row["published"].get("SumR")) for x, row in zip(at, points, strict=True)]
+        found = [(x, row["published"].get(metric)) for x, row in zip(at, points, strict=True)]
         told = np.array([point for point in found if point[1] is not None]).reshape(-1, 2)
         if len(told):
             label = f"{name}, published" if name else "published"
@@ -190,20 +192,25 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
             axes.plot(*told.T, marker, linestyle=":", label=label, color=colour, **style)
     for number, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
         colour = COLOURS[number % len(COLOURS)]
-        mean, spread = row["mean"]["SumR"], row["std"]["SumR"]
+        mean, spread = row["mean"][metric], row["std"][metric]
         if mean is not None:
             axes.axhline(mean, color=colour, linestyle="--", label=row["variant"])
             if spread:
                 axes.axhspan(mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
-        if (value := row["published"].get("SumR")) is not None:
+        if (value := row["published"].get(metric)) is not None:
             label = f"{row['variant']}, published"
             axes.axhline(value, color=colour, linestyle=":", label=label)
     axes.set_xticks(list(places.values()), [_tick(value) for value in places])
     axes.tick_params(axis="x", which="minor", length=0)
     axes.set_xlabel(table["quantity"])
-    axes.set_ylabel("test SumR")
+    axes.set_ylabel(f"test {metric}")
     _finish(figure, table, columns=2)
     return figure
+
+
+def _headline(table: Mapping[str, Any]) -> str:
+    """The metric that is drawn, the last of the table's; SumR in tables of earlier versions."""
+    return str(table.get("metrics", ["SumR"])[-1])
 
 
 def _places(values: Sequence[float]) -> tuple[str, dict[float, float]]:
@@ -233,25 +240,26 @@ def _tick(value: float) -> str:
 
 def _by_variant(table: Mapping[str, Any]) -> Figure:
     """A bar for each variant, with its seeds as dots and the published value as a diamond."""
+    metric = _headline(table)
     rows = table["variants"]
     names = ["\n".join(textwrap.wrap(row["variant"], 26)) for row in rows]
     height = 1.5 + 0.42 * len(rows) + 0.12 * sum(name.count("\n") for name in names)
     figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.add_subplot()
-    seeds = [[run["metrics"]["SumR"] for run in row["runs"]] for row in rows]
-    told = [row["published"].get("SumR") for row in rows]
+    seeds = [[run["metrics"][metric] for run in row["runs"]] for row in rows]
+    told = [row["published"].get(metric) for row in rows]
     known = [x for found in seeds for x in found] + [x for x in told if x is not None]
     low, high = _range(known)
     y = range(len(rows))
     done = [place for place in y if seeds[place]]
-    mean = [rows[place]["mean"]["SumR"] for place in done]
-    spread = [(place, rows[place]["std"]["SumR"]) for place in done]
+    mean = [rows[place]["mean"][metric] for place in done]
+    spread = [(place, rows[place]["std"][metric]) for place in done]
     spread = [(place, deviation) for place, deviation in spread if deviation is not None]
     label = "mean" if spread else "one seed"
     bars = axes.barh(done, np.subtract(mean, low), 0.62, left=low, color=COLOURS[4], label=label)
     if spread:
         places, deviations = zip(*spread, strict=True)
-        middle = [rows[place]["mean"]["SumR"] for place in places]
+        middle = [rows[place]["mean"][metric] for place in places]
         axes.errorbar(
             middle, places, xerr=deviations, fmt="none", ecolor=PUBLISHED, elinewidth=1.2,
             capsize=3, label="± standard deviation over seeds",
@@ -274,14 +282,14 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     if done:
         axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
     for bar, place in zip(bars, done, strict=True):
-        text = f"{rows[place]['mean']['SumR']:.1f}"
+        text = f"{rows[place]['mean'][metric]:.1f}"
         axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
     axes.set_xlim(low, high)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(y, names)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("test SumR" + (f" (the axis begins at {low:g})" if low else ""))
+    axes.set_xlabel(f"test {metric}" + (f" (the axis begins at {low:g})" if low else ""))
     _finish(figure, table, columns=4)
     return figure
 
@@ -332,7 +340,7 @@ def main(argv: Sequence[str]) -> int:
         for row in content["variants"]:
             for run in row["runs"]:
                 draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
-    except (OSError, ValueError) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0
 

@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import released
 
-from hlformer_jax import models
-from hlformer_jax.retrieval import similarity
-from hlformer_jax.training import objective, step
+from hlformer_jax.retrieval.scoring import Similarities
+from hlformer_jax.training import objective
 
 FLOAT64_TOLERANCE = 1e-9
 
@@ -22,11 +21,11 @@ class Run(NamedTuple):
     """Everything that one forward and backward pass of a model and the losses gives."""
 
     terms: dict
-    videos: models.VideoEncoding
+    videos: Any
     inside: dict
     queries: np.ndarray
     lifted: Any
-    similar: similarity.Similarities
+    similar: Similarities
     gradient: dict
 
 
@@ -52,24 +51,20 @@ def _compiled(recording, dtype):
     """One compilation for all recordings: weights, margins and negatives are arguments."""
     config = recording.config(dtype)
     model = recording.build(dtype)
+    loss_of = objective.build(config, model)
 
     def loss(params, batch, negatives, values):
-        apply = functools.partial(model.apply, {"params": params})
+        apply = functools.partial(model.apply, params)
         # Compiled once: what is asked for here is what the objective computes.
-        videos, inside = apply(batch.videos, method="encode_video", capture_intermediates=True)
+        videos, inside = apply(
+            batch.videos, model.hyperparameters, method="encode_video", capture_intermediates=True
+        )
         queries = apply(batch.captions, method="encode_query")
-        has_lift = hasattr(model, "lift")
-        lifted = apply(videos, queries, method="lift") if has_lift else None
-        total, terms = objective.objective(
-            model, config, params, batch, negatives, None, values=values
-        )
-        similar = similarity.similarities(
-            queries,
-            videos.clips,
-            videos.frames,
-            guided=videos.guided,
-            video=batch.captions.video,
-        )
+        lifted = apply(videos, queries, method="lift") if model.module.has_lift else None
+        hyperparameters = loss_of.hyperparameters._replace(values=values)
+        chosen = loss_of.replace(hyperparameters=hyperparameters)
+        total, terms = chosen.evaluate(params, batch, negatives)
+        similar = loss_of.scorer.similarities(queries, videos, batch.captions.video)
         inside = inside["intermediates"]
         terms = {**terms, "total": total}
         return total, Run(terms, videos, inside, queries, lifted, similar, {})
@@ -78,11 +73,11 @@ def _compiled(recording, dtype):
 
 
 def run(recording, dtype, setting="act", params=None, batch=None, negatives=None, values=None):
-    chosen = step.numbers(recording.config(dtype, setting)).loss | (values or {})
+    chosen = objective.hyperparameters(recording.config(dtype, setting)).values | (values or {})
     (_, run), gradient = _compiled(recording, dtype)(
         recording.params(dtype) if params is None else params,
         batch or released.batch(dtype),
-        negatives or released.hardest(recording.build().is_guided),
+        negatives or released.hardest(recording.build().module.guides_frames),
         {name: np.asarray(value, dtype) for name, value in chosen.items()},
     )
     return jax.device_get(run._replace(gradient=gradient))

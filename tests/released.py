@@ -14,7 +14,7 @@ from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.torch_checkpoint import names
 from hlformer_jax.training.losses import NegativeRanks
-from hlformer_jax.training.objective import Negatives
+from hlformer_jax.training.terms import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -93,7 +93,7 @@ class Recording:
         )
 
     def place(self, name):
-        return names.place(name, self.model)
+        return names.locate(name, self.model)
 
     def lookup(self, tree, name):
         """Our counterpart of one released tensor."""

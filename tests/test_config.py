@@ -1,37 +1,102 @@
-"""What a configuration refuses, whatever its model."""
+"""What a configuration may be: each field by its rule, fields together, files and their names."""
 
 import math
+import subprocess
+import sys
 
 import pytest
+from command_line import ROOT
+from ml_collections import ConfigDict
 
-from hlformer_jax.config import WEIGHTS, ConfigError, check, default, load
+from hlformer_jax import config as package
+from hlformer_jax.config import WEIGHTS, ConfigError, check, debug, default, load, of_model
+from hlformer_jax.config.fields import FIELDS, leaves
+from hlformer_jax.config.published import DATA_SETS, DEFINITIONS, parts_of
+
+LEAVES = dict(leaves())
+
+OF_NO_FIELD = (None, object(), math.nan, math.inf, -math.inf, -1e300, 1e300, {}, "\n", b"")
+"""What no field may be."""
+
+REFUSED = {
+    "a flag": (("model.gaze", "compile_fast"), (1, 0, 1.0, "True")),
+    "a size": (("data.visual_dim", "data.max_frames"), (0, -1, 10**8, 1.0, True, "64")),
+    "a number of blocks": (("model.lorentz_blocks",), (-1, 100_000, 2.0, True)),
+    "a number that is large": (("seed",), (-1, 2**31, 10**5000, False)),
+    "a weight": (tuple(f"loss.{name}" for name in WEIGHTS), (-1e-9, True, "1")),
+    "a share": (("model.dropout", "optim.beta1", "optim.beta2", "optim.warmup"), (-0.1, 1.0, 2)),
+    "a positive number": (("optim.epsilon", "optim.learning_rate", "model.temperature"), (0, -1.0)),
+    "the scale": (("loss.diversity_scale",), (-32.0, 0.0)),
+    "the radius": (("loss.min_radius",), (10.0, 0.0, 1e-30)),
+    "a curvature": (("model.curvature", "model.block_curvature_start"), (1e30, 1e-30, 0, -1.0)),
+    "the cache": (("data.cache_gib",), (-1.0, 1e300)),
+    "a folder": (
+        ("data.collection", "data.feature"),
+        ("../../x", "..", ".", "a/b", "a\\b", "~x", "", " ", "a\nb", "a\0b", 3),
+    ),
+    "a path": (("data.manual_dir", "data.data_dir"), ("a\nb", "a\0b", 3)),
+    "a choice": (("dtype", "kernels", "model.window", "loss.diversity_form"), ("words", "", 0)),
+    "a metric": (("eval.select",), ("", " ", 1)),
+    "widths": (("model.euclidean_widths",), ((-1.0,), ("wide",), (math.nan,), (True,), 3.0, "12")),
+    "sizes of splits": (
+        ("data.synthetic_videos",),
+        ((1, 0, 1), (1.5, 2.5, 3.5), ("a", "b", "c"), (1, 2), 3, (1, 2, 10**9), (-1, 1, 1)),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("loss.margin", math.nan),
-        ("loss.margin", -0.1),
-        ("loss.query_diversity", -1.0),
-        ("loss.diversity_gamma", -1.0),
-        ("loss.diversity_form", "words"),
-        ("loss.hard_negative_epoch", -1),
-        ("optim.weight_decay", -0.01),
-        ("optim.learning_rate", math.inf),
-        ("model.block_curvature_start", math.inf),
-        ("model.clip_weight", -0.7),
-        ("model.dropout", 1.0),
-        ("model.euclidean_widths", ("wide",)),
-        ("model.euclidean_widths", (-1.0,)),
-        ("data.synthetic_videos", (1, 0, 1)),
-        ("seed", -1),
-    ],
-)
-def test_a_value_that_means_nothing_is_refused_by_name(field, value):
-    config = default()
-    config.update_from_flattened_dict({field: value})
-    with pytest.raises(ConfigError, match=f"config.{field} is"):
-        check(config)
+def test_every_field_has_a_rule_that_its_default_follows():
+    assert set(default()) == set(FIELDS)
+    flat = {}
+    for name, value in default().items():
+        inner = value.items() if hasattr(value, "items") else ()
+        flat |= {f"{name}.{key}": x for key, x in inner} or {name: value}
+    assert set(flat) == set(LEAVES)
+    for name, field in LEAVES.items():
+        assert field.rule.holds(flat[name]), name
+        assert field.rule.meaning and "\n" not in field.rule.meaning
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_no_rule_accepts_what_no_run_could_mean(name):
+    for value in OF_NO_FIELD:
+        assert not LEAVES[name].rule.holds(value), value
+
+
+def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
+    from hlformer_jax import models
+    from hlformer_jax.models import options
+    from hlformer_jax.nn import blocks, fusion
+    from hlformer_jax.ops import windows
+    from hlformer_jax.retrieval import vectors
+
+    for name, known in {
+        "model.name": models.MODELS,
+        "model.fusion": fusion.FUSIONS,
+        "model.window": windows.KINDS,
+        "model.lorentz_window": blocks.LORENTZ_WINDOWS,
+        "model.head_merge": blocks.HEAD_MERGES,
+        "model.block_curvature": options.BLOCK_CURVATURES,
+        "kernels": blocks.IMPLEMENTATIONS,
+        "eval.corpus": vectors.DTYPES,
+    }.items():
+        assert sorted(LEAVES[name].rule.choices) == sorted(known), name
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_value_that_means_nothing_is_refused_by_name(what):
+    names, values = REFUSED[what]
+    for name in names:
+        for value in values:
+            # Made anew, as a file could: assigned, some values would change their type.
+            content = default().to_dict()
+            section, _, key = name.rpartition(".")
+            (content[section] if section else content)[key] = value
+            with pytest.raises(ConfigError) as caught:
+                check(ConfigDict(content))
+            message = str(caught.value)
+            assert message.startswith(f"config.{name} is ") and "it must be" in message
+            assert "\n" not in message and len(message) < 300
 
 
 @pytest.mark.parametrize(
@@ -49,9 +114,80 @@ def test_values_that_contradict_each_other_are_refused(fields, message):
         check(config)
 
 
+def test_a_field_that_is_missing_or_unknown_is_named():
+    config = default().unlock()
+    config.model.hiden_size = 3
+    with pytest.raises(ConfigError, match="model.hiden_size: .* mean 'model.hidden_size'"):
+        check(config)
+    config = default().unlock()
+    del config.eval.select
+    with pytest.raises(ConfigError, match="config.eval.select is missing"):
+        check(config)
+
+
 def test_the_default_is_accepted_and_has_a_weight_for_every_term():
     check(default())
     assert all(isinstance(default().loss[name], float) for name in WEIGHTS)
+    assert default().to_dict() == of_model("hlformer").to_dict()
+
+
+# --- models and data sets ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_a_model_of_its_own_definition_is_accepted_and_built(name):
+    from hlformer_jax import models
+
+    config = of_model(name)
+    check(config)
+    assert type(models.build(config).module) is models.MODELS[name]
+    check(debug(config))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("other", DEFINITIONS)
+@pytest.mark.parametrize("shrink", [debug, lambda config: config])
+def test_a_name_alone_does_not_make_the_model(name, other, shrink):
+    config = shrink(of_model(other))
+    config.model.name = name
+    if other in (name, "ms_sl"):  # one plain block is an ablation of any model
+        return check(config)
+    file = "anet" if name == "hlformer" else name
+    with pytest.raises(ConfigError, match=f"are those of {other}: start from configs/{file}.py"):
+        check(config)
+    # A combination that somebody chose: every part plugs into every model.
+    config.model.fusion = "weighted"
+    check(config)
+
+
+def test_a_model_that_is_unknown_is_refused():
+    with pytest.raises(ConfigError, match="no model 'gmmformer2': .* did you mean 'gmmformer'"):
+        of_model("gmmformer2")
+
+
+@pytest.mark.parametrize("stem", ["gmmformer_v2", "gmmformer", "ms_sl"])
+def test_the_data_set_stands_behind_the_colon(stem):
+    file = ROOT / "configs" / f"{stem}.py"
+    assert load(file) == load(file, "anet")
+    assert load(file, "debug") == load(file, "anet-debug")
+    for data_set, fields in DATA_SETS.items():
+        config, small = load(file, data_set), load(file, f"{data_set}-debug")
+        check(config)
+        check(small)
+        for one in (config, small):
+            assert one.model.name == stem
+            assert {key: one.data[key] for key in fields} == fields
+        assert small.train.epochs == 2 < config.train.epochs
+
+
+def test_a_variant_that_is_unknown_is_refused_with_those_that_are_known():
+    assert parts_of("", ("tvr", "anet")) == ("tvr", "")
+    for name in ("fast", "tvr-fast", "debug-tvr", "-debug", "tvr-", "activitynet"):
+        with pytest.raises(ConfigError, match="use debug, anet, anet-debug, tvr"):
+            parts_of(name)
+
+
+# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,6 +197,13 @@ def test_the_default_is_accepted_and_has_a_weight_for_every_term():
         ("config.txt", "", "a .py file"),
         ("other.py", "x = 1", "does not define get_config"),
         ("alone.py", "get_config = lambda: {}", "no variant 'debug'"),
+        ("syntax.py", "\ndef get_config(:", "syntax.py:2: SyntaxError"),
+        ("fails.py", "\n\nx = undefined", "fails.py:3: x = undefined: name 'undefined' is not"),
+        (
+            "empty.py",
+            "def get_config(name):\n  raise OSError",
+            "empty.py:2: raise OSError: OSError",
+        ),
     ],
 )
 def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, message):
@@ -75,3 +218,13 @@ def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, messa
 def test_a_configuration_file_may_take_a_name(tmp_path, takes):
     (tmp_path / "config.py").write_text(f"get_config = lambda {takes}: {{'seed': 3}}")
     assert load(tmp_path / "config.py") == {"seed": 3}
+
+
+def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():
+    code = (
+        "import sys, hlformer_jax.config, hlformer_jax.sweep.definition, hlformer_jax.main;"
+        f"hlformer_jax.config.load({str(ROOT / 'configs/sweeps/hlformer_table2.py')!r});"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    assert set(package.__all__) >= {"check", "debug", "default", "load", "variant"}

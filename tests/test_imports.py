@@ -15,26 +15,29 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 MAY_IMPORT = {
     "": set(),  # the package itself
     "typing": set(),
-    "config": set(),
-    "command": set(),
+    "errors": set(),
+    "config": {"errors"},
+    "command": {"errors", "config"},
     "ops": {"typing"},
-    "parallel": {"typing"},
-    "run": set(),
-    "data": {"typing", "config", "parallel", "run"},
+    "parallel": {"typing", "errors"},
+    "run": {"errors"},
+    "data": {"typing", "errors", "config", "parallel", "run"},
     "nn": {"typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
     "retrieval": {"typing", "config", "ops", "parallel", "run", "data", "models"},
     "training": {
-        "typing", "config", "ops", "parallel", "run", "data", "models", "retrieval",
+        "typing", "errors", "config", "ops", "parallel", "run", "data", "models", "retrieval",
     },
-    "torch_checkpoint": {"run"},
-    "plots": {"command", "run"},
-    "sweep": {"command", "config", "parallel", "run", "data", "models", "training", "plots"},
+    "torch_checkpoint": {"errors", "run"},
+    "plots": {"errors", "command", "run"},
+    "sweep": {
+        "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",
+    },
     "benchmark": {
-        "typing", "command", "config", "ops", "parallel", "run", "data", "models", "retrieval",
-        "training",
+        "typing", "errors", "command", "config", "ops", "parallel", "run", "data", "models",
+        "retrieval", "training",
     },
-    "main": {"command", "config", "parallel", "run", "data", "retrieval", "training"},
+    "main": {"errors", "command", "config", "parallel", "run", "data", "retrieval", "training"},
 }  # fmt: skip
 
 # The only module that may import it.

@@ -1,68 +1,76 @@
 """The command line: what is wrong is one line on standard error, and the exit status is 1."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from command_line import ROOT, calls
 
 from hlformer_jax.config import load
 
-ROOT = Path(__file__).parent.parent
+ANET = "--config=configs/anet.py"
+VIDEOS = "--config.data.synthetic_videos"
+
+CASES = {
+    "nothing": ((), "--config is missing"),
+    "no file": (("--config=configs/nowhere.py",), "nowhere.py"),
+    "unknown field": ((ANET, "--config.model.hiden_size=3"), "did you mean 'hidden_size'?"),
+    "unknown section": ((ANET, "--config.modl.x=3"), "config.modl.x: there is no such field"),
+    "field as a section": ((ANET, "--config.seed.x=3"), "config.seed.x: there is no such field"),
+    "no address": ((ANET, "--processes=2", "--coordinator=here"), "give HOST:PORT"),
+    "misspelt": (("--config=misspelt.py",), "misspelt.py:6: config.model.hiden_size = 3: Key"),
+    "no Python": (("--config=syntax.py",), "syntax.py:1: SyntaxError"),
+    "no number": ((ANET, "--config.train.epochs=many"), "train.epochs"),
+    "no mode": ((ANET, "--mode=test"), "mode"),
+    "no variant": ((f"{ANET}:fast",), "configs/anet.py: there is no variant 'fast'"),
+    "no data set": (("--config=configs/ms_sl.py:msrvtt",), "use debug, anet, anet-debug, tvr,"),
+    "choice": ((ANET, "--config.dtype=float8"), "config.dtype is 'float8'"),
+    "range": ((ANET, "--config.train.batch_size=0"), "config.train.batch_size is 0"),
+    "heads": ((ANET, "--config.model.lorentz_dim=126"), "lorentz_dim"),
+    "other mode": ((ANET, "--checkpoint=x"), "--mode=evaluate"),
+    "widths": ((ANET, "--config.model.euclidean_widths=('a',)"), "widths is ('a',)"),
+    "too much memory": ((ANET, "--config.data.cache_gib=1e300"), "cache_gib is 1e+300"),
+    "too wide": ((ANET, "--config.data.visual_dim=100000000"), "visual_dim is 100000000"),
+    "too many frames": ((ANET, "--config.data.max_frames=100000000"), "max_frames is 1"),
+    "too many blocks": ((ANET, "--config.model.lorentz_blocks=100000"), "lorentz_blocks is 1"),
+    "parts of videos": ((ANET, f"{VIDEOS}=(1.5,2.5,3.5)"), "three whole numbers"),
+    "named videos": ((ANET, f"{VIDEOS}=('a','b','c')"), "three whole numbers"),
+    "another model's name": (
+        (ANET, "--config.model.name=gmmformer_v2", "--config.loss.partial_order=0"),
+        "start from configs/gmmformer_v2.py",
+    ),
+    "sweep": (("--config=configs/sweeps/lorentz_window.py",), "hlformer_jax.sweep"),
+    "argument": ((ANET, "extra"), "unexpected argument 'extra'"),
+    "no data": (
+        (ANET, "--config.data.manual_dir=nowhere", "--config.data.data_dir=p", "--workdir=unused"),
+        "nowhere/activitynet",
+    ),
+    "no checkpoint": (
+        (ANET, "--mode=evaluate", "--checkpoint=nowhere"),
+        "nowhere holds no checkpoint",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "--config is missing"),
-        (("--config=configs/nowhere.py",), "nowhere.py"),
-        (("--config=configs/anet.py", "--config.model.hiden_size=3"), 'mean "hidden_size"'),
-        (("--config=configs/anet.py", "--processes=2", "--coordinator=here"), "give HOST:PORT"),
-        (("--config=misspelt.py",), 'misspelt.py:6: Key "hiden_size" does not exist'),
-        (("--config=configs/anet.py", "--config.train.epochs=many"), "train.epochs"),
-        (("--config=configs/anet.py", "--mode=test"), "mode"),
-        (("--config=configs/anet.py:fast",), "no variant 'fast'"),
-        (("--config=configs/anet.py", "--config.dtype=float8"), "config.dtype is 'float8'"),
-        (("--config=configs/anet.py", "--config.train.batch_size=0"), "config.train.batch_size"),
-        (("--config=configs/anet.py", "--config.model.lorentz_dim=126"), "lorentz_dim"),
-        (("--config=configs/anet.py", "--checkpoint=x"), "--mode=evaluate"),
-        (("--config=configs/anet.py", "--config.model.euclidean_widths=('a',)"), "widths"),
-        (("--config=configs/sweeps/lorentz_window.py",), "hlformer_jax.sweep"),
-        (("--config=configs/anet.py", "extra"), "unexpected argument 'extra'"),
-        (
-            ("--config=configs/anet.py", "--config.data.manual_dir=nowhere", "--workdir=unused"),
-            "nowhere/activitynet",
-        ),
-        (
-            ("--config=configs/anet.py", "--mode=evaluate", "--checkpoint=nowhere"),
-            "nowhere holds no checkpoint",
-        ),
-    ],
-)
-def test_a_wrong_command_is_one_clear_line(arguments, message, tmp_path):
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "misspelt.py").write_text(
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("main")
+    (directory / "configs").symlink_to(ROOT / "configs")
+    (directory / "syntax.py").write_text("def get_config(:\n")
+    (directory / "misspelt.py").write_text(
         "from hlformer_jax.config import default\n\n\ndef get_config():\n"
         "    config = default()\n    config.model.hiden_size = 3\n    return config\n"
     )
-    if any("manual_dir" in argument for argument in arguments):
-        arguments = (*arguments, f"--config.data.data_dir={tmp_path / 'prepared'}")
-    result = subprocess.run(
-        [sys.executable, "-m", "hlformer_jax.main", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 1, result.stderr
-    lines = result.stderr.strip().splitlines()
-    assert "Traceback" not in result.stderr
-    assert lines[-1].startswith("error: ")
-    assert message in lines[-1]
-    assert not (tmp_path / "unused").exists()
+    results = calls("hlformer_jax.main", [given for given, _ in CASES.values()], directory)
+    assert not (directory / "unused").exists()
+    return dict(zip(CASES, results, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_command_is_one_clear_line(case, done):
+    status, stderr = done[case]
+    assert status == 1, stderr
+    assert "Traceback" not in stderr
+    [line] = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert line == stderr.strip().splitlines()[-1]
+    assert CASES[case][1] in line
 
 
 def test_the_configurations_hold_the_released_hyper_parameters():
@@ -98,7 +106,7 @@ def test_the_configurations_hold_the_released_hyper_parameters():
     # Table 7 of GMMFormer v2's paper has the same numbers, and lambda_o.
     matching = {"anet": 0.11, "tvr": 0.09, "charades": 0.1}
     for name, weight in matching.items():
-        config, base = load(ROOT / "configs" / f"gmmformer_v2_{name}.py"), found[name]
+        config, base = load(ROOT / "configs" / "gmmformer_v2.py", name), found[name]
         assert config.loss.optimal_matching == weight
         assert config.optim == base.optim
         assert config.data == base.data

@@ -27,7 +27,7 @@ def get_config(name: str = "") -> ConfigDict:
         __file__,
         name,
         title="GMMFormer v2, Table 3: components, ActivityNet Captions",
-        base="../gmmformer_v2_anet.py",
+        base="../gmmformer_v2.py:anet",
         variants={
             "baseline": {"model": {**ONE_LAYER, "video_level": True}, "loss": BASIC},
             "+ frame-level branch": {"model": ONE_LAYER, "loss": BASIC},

@@ -17,7 +17,7 @@ def get_config(name: str = "") -> ConfigDict:
         __file__,
         name,
         title="GMMFormer v2, Table 4: aggregation, ActivityNet Captions",
-        base="../gmmformer_v2_anet.py",
+        base="../gmmformer_v2.py:anet",
         variants={
             "average pooling": {"model": {"fusion": "mean"}},
             "weighted": {"model": {"fusion": "weighted"}},

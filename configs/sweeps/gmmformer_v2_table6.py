@@ -25,7 +25,7 @@ def get_config(name: str = "") -> ConfigDict:
         __file__,
         name,
         title="GMMFormer v2, Table 6: its losses in MS-SL, ActivityNet Captions",
-        base="../ms_sl_anet.py",
+        base="../ms_sl.py:anet",
         variants={
             "MS-SL": losses(0.0, 0.0),
             "+ query diversity": losses(3e-3, 0.0),

@@ -9,7 +9,7 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import parts_of
 from hlformer_jax.sweep.definition import define, metrics
 
 TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
@@ -61,17 +61,12 @@ PUBLISHED = {
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
-    parts = name.split("-") if name else []
-    debug = parts.pop() if parts[-1:] == ["debug"] else ""
-    data = parts.pop() if parts else "anet"
-    if parts or data not in TITLES:
-        known = "tvr, charades, debug, tvr-debug, charades-debug"
-        raise ConfigError(f"there is no variant {name!r} of this sweep: use {known}")
+    data_set, size = parts_of(name, tuple(TITLES))
     return define(
         __file__,
-        debug,
-        title=f"HLFormer, Table 2: {TITLES[data]}",
-        base=f"../{data}.py",
+        size,
+        title=f"HLFormer, Table 2: {TITLES[data_set]}",
+        base=f"../{data_set}.py",
         variants=VARIANTS,
-        published=PUBLISHED[data],
+        published=PUBLISHED[data_set],
     )

@@ -47,9 +47,9 @@ from ml_collections import ConfigDict, config_flags
 from hlformer_jax import command
 from hlformer_jax.benchmark import measure, preparing, scaling, searching, training
 from hlformer_jax.benchmark.inputs import Options, Row
-from hlformer_jax.benchmark.peer import PeerError, Released
-from hlformer_jax.config import ConfigError, check, default
-from hlformer_jax.data.released.layout import ReleasedDataError
+from hlformer_jax.benchmark.peer import Released
+from hlformer_jax.config import check, default
+from hlformer_jax.errors import UserError
 from hlformer_jax.parallel import runtime
 from hlformer_jax.run import files
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         _print(name, rows)
         if JSON.value:
             files.write_json(Path(JSON.value), _as_json(name, rows, config))
-    except (ConfigError, PeerError, ReleasedDataError, OSError) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0
 

@@ -19,6 +19,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.data.released.layout import Collection
+from hlformer_jax.errors import UserError
 from hlformer_jax.typing import Batch, Captions, Videos
 
 MODULES = (
@@ -60,7 +61,7 @@ HARD_WIRED: Mapping[str, Any] = {
 """Fields of the configuration for which the released code has one value and no setting."""
 
 
-class PeerError(ValueError):
+class PeerError(UserError, ValueError):
     """The released code cannot be run; the message says why and what to do."""
 
 
@@ -185,7 +186,7 @@ class Released:
           workers: processes that read; the released settings have 32, 0 reads in this one.
 
         Raises:
-          ReleasedDataError: when a file is missing.
+          DataError: when a file is missing.
         """
         collection.check_files()
         where = {

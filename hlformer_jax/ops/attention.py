@@ -20,10 +20,19 @@ from hlformer_jax.ops.dropout import dropout
 from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, wide
 from hlformer_jax.typing import Array
 
-# What a masked key's logit becomes, as released. The Euclidean one is added, so a row without any
-# real key still gives a defined (uniformly shifted) softmax; the Lorentz one replaces the logit.
+# What is added to a masked key's logit, as released: a row without any real key still gives a
+# defined (uniformly shifted) softmax.
 EUCLIDEAN_MASKED = -1e4
-LORENTZ_MASKED = -1e18
+
+
+def lorentz_masked(dtype: jnp.dtype) -> float:
+    """What a masked key's Lorentz logit is replaced by: below that of any two points.
+
+    The released code has -1e18, which real logits fall below from a distance of 22 from the origin
+    on; where they do not, either leaves a masked key a weight of exactly 0, and a row without any
+    real key equal weights. Half the largest number leaves room for a difference of two logits.
+    """
+    return float(jnp.finfo(dtype).min) / 2
 
 
 def euclidean_attention(
@@ -168,7 +177,8 @@ def lorentz_attention(
     if log_window is not None:
         logits = _broadcast_window(log_window, logits) + logits
     if mask is not None:
-        logits = jnp.where(mask[..., None, None, :], logits, LORENTZ_MASKED)
+        masked = lorentz_masked(logits.dtype)
+        logits = jnp.where(mask[..., None, None, :], logits, masked)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1))
 
 

@@ -45,10 +45,16 @@ def max_similarities(
     Returns:
       The maxima over L of q . x / (|q| |x|) and of q . x, float32 at least.
 
+    Raises:
+      ValueError: for queries and positions of different widths.
+
     References:
       HLFormer eq. 8.
     """
     queries, positions = as_float(queries), as_float(positions)
+    if queries.shape[-1] != positions.shape[-1]:
+        shapes = f"queries {queries.shape} and positions {positions.shape}"
+        raise ValueError(f"vectors of different widths: {shapes}")
     inverses = inverse_norm(positions)
     scaled, dots = _maxima(interpreted(interpret), queries, positions, inverses)
     return scaled * inverse_norm(queries)[:, None], dots

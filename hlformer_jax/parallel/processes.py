@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from hlformer_jax.errors import UserError
+
 
 def is_first() -> bool:
     """Whether this process writes what a run leaves outside of checkpoints."""
@@ -52,7 +54,7 @@ SHUTDOWN_SECONDS = 60
 """How long a process that is done waits for the others; what follows their work takes seconds."""
 
 
-class ProcessError(RuntimeError):
+class ProcessError(UserError, RuntimeError):
     """The processes of a run could not find one another, or disagree; the message says how."""
 
 

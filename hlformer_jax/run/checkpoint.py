@@ -23,10 +23,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from hlformer_jax.errors import UserError
+
 _SUMS = "SHA256SUMS"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError, ValueError):
     """A checkpoint is missing, or not what the run expects; the message says what to do."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.errors import UserError
 from hlformer_jax.run import lock
 from hlformer_jax.run.files import write_json
 
@@ -24,7 +25,7 @@ MOVABLE = (
 """Fields that may differ when a run goes on: where things lie and fit, not what they are."""
 
 
-class WorkdirError(ValueError):
+class WorkdirError(UserError, ValueError):
     """The directory holds another run; the message names the difference."""
 
 

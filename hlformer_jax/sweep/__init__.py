@@ -1,1 +1,8 @@
-"""Sweeps: variants of a configuration, each trained with several seeds, and their table."""
+"""Sweeps: variants of a configuration, each trained with several seeds, and their table.
+
+definition    what a file of configs/sweeps defines, and the runs that it expands to; no JAX
+runs          trains the runs one after another; each leaves result.json or failure.json
+tables        mean and spread of the metrics: table.json, .md, .csv and what is printed
+publish       tables and plot together, written whenever a run ends
+__main__      the command line
+"""

@@ -4,8 +4,8 @@
         --config.base.data.manual_dir=PATH
 
 Trains every variant with every seed, each in DIR/VARIANT/seedN, and writes DIR/table.md, .csv,
-.json and DIR/sweep.png, .svg from all results that are there. The same command goes on where it was
-stopped and tries again what failed. `--task=I --tasks=N` does every N-th run, for several processes
+.json and DIR/sweep.png, .svg from all results so far. The same command resumes where it was stopped
+and tries again what failed. `--task=I --tasks=N` does every N-th run, for several processes
 side by side; the last of them to finish writes the complete table.
 """
 
@@ -18,7 +18,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
-from hlformer_jax.config import ConfigError
+from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import definition
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -29,8 +29,10 @@ CONFIG = config_flags.DEFINE_config_file(
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the sweep; default runs/NAME, NAME that of the config file."
 )
-TASK = flags.DEFINE_integer("task", None, "Number of this task, from 0; default that of Slurm.")
-TASKS = flags.DEFINE_integer("tasks", None, "Tasks that share the sweep; default those of Slurm.")
+TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0; default that of Slurm.")
+TASKS = flags.DEFINE_integer(
+    "tasks", None, "How many tasks share the sweep; default those of Slurm."
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,10 +58,10 @@ def main(argv: Sequence[str]) -> int:
         mine = definition.share(planned, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
-    except ConfigError as error:
+    except UserError as error:
         return command.fail(str(error))
     if tasks > 1:
-        _tell(f"task {task} of {tasks}: {len(mine)} of {len(planned)} runs")
+        _report(f"task {task} of {tasks}: {len(mine)} of {len(planned)} runs")
     return _perform(sweep, planned, mine, Path(WORKDIR.value or command.default_workdir()))
 
 
@@ -69,11 +71,9 @@ def _perform(
     mine: Sequence[definition.Run],
     root: Path,
 ) -> int:
-    """Does this task's runs and shows what there is of all; returns the exit status."""
+    """Trains this task's runs and prints the table of all; returns the exit status."""
     # Imported here so that everything before, and --help, answers without loading JAX.
     from hlformer_jax import plots
-    from hlformer_jax.data.released.layout import ReleasedDataError
-    from hlformer_jax.run.workdir import WorkdirError
     from hlformer_jax.sweep import publish, runs, tables
     from hlformer_jax.training.loop import Stopped
 
@@ -81,21 +81,21 @@ def _perform(
         try:
             plots.draw_run(root / run.directory, f"{run.variant}, seed {run.seed}")
         except Exception as error:  # a picture that fails is no reason to end the sweep
-            _tell(f"no curves of {run.variant}, seed {run.seed}: {error}")
+            _report(f"no curves of {run.variant}, seed {run.seed}: {error}")
         publish.write(sweep, planned, root)
 
     logging.set_verbosity(logging.WARNING)
     try:
         runs.check(planned, root)
         runs.open_data([run for run in mine if not runs.finished(run, root)], root)
-        failures = runs.perform(mine, root, _tell, after)
+        failures = runs.perform(mine, root, _report, after)
         tables.show(publish.write(sweep, planned, root))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
         return command.interrupted()
-    except (ConfigError, ReleasedDataError, WorkdirError, OSError) as error:
+    except (UserError, OSError) as error:
         return command.fail(str(error))
     if failures:
         one = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
@@ -103,7 +103,7 @@ def _perform(
     return 0
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,16 +1,17 @@
-"""What a sweep is: a base configuration, variants of it, seeds; and its expansion into runs.
+"""The definition of a sweep: a base configuration, its variants, their seeds; and the runs of it.
 
 A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
 
-    title       of the table and the plot
+    title       the title of the table and the plot
     base        a complete configuration; `--config.base.train.epochs=3` changes it for all variants
     variants    name -> the fields in which a variant differs, nested like the configuration;
                 "base": NAME takes one of `bases` in place of `base`
     published   name -> published metrics of a variant, as far as known
-    seeds       of each variant
-    quantity    what is varied, where that is a number: the axis of the plot
-    values      name -> that number; math.inf has its place at the right end, and a variant
-                without one is drawn across
+    metrics     test metrics that the tables show; the plots show the last
+    seeds       the seeds that each variant is trained with
+    quantity    the swept quantity, where there is one: the axis of the plot
+    values      name -> value of that quantity; math.inf is drawn at the right end, and a variant
+                without a value across
     series      name -> the line of the plot that a variant is a point of
     bases       further complete configurations by name; what the command line changes of `base`
                 it changes of these as well (a value that `base` had already is no change)
@@ -19,7 +20,6 @@ A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
 Nothing here loads JAX, so that a configuration file loads in no time.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,19 +28,20 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, check, load
+from hlformer_jax.errors import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
-"""Names of the published metrics, which are those of a test result."""
+"""Test metrics of partially relevant video retrieval, which its papers publish."""
 
 
 class Run(NamedTuple):
     """One training run of a sweep.
 
     Attributes:
-      variant: name of its variant.
+      variant: the name of its variant.
       seed: its seed.
       config: its complete configuration.
-      directory: where it lies below the sweep's directory.
+      directory: its directory, relative to the sweep's.
     """
 
     variant: str
@@ -62,22 +63,24 @@ def define(
     values: Mapping[str, float] | None = None,
     series: Mapping[str, str] | None = None,
     bases: Mapping[str, str] | None = None,
+    metrics: Sequence[str] = METRICS,
 ) -> ConfigDict:
     """The configuration of a sweep.
 
     Args:
-      file: the file that defines it (`__file__`); the others are found from there.
+      file: the file that defines it (`__file__`); other paths are relative to it.
       name: "" or "debug": bases that run in seconds, for one epoch and with one seed, which
         compare with nothing published.
-      title: of the table and the plot.
-      base: the base's configuration file, relative to `file`.
+      title: the title of the table and the plot.
+      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
       variants: name -> fields in which it differs from the base.
       published: name -> published metrics.
-      seeds: of each variant.
-      quantity: name of the swept quantity, "" for variants that are categories.
+      seeds: the seeds of each variant.
+      quantity: the name of the swept quantity, "" for variants that are categories.
       values: name -> value of that quantity.
       series: name -> line of the plot; all are one by default.
-      bases: name -> further configuration files, relative to `file`.
+      bases: name -> further configuration files, written like `base`.
+      metrics: names of the test metrics that the tables show; the plots show the last.
 
     Returns:
       The sweep, locked; see the module's docstring.
@@ -87,8 +90,9 @@ def define(
     """
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
-    first = _load(Path(file).parent / base, name)
-    others = {key: _load(Path(file).parent / path, name) for key, path in (bases or {}).items()}
+    folder = Path(file).parent
+    first = _load(folder, base, name)
+    others = {key: _load(folder, other, name) for key, other in (bases or {}).items()}
     content = {
         "title": f"{title} (debug)" if name else title,
         "base": first,
@@ -99,6 +103,7 @@ def define(
         "values": dict(values or {}),
         "series": dict(series or {}),
         "bases": others,
+        "metrics": tuple(metrics),
         "defined": first.copy_and_resolve_references(),
     }
     # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
@@ -106,7 +111,7 @@ def define(
 
 
 def metrics(*figures: float) -> dict[str, float]:
-    """Published figures by name: R@1, R@5, R@10, R@100, SumR, or SumR alone."""
+    """Published figures by name: those of `METRICS`, or SumR alone."""
     names = METRICS[-1:] if len(figures) == 1 else METRICS
     return dict(zip(names, figures, strict=True))
 
@@ -144,14 +149,14 @@ def expand(sweep: ConfigDict) -> list[Run]:
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
-    """The runs of one of several tasks: every `tasks`-th, from number `task` on.
+    """The runs of one of several tasks: every `tasks`-th, from index `task` on.
 
     Raises:
       ConfigError: when there is no such task.
     """
     if not 0 <= task < tasks:
         raise ConfigError(
-            f"--task={task} --tasks={tasks}: give a task from 0 on, below the number of tasks"
+            f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
         )
     return list(runs[task::tasks])
 
@@ -160,35 +165,36 @@ def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
     """What the command line changed of the base, by the fields' full names."""
 
     def flat(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        named: dict[str, Any] = {}
         for key, value in fields.items():
             inner = isinstance(value, Mapping)
-            found |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
-        return found
+            named |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
+        return named
 
     return flat(_changes(sweep.defined, sweep.base), "")
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Number of this task and of all tasks of a Slurm array; 0 of 1 outside of one.
+    """The index of this task in a Slurm array and the count of its tasks; 0 and 1 outside of one.
 
     Raises:
-      ConfigError: when the array's numbers have gaps that differ, or a task has several processes.
+      ConfigError: when the array's indices have gaps that differ, or a task has several processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
     if "SLURM_ARRAY_TASK_COUNT" not in environment:
         return 0, 1
-    number = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
-    tasks = number("COUNT", 1)
-    task, rest = divmod(number("ID", 0) - number("MIN", 0), max(number("STEP", 1), 1))
+    slurm = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+    tasks = slurm("COUNT", 1)
+    task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
     if rest or not 0 <= task < tasks:
         raise ConfigError("--array: number the tasks without gaps, for example --array=0-7")
     return task, tasks
 
 
-def _load(path: Path, name: str) -> ConfigDict:
-    config = load(path, name)
+def _load(folder: Path, base: str, name: str) -> ConfigDict:
+    file, _, data_set = base.partition(":")
+    config = load(folder / file, "-".join(filter(None, (data_set, name))))
     if name == "debug":
         config.train.epochs = 1
     return config
@@ -201,17 +207,19 @@ def _check_names(sweep: ConfigDict) -> None:
         raise ConfigError("the sweep has no seeds")
     if not all(isinstance(seed, int) for seed in sweep.seeds):
         raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
+    if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
+        raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
     for field in ("published", "values", "series"):
         for name in sweep[field]:
             if name not in sweep.variants:
-                raise ConfigError(
-                    f"config.{field}: there is no variant {name!r}{_near(name, sweep.variants)}"
-                )
+                near = suggestion(name, sweep.variants)
+                raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")
     for name, figures in sweep.published.items():
         for metric in figures:
-            if metric not in METRICS:
+            if metric not in sweep.metrics:
+                known = ", ".join(sweep.metrics)
                 raise ConfigError(
-                    f"config.published, {name!r}: {metric!r} is no metric: use {', '.join(METRICS)}"
+                    f"config.published, {name!r}: {metric!r} is no metric: use {known}"
                 )
     if bool(sweep.quantity) != bool(sweep["values"]):
         raise ConfigError("config.quantity and config.values go together: give both or none")
@@ -241,7 +249,7 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
         config = sweep.bases[other].copy_and_resolve_references()
         _apply(config, changed, "--config.base")
     else:
-        raise ConfigError(f"{where}: there is no base {other!r}{_near(other, sweep.bases)}")
+        raise ConfigError(f"{where}: there is no base {other!r}{suggestion(other, sweep.bases)}")
     if "seed" in overrides:
         raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
     _apply(config, overrides, where)
@@ -252,7 +260,7 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
     for key, value in fields.items():
         name = f"{section}{key}"
         if key not in config:
-            raise ConfigError(f"{where}: there is no field config.{name}{_near(key, config)}")
+            raise ConfigError(f"{where}: there is no field config.{name}{suggestion(key, config)}")
         if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
             kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
             raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")
@@ -268,20 +276,15 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: s
 
 def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
     """The fields of `after` that differ, nested."""
-    found = {}
+    changes = {}
     for key, value in after.items():
         if isinstance(value, ConfigDict):
             if inner := _changes(before[key], value):
-                found[key] = inner
+                changes[key] = inner
         elif value != before[key]:
-            found[key] = value
-    return found
+            changes[key] = value
+    return changes
 
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")
-
-
-def _near(name: object, known: Mapping[str, Any]) -> str:
-    found = difflib.get_close_matches(str(name), list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,4 +1,4 @@
-"""What a sweep shows of itself: tables, plot and curves, from the results that are there."""
+"""Publishes a sweep's results so far: its tables and its plot."""
 
 from collections.abc import Sequence
 from pathlib import Path

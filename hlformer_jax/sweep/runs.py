@@ -62,16 +62,16 @@ def finished(run: Run, root: Path) -> bool:
 def perform(
     runs: Sequence[Run],
     root: Path,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     after: Callable[[Run], None] = lambda run: None,
     execute: Callable[[Run, Path], dict[str, Any]] | None = None,
 ) -> dict[Path, str]:
     """Does the runs that are not finished; one that fails does not stop those after it.
 
     Args:
-      runs: those of this task.
+      runs: the runs of this task.
       root: the sweep's directory.
-      tell: takes one line on the progress.
+      report: takes one line on the progress.
       after: called after each run, finished or failed.
       execute: does one run in its directory and returns its result; None trains.
 
@@ -83,31 +83,31 @@ def perform(
     """
     execute = execute or _execute
     if done := sum(finished(run, root) for run in runs):
-        tell(f"{done} of {len(runs)} runs are finished already")
+        report(f"{done} of {len(runs)} runs are finished already")
     failures: dict[Path, str] = {}
-    for number, run in enumerate(runs, 1):
+    for index, run in enumerate(runs, 1):
         if finished(run, root):  # asked now, for another process may have done it
             continue
-        tell(f"run {number} of {len(runs)}: {run.variant}, seed {run.seed}")
+        report(f"run {index} of {len(runs)}: {run.variant}, seed {run.seed}")
         directory = root / run.directory
         try:
             result = execute(run, directory)
         except loop.Stopped:
             raise
         except workdir.OccupiedError:
-            tell(f"left to the process that does it: {run.variant}, seed {run.seed}")
+            report(f"left to the process that does it: {run.variant}, seed {run.seed}")
             continue
         except Exception as error:  # whatever it is, the other runs can do without this one
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
             failure = {"variant": run.variant, "seed": run.seed, "reason": reason}
             files.write_json(directory / FAILURE, failure | {"traceback": trace})
-            tell(f"failed: {run.variant}, seed {run.seed}: {reason}")
+            report(f"failed: {run.variant}, seed {run.seed}: {reason}")
         else:
             files.write_json(directory / RESULT, result)
             (directory / FAILURE).unlink(missing_ok=True)
         # The devices' memory is for the next run. Programs that both have come from the cache on
-        # disk: what differs in numbers alone is one program (step.Loss).
+        # disk: variants that differ in hyperparameters alone share one program (step.Loss).
         gc.collect()
         jax.clear_caches()
         after(run)
@@ -115,10 +115,10 @@ def perform(
 
 
 def open_data(runs: Sequence[Run], root: Path) -> None:
-    """Prepares the data of runs where that is not done, and refuses what would not go on with it.
+    """Prepares the data of runs where that is not done; refuses runs begun on other data.
 
     Raises:
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
       WorkdirError: when a run was started on other data.
     """
     fingerprints: dict[str, str] = {}
@@ -152,19 +152,19 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What computed the result: Python, the packages that decide it, the commit of a checkout."""
-    found = {"python": platform.python_version()}
+    """The versions behind a result: Python, the packages that decide it, a checkout's commit."""
+    known = {"python": platform.python_version()}
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     with contextlib.suppress(OSError):  # no git
-        told = subprocess.run(describe, capture_output=True, text=True, check=False)
-        if told.returncode == 0:
-            found["commit"] = told.stdout.strip()
+        described = subprocess.run(describe, capture_output=True, text=True, check=False)
+        if described.returncode == 0:
+            known["commit"] = described.stdout.strip()
     for name in ("hlformer-jax", "jax", "jaxlib", "flax", "optax", "numpy"):
         try:
-            found[name] = metadata.version(name)
+            known[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # a checkout that was not installed
             continue
-    return found
+    return known
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The table of a sweep: mean and spread of every variant's metrics over its finished seeds.
+"""The tables of a sweep: mean and spread of every variant's metrics over its finished seeds.
 
 `collect` makes the table as data, which is table.json; table.md, table.csv and what is printed are
 views of it. The spread is the sample's standard deviation (n - 1); one seed has none.
@@ -18,18 +18,19 @@ import rich.markup
 import rich.table
 from ml_collections import ConfigDict
 
+from hlformer_jax.config import ConfigError
 from hlformer_jax.run import files
 from hlformer_jax.sweep import runs as runs_of
-from hlformer_jax.sweep.definition import METRICS, Run, changed_fields
+from hlformer_jax.sweep.definition import Run, changed_fields
 
 Table = dict[str, Any]
 
-PLACES = ("data.manual_dir", "data.data_dir")
+LOCATIONS = ("data.manual_dir", "data.data_dir")
 """Fields that say where data lies, and nothing of the result."""
 
 
 def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
-    """Reads what the runs of a sweep have come to so far.
+    """Collects the results of a sweep's runs so far.
 
     Args:
       sweep: its configuration.
@@ -38,15 +39,18 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
 
     Returns:
       The content of table.json.
+
+    Raises:
+      ConfigError: when a result lacks one of the sweep's metrics.
     """
     rows = []
     for name in sweep.variants:
-        found, failures, missing = [], [], []
+        results, failures, missing = [], [], []
         for run in (run for run in runs if run.variant == name):
             directory = root / run.directory
             result = runs_of.read(directory / runs_of.RESULT)
             if result is not None:
-                found.append({**result, "directory": str(run.directory)})
+                results.append({**result, "directory": str(run.directory)})
                 continue
             missing.append(run.seed)
             failure = runs_of.read(directory / runs_of.FAILURE)
@@ -60,18 +64,20 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
                 "value": "inf" if value is not None and math.isinf(value) else value,
                 "series": sweep.series.get(name, ""),
                 "published": dict(sweep.published.get(name, {})),
-                **_summary(found),
-                "seeds": [result["seed"] for result in found],
+                **_summary(results, sweep.metrics),
+                "seeds": [result["seed"] for result in results],
                 "missing_seeds": missing,
                 "failures": failures,
-                "runs": found,
+                "runs": results,
             }
         )
     return {
         "title": sweep.title,
         "quantity": sweep.quantity,
+        "metrics": list(sweep.metrics),
+        "select": " or ".join(sorted({run.config.eval.select for run in runs})),
         "changed": {
-            name: value for name, value in changed_fields(sweep).items() if name not in PLACES
+            name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
         },
         "finished": sum(len(row["runs"]) for row in rows),
         "total": len(runs),
@@ -79,8 +85,14 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
     }
 
 
-def _summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    metrics = {name: [result["metrics"][name] for result in results] for name in METRICS}
+def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    for result in results:
+        if missing := [name for name in names if name not in result["metrics"]]:
+            raise ConfigError(
+                f"config.metrics: {result['directory']} has no {', '.join(missing)}, but"
+                f" {', '.join(result['metrics'])}: change the sweep's metrics"
+            )
+    metrics = {name: [result["metrics"][name] for result in results] for name in names}
     seconds = [result["seconds_per_epoch"] for result in results]
     first = results[0] if results else {}
     return {
@@ -102,68 +114,64 @@ def write(table: Table, root: Path) -> None:
     files.write_bytes(root / "table.csv", as_csv(table).encode())
 
 
-HEADER = (
-    "",
-    *METRICS,
-    "published SumR",
-    "seeds",
-    "parameters",
-    "GFLOPs/video",
-    "MFLOPs/caption",
-    "s/epoch",
-)
+COSTS = ("parameters", "GFLOPs/video", "MFLOPs/caption", "s/epoch")
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """One variant as the printed table and table.md have it, in the order of `HEADER`."""
+def header(table: Table) -> tuple[str, ...]:
+    """The names of the columns of the printed table and table.md."""
+    return ("", *table["metrics"], f"published {table['metrics'][-1]}", "seeds", *COSTS)
+
+
+def cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
+    """One variant as the printed table and table.md have it, in the order of `header`."""
     seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
     return [
         row["variant"],
-        *(_spread(row["mean"][name], row["std"][name]) for name in METRICS),
-        _number(row["published"].get("SumR"), ".1f"),
+        *(_spread(row["mean"][name], row["std"][name]) for name in metrics),
+        _formatted(row["published"].get(metrics[-1]), ".1f"),
         f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}",
-        _number(row["parameters"], ",d"),
-        _number(row["flops_video"], ".3f", 1e9),
-        _number(row["flops_caption"], ".2f", 1e6),
-        _number(row["seconds_per_epoch"], ".3g"),
+        _formatted(row["parameters"], ",d"),
+        _formatted(row["flops_video"], ".3f", 1e9),
+        _formatted(row["flops_caption"], ".2f", 1e6),
+        _formatted(row["seconds_per_epoch"], ".3g"),
     ]
 
 
 def notes(table: Table) -> list[str]:
-    """What else a reader must know: other settings than the file's, and what is missing."""
-    found = []
+    """Notes below the table: settings that are not the file's, failures, runs that are missing."""
+    lines = []
     if changed := table["changed"]:
         settings = ", ".join(f"{name} = {value}" for name, value in changed.items())
-        found.append(f"other settings than the published ones: {settings}")
-    found += [
+        lines.append(f"other settings than the published ones: {settings}")
+    lines += [
         f"{row['variant']}, seed {failure['seed']} failed: {failure['reason']}"
         for row in table["variants"]
         for failure in row["failures"]
     ]
     failed = sum(len(row["failures"]) for row in table["variants"])
     if waiting := table["total"] - table["finished"] - failed:
-        found.append(f"{waiting} of {table['total']} runs are not finished")
-    return found
+        lines.append(f"{waiting} of {table['total']} runs are not finished")
+    return lines
 
 
 def markdown(table: Table) -> str:
     """The table in GitHub's Markdown."""
     line = lambda row: f"| {' | '.join(_escaped(cell) for cell in row)} |"
-    lines = [f"# {_escaped(table['title'])}", "", line(HEADER)]
-    lines.append(line(["---", *["---:"] * (len(HEADER) - 1)]))
-    lines += [line(cells(row)) for row in table["variants"]]
+    lines = [f"# {_escaped(table['title'])}", "", line(header(table))]
+    lines.append(line(["---", *["---:"] * (len(header(table)) - 1)]))
+    lines += [line(cells(row, table["metrics"])) for row in table["variants"]]
     lines += [
         "",
-        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds, where"
-        " there are several.",
+        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
+        " seeds, where there are several.",
     ]
-    if found := notes(table):
-        lines += ["", *(f"- {_escaped(note)}" for note in found)]
+    if remarks := notes(table):
+        lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)]
     return "\n".join(lines) + "\n"
 
 
 def as_csv(table: Table) -> str:
-    """The table as numbers: a column for every mean, deviation and published metric."""
+    """The table as CSV: a column for every mean, deviation and published metric."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -174,7 +182,11 @@ def as_csv(table: Table) -> str:
             "seeds",
             "missing",
             "failed",
-            *(f"{name}_{kind}" for name in METRICS for kind in ("mean", "std", "published")),
+            *(
+                f"{name}_{kind}"
+                for name in table["metrics"]
+                for kind in ("mean", "std", "published")
+            ),
             "parameters",
             "flops_video",
             "flops_caption",
@@ -192,7 +204,7 @@ def as_csv(table: Table) -> str:
                 len(row["seeds"]),
                 len(row["missing_seeds"]),
                 len(row["failures"]),
-                *(kind.get(name) for name in METRICS for kind in kinds),
+                *(kind.get(name) for name in table["metrics"] for kind in kinds),
                 row["parameters"],
                 row["flops_video"],
                 row["flops_caption"],
@@ -203,14 +215,14 @@ def as_csv(table: Table) -> str:
 
 
 def show(table: Table) -> None:
-    """Prints the table, and what is missing from it, to standard output."""
+    """Prints the table and its notes to standard output."""
     view = rich.table.Table(
         title=rich.markup.escape(table["title"]), box=rich.box.SIMPLE_HEAD, title_justify="left"
     )
-    for place, column in enumerate(HEADER):
-        view.add_column(column, justify="right" if place else "left")
+    for index, column in enumerate(header(table)):
+        view.add_column(column, justify="right" if index else "left")
     for row in table["variants"]:
-        view.add_row(*(rich.markup.escape(cell) for cell in cells(row)))
+        view.add_row(*(rich.markup.escape(cell) for cell in cells(row, table["metrics"])))
     console = rich.console.Console()
     if not console.is_terminal:  # a file is as wide as its lines
         console = rich.console.Console(width=400)
@@ -226,7 +238,7 @@ def _spread(mean: float | None, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def _number(value: float | None, form: str, unit: float = 1) -> str:
+def _formatted(value: float | None, form: str, unit: float = 1) -> str:
     if value is None:
         return "-"
     return format(value if unit == 1 else value / unit, form)

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hlformer_jax.torch_checkpoint.errors import ConversionError, quoted
 
-class Place(NamedTuple):
+
+class Location(NamedTuple):
     """Where a released tensor lives.
 
     Attributes:
@@ -29,6 +31,9 @@ class Place(NamedTuple):
 
 NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$")
 """The constant curvature of the attention, stored with the released parameters."""
+
+_PARAMETER = re.compile(r"\w{1,64}(\.\w{1,64}){0,11}", re.ASCII)
+"""What any parameter's name looks like: letters, digits, underscores, and not too many dots."""
 
 _MARKS = (
     ("gmmformer_v2", r"weight_token$"),
@@ -73,27 +78,25 @@ _PARTS = (
 
 def recognise(names: Iterable[str]) -> str | None:
     """The model, by its name in `config.model.name`, whose parameters have these names."""
-    known = list(names)
-    found = (
-        model for model, mark in _MARKS if any(re.match(mark, name) is not None for name in known)
-    )
-    return next(found, None)
+    listed = list(names)
+    models = (model for model, mark in _MARKS if any(re.match(mark, name) for name in listed))
+    return next(models, None)
 
 
-def place(name: str, model: str = "hlformer") -> Place:
+def locate(name: str, model: str = "hlformer") -> Location:
     """Returns where the released parameter `name` of that model lives in ours."""
     ours = name
     if model == "gmmformer":
         ours = re.sub(r"^modular_vector_mapping_2\.", "video_pooling.", ours)
     for pattern, replacement in _PREFIXES:
-        ours, found = re.subn("^" + pattern, replacement, ours)
-        if found:
+        ours, replaced = re.subn("^" + pattern, replacement, ours)
+        if replaced:
             break
     for pattern, replacement in _PARTS:
         ours = re.sub(pattern, replacement, ours)
     block = re.search(r"\.\[(\d+)\]", ours)
     path = tuple(re.sub(r"\.\[\d+\]", "", ours).split("."))
-    return Place(path, int(block[1]) if block else None, path[-1] == "kernel")
+    return Location(path, int(block[1]) if block else None, path[-1] == "kernel")
 
 
 def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -106,23 +109,26 @@ def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
       Nested dict of NumPy arrays, banks stacked.
 
     Raises:
-      ValueError: when a bank's blocks are not numbered from 0 or differ in shape.
+      ConversionError: when a name is no parameter's, two names have one location, or a bank's
+        blocks do not count from 0 or differ in shape.
     """
     model = recognise(released) or "hlformer"
-    stacks: dict[tuple[str, ...], dict[int | None, np.ndarray]] = {}
+    banks: dict[tuple[str, ...], dict[int | None, np.ndarray]] = {}
     for name, value in released.items():
+        if not _PARAMETER.fullmatch(name):
+            raise ConversionError(f"{quoted(name)} is not the name of a parameter")
         if NOT_PARAMETERS.search(name):
             continue
-        where = place(name, model)
-        value = np.asarray(value)
-        value = value.T if where.transposed else value
-        if where.path[-2:] == ("attention", "scale"):
-            value = value.reshape(())  # stored with one element by the released code
-        if where.path == ("weight_token",):
-            value = value.reshape(-1)  # stored with axes for batch and position
-        stacks.setdefault(where.path, {})[where.block] = value
+        path, block, transposed = locate(name, model)
+        blocks = banks.setdefault(path, {})
+        if block in blocks:
+            raise ConversionError(f"{quoted(name)} and another tensor are both {'.'.join(path)}")
+        blocks[block] = _oriented(name, path, value.T if transposed else np.asarray(value))
     params: dict[str, Any] = {}
-    for path, blocks in stacks.items():
+    for path, blocks in banks.items():
+        if clash := [path[:end] for end in range(1, len(path)) if path[:end] in banks]:
+            inner, outer = ".".join(path), ".".join(clash[0])
+            raise ConversionError(f"{quoted(inner)} lies within {quoted(outer)}, which is a tensor")
         node = params
         for key in path[:-1]:
             node = node.setdefault(key, {})
@@ -130,23 +136,37 @@ def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return params
 
 
+def _oriented(name: str, path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
+    """Removes axes of one element that only the released code has."""
+    if path[-2:] == ("attention", "scale"):
+        if value.size != 1:
+            raise ConversionError(f"{quoted(name)} has {value.size} elements instead of one")
+        return value.reshape(())
+    if path == ("weight_token",):
+        return value.reshape(-1)  # stored with axes for batch and position
+    return value
+
+
 def _stack(path: tuple[str, ...], blocks: dict[int | None, np.ndarray]) -> np.ndarray:
-    if None in blocks:
+    """Returns one array for a bank's blocks, or the only array of a path outside banks."""
+    if blocks.keys() == {None}:
         return blocks[None]
-    numbers = sorted(number for number in blocks if number is not None)
-    if numbers != list(range(len(numbers))):
-        raise ValueError(f"{'.'.join(path)}: blocks {numbers} are not numbered from 0 without gap")
-    shapes = {blocks[number].shape for number in numbers}
+    if blocks.keys() != set(range(len(blocks))):
+        raise ConversionError(
+            f"{quoted('.'.join(path))}: its blocks do not count from 0 to the last"
+        )
+    shapes = {value.shape for value in blocks.values()}
     if len(shapes) > 1:
-        raise ValueError(f"{'.'.join(path)}: the blocks of the bank differ in shape: {shapes}")
-    return np.stack([blocks[number] for number in numbers])
+        two = " and ".join(map(str, sorted(shapes)[:2]))
+        raise ConversionError(f"{quoted('.'.join(path))}: its blocks differ in shape: {two}")
+    return np.stack([blocks[block] for block in range(len(blocks))])
 
 
 def lookup(params: Mapping[str, Any], name: str, model: str = "hlformer") -> Any:
     """Our counterpart of one released tensor of that model, in the released orientation."""
-    where = place(name, model)
+    path, block, transposed = locate(name, model)
     value: Any = params
-    for key in where.path:
+    for key in path:
         value = value[key]
-    value = value if where.block is None else value[where.block]
-    return value.T if where.transposed else value
+    value = value if block is None else value[block]
+    return value.T if transposed else value

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
+from hlformer_jax.models.description import meaning
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run import checkpoint, files, workdir
@@ -18,13 +19,15 @@ from hlformer_jax.training.prvr import PRVR
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -> None:
-    """Refuses a configuration that differs from what the checkpoint says of its own."""
+    """Refuses a configuration that means another model than the checkpoint says it is of."""
     wanted = models.describe(config)
-    differing = {key: info[key] for key in wanted if key in info and info[key] != wanted[key]}
+    recorded = {key: info.get(key, value) for key, value in wanted.items()}
+    ours, theirs = meaning(wanted), meaning(recorded)
+    differing = [key for key in ours if ours[key] != theirs[key] and wanted[key] != recorded[key]]
     if differing:
         what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
-        options = (f"--config.{key}={value}" for key, value in differing.items())
-        flags = " ".join(map(shlex.quote, options))
+        quoted = (shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
+        flags = " ".join(quoted)
         raise checkpoint.CheckpointError(
             f"{path} is of another model: {what}; to evaluate it add {flags}"
         )
@@ -54,7 +57,7 @@ def evaluate_checkpoint(
     Raises:
       ConfigError: when the model's options make no sense, or so many devices cannot share it.
       CheckpointError: when there is no checkpoint or it is of another shape.
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
       WorkdirError: when the directory is that of a run on other data.
       OSError: when the scores cannot be written.
     """

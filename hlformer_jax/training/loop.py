@@ -53,7 +53,7 @@ class Trainer:
       family: the family of models on its data.
       checkpoints: the checkpoints of the run.
       feed: brings the training batches to the devices.
-      steps: takes the steps of a chunk, see `step.Compiled`.
+      steps: takes the steps of a chunk, compiled.
       state: the training state.
       progress: what is known beside it.
     """
@@ -207,7 +207,7 @@ def train(
       WorkdirError: when the directory holds another run, or this one is under way.
       ConfigError: when the configuration cannot be trained, or takes more memory than the devices
         have.
-      ReleasedDataError: when the data is missing or wrong.
+      DataError: when the data is missing or wrong.
     """
     trainer = Trainer(config, directory, family=family)
     trainer.run(profile)

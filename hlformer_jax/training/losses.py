@@ -273,7 +273,7 @@ def _same_video(
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
     """Cosines of all captions, and which are two different ones of one video."""
     chex.assert_shape(queries, (*pairs.video.shape, None))
-    units = unit(queries)
+    units = unit(_real_rows(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
     same = both & (pairs.video[:, None] == pairs.video[None])
     same = same & ~jnp.eye(same.shape[0], dtype=bool)
@@ -306,6 +306,8 @@ def optimal_matching(
       GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
     """
     chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
+    queries = _real_rows(queries, pairs.caption_mask)
+    clips = _real_rows(clips, pairs.video_mask)
     cosine = jnp.einsum("qh,qch->qc", unit(queries), unit(clips)[pairs.video])
     own = pairs.own()
     most = min(most_captions or len(own), len(own))
@@ -351,8 +353,15 @@ def partial_order(
     References:
       HLFormer eq. 18-20.
     """
+    captions = _real_rows(captions, pairs.caption_mask)
+    videos = _real_rows(videos, pairs.video_mask)
     outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
     return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
+
+
+def _real_rows(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
+    """Sets padded rows to 0: NaN in one, times a weight of 0, would be NaN in every gradient."""
+    return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
 
 
 def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from hlformer_jax.errors import UserError
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run.metrics_log import ScalarLog
@@ -18,7 +19,7 @@ from hlformer_jax.training.progress import Progress
 from hlformer_jax.training.step import Chunk, Scalars
 
 
-class NonFiniteLossError(ArithmeticError):
+class NonFiniteLossError(UserError, ArithmeticError):
     """A loss became NaN or infinite; the message names the step and the term."""
 
 

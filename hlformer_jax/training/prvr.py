@@ -49,7 +49,7 @@ class PRVR:
         """The splits; prepared on first use.
 
         Raises:
-          ReleasedDataError: when the data is missing or wrong.
+          DataError: when the data is missing or wrong.
         """
         with processes.first_alone("data"):
             return open_data(self._config)

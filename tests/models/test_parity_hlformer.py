@@ -19,10 +19,10 @@ def assert_recorded(name, ours, dtype, shift=0.0):
 def test_pooled_and_lifted_points(dtype):
     run = parity.recorded_run(HLFORMER, dtype)
     lifted = run.lifted
-    pool = lambda model, branch, x: getattr(model, f"{branch}_pooling")(x, None)
+    pool = lambda module, branch, x: getattr(module, f"{branch}_pooling")(x, None)
     model, params = HLFORMER.build(dtype), HLFORMER.params(dtype)
     for branch, encoded in (("frame", run.videos.frames), ("clip", run.videos.clips)):
-        pooled = jax.jit(lambda p, x, b=branch: model.apply({"params": p}, b, x, method=pool))
+        pooled = jax.jit(lambda p, x, b=branch: model.apply(p, b, x, method=pool))
         assert_recorded(f"out/pooled_{branch}", pooled(params, encoded), dtype)
     assert_recorded("pop/curv", lifted.curvature, dtype)
     assert_recorded("pop/text_point", lifted.captions[:, 1:], dtype)

@@ -212,6 +212,62 @@ def test_without_batch_axes_and_in_double_precision(float64):
     _assert_same(both(fused_attention), both(attention), arguments, rtol=1e-11, atol=1e-12)
 
 
+# Of query, key, value: fewer key heads, a key batch of 1, queries shared by the batch.
+@pytest.mark.parametrize(
+    "leads",
+    [
+        [(BATCH, HEADS), (BATCH, 1), (BATCH, 1)],
+        [(BATCH, HEADS), (1, HEADS), (1, 1)],
+        [(1, 1), (BATCH, HEADS), (BATCH, HEADS)],
+    ],
+)
+@pytest.mark.parametrize("geometry", ["euclidean", "lorentz"])
+def test_batch_axes_and_heads_broadcast_as_in_the_plain_attention(geometry, leads):
+    sizes = [(5, 6), (7, 6), (7, 6)]
+    inputs = [_vectors(i, *x, *y) for i, (x, y) in enumerate(zip(leads, sizes, strict=True))]
+    window, mask = _window(1, 7), _mask(7)
+
+    def through(module):
+        if geometry == "euclidean":
+            key = jax.random.key(3)
+            return lambda *x: module.euclidean_attention(*x, window, mask, key, RATE)
+        scale, bias = jnp.float32(1.7), jnp.float32(0.3)
+        points = lambda x: (lorentz.from_space(y / 3) for y in x)
+        return lambda *x: module.lorentz_attention(*points(x), scale, bias, window, mask=mask[:1])
+
+    _assert_same(through(fused_attention), through(attention), inputs)
+
+
+def test_shapes_that_do_not_go_together_are_refused_by_name():
+    query, key, value = _inputs(5, 7, 6)
+    attend = fused_attention.euclidean_attention
+    for wrong, message in (
+        ((query, key[..., :4], value), "different widths"),
+        ((query, key, value[:, :, :3]), "different numbers of positions"),
+        ((query, key[:2], value), "do not broadcast"),
+    ):
+        with pytest.raises(ValueError, match=message) as refusal:
+            attend(*wrong)
+        assert all(str(x.shape) in str(refusal.value) for x in wrong)
+
+
+@pytest.mark.parametrize("module", [attention, fused_attention])
+@pytest.mark.parametrize("use", ["", "window", "log_window"])
+def test_no_distance_makes_lorentz_attention_attend_to_a_masked_key(module, use):
+    tangents = jnp.asarray([[[22.0, 0]], [[-22.0, 0]], [[31.8, 0]], [[0.3, 0.1]]])
+    points = lorentz.exp_map0(tangents)  # the query, a far real key, masked ones
+    query, key = points[:1], jnp.roll(points, -1, axis=0).reshape(1, 4, 3)
+    mask = np.array([True, False, False, False])
+    window = {use: jnp.ones((1, 4)) if use == "window" else jnp.zeros((1, 4))} if use else {}
+    out = module.lorentz_attention(query, key, key, jnp.float32(2), mask=mask, **window)
+    np.testing.assert_allclose(out[0, 0, 1], key[0, 0, 1], rtol=2e-5)
+    total = lambda v: jnp.sum(
+        module.lorentz_attention(query, key, v, jnp.float32(2), mask=mask, **window)[..., 1]
+    )
+    gradient = jax.grad(total)(key)
+    assert np.isfinite(gradient).all() and not gradient[0, 1:].any()
+
+
 def test_two_windows_are_refused():
     x, window, scalar = _inputs(5, 5, 4), jnp.ones((5, 5)), jnp.float32(1)
     with pytest.raises(ValueError, match="not both"):

@@ -4,8 +4,11 @@ import jax
 import numpy as np
 import pytest
 
+from hlformer_jax.models.ms_sl import GuidedEncoding
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.retrieval import corpus, ranking
+from hlformer_jax.retrieval import corpus, ranking, vectors
+from hlformer_jax.retrieval.guided import GuidedSimilarity
+from hlformer_jax.retrieval.similarity import MaximumSimilarity
 
 VIDEOS, CLIPS, FRAMES, H = 11, 3, 6, 16
 
@@ -58,8 +61,8 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, tolerance, bl
 @pytest.mark.parametrize("count", [1, 7])
 def test_guided_vectors_are_scored_at_the_best_clip(encoded, queries, count):
     guided = np.random.default_rng(2).normal(size=encoded.clips.shape).astype(np.float32)
-    videos = VideoEncoding(encoded.clips, None, guided)
-    stored = corpus.build(videos, dtype="float32", block=4)
+    scorer = GuidedSimilarity(np.asarray([0.7, 0.3], np.float32))
+    stored = corpus.build(GuidedEncoding(encoded.clips, guided), scorer, "float32", block=4)
     clip, other = (_cosines(queries, x) for x in (encoded.clips, guided))
     best = clip.argmax(-1)[..., None]
     expected = 0.7 * clip.max(-1) + 0.3 * np.take_along_axis(other, best, -1)[..., 0]
@@ -68,8 +71,9 @@ def test_guided_vectors_are_scored_at_the_best_clip(encoded, queries, count):
     found = corpus.search(stored, queries, 3)
     order = np.argsort(-expected, axis=1)[:, :3]
     np.testing.assert_array_equal(found.videos, order)
-    np.testing.assert_array_equal(found.clips, np.take_along_axis(best[..., 0], order, 1))
-    assert np.all(np.asarray(found.frames) == -1)
+    clips = found.positions["clips"]
+    np.testing.assert_array_equal(clips, np.take_along_axis(best[..., 0], order, 1))
+    assert list(found.positions) == ["clips"]
 
 
 @pytest.mark.parametrize("k", [1, 4, 15])
@@ -82,33 +86,36 @@ def test_search_returns_the_best_with_their_positions(encoded, queries, k):
     np.testing.assert_allclose(
         found.scores[:, :real], np.take_along_axis(expected, order, 1), atol=2e-7
     )
-    for places, cosine in ((found.clips, clip), (found.frames, frame)):
+    clips, frames = found.positions["clips"], found.positions["frames"]
+    for positions, cosine in ((clips, clip), (frames, frame)):
         best = np.take_along_axis(cosine.argmax(-1), order, 1)
-        np.testing.assert_array_equal(places[:, :real], best)
-    for values, beyond in zip(found, (-1, -np.inf, -1, -1), strict=True):
+        np.testing.assert_array_equal(positions[:, :real], best)
+    every = found.videos, found.scores, clips, frames
+    for values, beyond in zip(every, (-1, -np.inf, -1, -1), strict=True):
         assert values.shape == (len(queries), k)
         assert np.all(values[:, VIDEOS:] == beyond)
 
 
 def test_a_branch_that_is_off_has_no_position(encoded, queries):
     only = encoded._replace(clips=None)
-    found = corpus.search(corpus.build(only, (1.0, 1.0), "float32"), queries, 2)
+    scorer = MaximumSimilarity(np.ones(2, np.float32))
+    found = corpus.search(corpus.build(only, scorer, "float32"), queries, 2)
     _, _, frame = _expected(queries, encoded)
     np.testing.assert_array_equal(found.videos, np.argsort(-frame.max(-1), axis=1)[:, :2])
-    assert np.all(found.clips == -1)
-    assert np.all(found.frames >= 0)
+    assert list(found.positions) == ["frames"]
+    assert np.all(found.positions["frames"] >= 0)
 
 
 def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
     ranks = {}
     own = np.arange(len(queries), dtype=np.int32)
     near = encoded.frames[own, 1] + 0.3 * queries
-    for dtype in corpus.DTYPES:
+    for dtype in vectors.DTYPES:
         built = corpus.build(encoded, dtype=dtype)
         ranks[dtype] = np.asarray(ranking.ranks(jax.jit(corpus.scores)(built, near), own))
     assert np.abs(ranks["bfloat16"] - ranks["float32"]).max() <= 1
     assert np.abs(ranks["int8"] - ranks["float32"]).max() <= 1
-    size = lambda dtype: corpus.build(encoded, dtype=dtype).frames.values.nbytes
+    size = lambda dtype: corpus.build(encoded, dtype=dtype).stored["frames"].values.nbytes
     assert size("float32") == 2 * size("bfloat16") == 4 * size("int8")
 
 

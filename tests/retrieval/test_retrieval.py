@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 import released
 
-from hlformer_jax.retrieval import ranking, similarity
+from hlformer_jax import models
+from hlformer_jax.models import VideoEncoding
+from hlformer_jax.retrieval import ranking, scorers
+from hlformer_jax.retrieval.similarity import MaximumSimilarity
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +36,9 @@ def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
     )
 
     def run(params):
-        encoded = model.apply({"params": params}, videos, method="encode_video")
-        queries = model.apply({"params": params}, captions, method="encode_query")
-        similar = similarity.similarities(queries, encoded.clips, encoded.frames)
+        encoded = models.encode_video(model, params, videos)
+        queries = models.encode_query(model, params, captions)
+        similar = scorers.build(config, model).similarities(queries, encoded, captions.video)
         weights = config.model.clip_weight, config.model.frame_weight
         return weights[0] * similar.clip_cosine + weights[1] * similar.frame_cosine
 
@@ -100,10 +103,11 @@ def test_metrics_of_known_ranks():
 def test_zero_frames_have_cosine_zero_and_a_finite_gradient():
     frames = np.zeros((1, 2, 3), np.float32)
     frames[0, 0] = [-1, 0, 0]
-    queries = np.array([[1, 0, 0]], np.float32)
+    queries, owner = np.array([[1, 0, 0]], np.float32), np.zeros(1, np.int32)
+    scorer = MaximumSimilarity(np.ones(2, np.float32))
 
     def best(frames):
-        return similarity.similarities(queries, None, frames).frame_cosine[0, 0]
+        return scorer.similarities(queries, VideoEncoding(None, frames), owner).frame_cosine[0, 0]
 
     value, gradient = jax.value_and_grad(best)(frames)
     assert value == 0

@@ -11,10 +11,12 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+from hlformer_jax.errors import UserError
+
 SPLITS = ("train", "val", "test")
 
 
-class ReleasedDataError(ValueError):
+class ReleasedDataError(UserError, ValueError):
     """The released files are not as they should be; the message says where and what to do."""
 
 
