@@ -125,7 +125,7 @@ class Toy:
 
     test = validate
     loss = lambda self, steps_per_epoch: NearestClass()
-    optimiser = lambda self, total_steps: optax.adam(0.1)
+    optimiser = lambda self, total_steps: optax.sgd(0.5, momentum=0.9)
     project = lambda self, params: params
     describe = references = lambda self: {}
     check_trainable = close = lambda self: None
