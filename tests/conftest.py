@@ -1,6 +1,7 @@
 """Settings of all tests: strict dtype and rank promotion, as the package promises to need none."""
 
 import os
+import tempfile
 
 # Before JAX is imported: several virtual devices would only slow these tests down.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -12,6 +13,23 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The suite compiles far more than it computes. Values differ from optimised ones by rounding.
 jax.config.update("jax_disable_most_optimizations", True)
+
+PROGRAMS = "HLFORMER_TEST_PROGRAMS"
+"""Environment variable: where the processes of a session of tests share compiled programs."""
+
+LONGEST = (
+    "test_sweeps_end_to_end.py",
+)
+"""Files that take longest start first, lest one process end with them alone."""
+
+
+def pytest_configure(config):
+    """Makes one folder of programs, for pytest's own processes and those that tests start."""
+    if PROGRAMS not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="hlformer-programs-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[PROGRAMS] = folder.name
+        config.add_cleanup(lambda: os.environ.pop(PROGRAMS))
 
 
 @pytest.fixture
@@ -38,7 +56,5 @@ def dtype(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that take longest, lest one process end with them alone."""
-    longest = ("test_sweeps_end_to_end.py", "test_train.py")
-    place = lambda name: longest.index(name) if name in longest else len(longest)
+    place = lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)
     items.sort(key=lambda item: place(item.path.name))

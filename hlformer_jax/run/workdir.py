@@ -20,7 +20,6 @@ MOVABLE = (
     "data.data_dir",
     "data.cache_gib",
     "data.resident",
-    "train.encode_parts",
     "train.checkpoint_seconds",
 )
 """Fields that may differ when a run goes on: where things lie and fit, not what they are."""

@@ -1,115 +1,105 @@
-"""The training step: which numbers of a configuration are arguments of its program."""
+"""The step: what it computes of any loss, what its program is a function of, and its memory."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+import runs
+import toy
 
 from hlformer_jax import models
-from hlformer_jax.benchmark.training import Training
-from hlformer_jax.config import ConfigError, debug, default
-from hlformer_jax.parallel import analysis
-from hlformer_jax.training import optim, step, train_state
+from hlformer_jax.config import ConfigError
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.parallel import analysis, devices
+from hlformer_jax.training import objective, optim, step
+from hlformer_jax.training.train_state import init_state
 
 
-def _config(**options):
-    config = debug(default())
-    config.data.update(visual_dim=6, text_dim=5, max_frames=8, max_clips=4, max_words=5)
-    config.model.update(hidden_size=8, lorentz_dim=7, lorentz_blocks=1, gaze=False, num_heads=2)
-    config.update_from_flattened_dict(options)
-    return config
+def _quadratic(params, batch, number):
+    near = jnp.sum((params["x"] - batch) ** 2)
+    return near + 2.0 * number, {"near": near}
 
 
-def _program(config):
-    """The step of a configuration, lowered but not compiled, as text."""
+def test_a_step_is_a_projected_update_with_the_scalars_of_the_loss():
+    optimiser = optax.sgd(0.25)
+    take = step.train_step(_quadratic, optimiser, lambda params: {"x": params["x"].clip(-1, 1)})
+    state = init_state({"x": jnp.asarray([0.0, 1.0])}, optimiser).replace(step=jnp.asarray(3))
+    following, scalars = take(state, jnp.asarray([4.0, 0.0]))
+    assert int(following.step) == 4
+    # Gradients are -8 and 2: updates of 2 and -0.5, the first of which is clipped.
+    np.testing.assert_allclose(following.params["x"], [1.0, 0.5])
+    assert {name: float(value) for name, value in scalars.items()} == pytest.approx(
+        {"loss": 17.0 + 6.0, "loss/near": 17.0, "gradient_norm": np.sqrt(68.0)}
+    )
+
+
+def _tree_steps(config, longest):
+    """Compiled chunks of steps of a tree, its initial state and its feed."""
+    family = toy.Tree(config)
+    groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
+    feed, optimiser = family.feed(groups), family.optimiser(10)
+    state = devices.replicate(family.mesh, init_state(family.init_params(), optimiser))
+    compiled = step.compile_steps(family.loss(3), optimiser, family.project, feed, state, config)
+    return compiled, state, feed
+
+
+def test_chunks_of_any_length_take_the_same_steps():
+    ends, losses = [], []
+    for longest in (1, 2, 3):
+        compiled, state, feed = _tree_steps(runs.tree(), longest)
+        found = []
+        for chunk in feed.windows():
+            state, scalars = compiled.steps(state, chunk)
+            found += np.asarray(scalars["loss"])[: chunk.num_steps].tolist()
+        ends.append(np.asarray(state.params["space"]))
+        losses.append(found)
+    assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 3
+    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_array_equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("bytes_ahead", [0, 1000])
+def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch, bytes_ahead):
+    monkeypatch.setattr(toy.EdgeFeed, "bytes_ahead", bytes_ahead)
+    needed = analysis.memory(_tree_steps(runs.tree(), 2)[0].program)["peak"] + bytes_ahead
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
+    _tree_steps(runs.tree(), 2)
+    monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed - 1)
+    with pytest.raises(ConfigError, match="GB on each.*encode_parts"):
+        _tree_steps(runs.tree(), 2)
+
+
+def _program(**options):
+    """The step of a configuration, traced but not compiled, as text."""
+    config = runs.retrieval("", **options)
     model, optimiser = models.build(config), optim.build(config, 10)
-    state = jax.eval_shape(lambda: train_state.init_state(model, config, optimiser))
-    program = jax.jit(step.train_step(model, config, optimiser, 5, 2))
+    loss = objective.build(config, model, 5, 2)
+    state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     batch = models.zero_batch(config, videos=2, captions=3)
-    return program.lower(state, batch, step.numbers(config)).as_text()
+    take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
+    return jax.jit(take).lower(loss, state, batch).as_text()
 
 
 @pytest.fixture(scope="module")
 def program():
-    return _program(_config())
+    return _program()
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"seed": 3},
-        {"loss.clip_nce": 0.5, "loss.margin": 0.1, "loss.diversity_gamma": 2.0},
+        {"loss.frame_nce": 0.5, "loss.margin": 0.1, "loss.diversity_gamma": 2.0},
         {"loss.hard_negative_epoch": 7, "loss.hard_pool_size": 3},
         {"model.temperature": 0.05},
-        {"model.window": "boxcar", "model.euclidean_widths": (0.5, 3.0)},
+        {"model.window": "boxcar", "model.euclidean_widths": (0.5,)},
     ],
     ids=str,
 )
 def test_variants_that_differ_in_numbers_share_one_program(program, options):
-    assert _program(_config(**options)) == program
+    assert _program(**options) == program
 
 
 def test_a_variant_of_another_form_has_its_own(program):
-    assert _program(_config(**{"model.fusion": "mean"})) != program
-
-
-@pytest.fixture(scope="module")
-def loss():
-    """Loss of the first step from one state, as a function of the numbers, compiled once."""
-    config = _config()
-    model, optimiser = models.build(config), optim.build(config, 10)
-    rng = np.random.default_rng(0)
-    noise = lambda x: rng.normal(size=x.shape).astype(x.dtype) if x.dtype == np.float32 else x
-    batch = jax.tree.map(noise, models.zero_batch(config, videos=3, captions=4))
-    captions = batch.captions._replace(video=np.array([0, 0, 1, 2], np.int32))
-    batch = batch._replace(captions=captions)
-    shapes = jax.eval_shape(lambda: train_state.init_state(model, config, optimiser))
-    draw = lambda x: np.asarray(0.3 * rng.normal(size=x.shape), np.float32)
-    state = jax.tree.map(lambda x: draw(x) if x.ndim else np.zeros((), x.dtype), shapes)
-    program = jax.jit(step.train_step(model, config, optimiser, 5, 2))
-    return lambda config: float(program(state, batch, step.numbers(config))[1]["loss"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seed": 3},
-        {"loss.clip_nce": 0.5},
-        {"loss.margin": 0.9},
-        {"loss.diversity_gamma": 2.0},
-        {"model.temperature": 0.05},
-        {"model.window": "boxcar"},
-    ],
-    ids=str,
-)
-def test_those_numbers_reach_the_loss(loss, options):
-    assert loss(_config(**options)) != loss(_config())
-
-
-@pytest.mark.parametrize("resident", [True, False])
-def test_a_step_that_the_devices_have_no_room_for_is_refused(monkeypatch, resident):
-    config, refused = _config(), pytest.raises(ConfigError, match="GB on each.*encode_parts")
-    training = Training(config, 16, 2, resident)
-    program, feed = training.compiled.program, training.feed
-    needed = analysis.memory(program)["peak"]
-    needed += 0 if resident else feed.bytes_per_device * 2 / 3  # two windows more
-    monkeypatch.setattr(step.devices, "available_bytes", lambda mesh: needed + 1)
-    step._check_room(program, feed)
-    monkeypatch.setattr(step.devices, "available_bytes", lambda mesh: needed - 1)
-    with refused:
-        step._check_room(program, feed)
-    with refused:
-        Training(config, 16, 2, resident)
-
-
-@pytest.mark.parametrize(
-    ("options", "devices", "message"),
-    [
-        ({"kernels": "pallas"}, 2, "'pallas', which is for one device, and there are 2"),
-        ({"train.encode_parts": 3}, 1, r"multiple of .*encode_parts .*, 3 x 1"),
-        ({"train.encode_parts": 4}, 4, r"batch_size is 8: .* 4 x 4"),
-    ],
-)
-def test_what_the_devices_cannot_train_is_refused_with_the_reason(options, devices, message):
-    with pytest.raises(ConfigError, match=message):
-        step.check(_config(**options), devices)
-    step.check(_config(**{"train.encode_parts": 2}), 4)
+    assert _program(**{"model.fusion": "weighted"}) != program

@@ -1,0 +1,96 @@
+"""What the tests of training share: programs, and runs that were never interrupted."""
+
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+import runs
+
+from hlformer_jax.parallel import devices
+from hlformer_jax.training import loop, prvr
+
+
+@pytest.fixture(scope="package", autouse=True)
+def compiled_once():
+    """Runs whose programs are equal share them, as the steps of one run do."""
+    known = {}
+    compile_steps, evaluator = loop.compile_steps, prvr.Evaluator
+
+    def shared(make, *key):
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
+    def steps(loss, *rest):
+        key = type(loss), runs.program_fields(rest[-1])
+        return shared(lambda: compile_steps(loss, *rest), *key)
+
+    def evaluate(model, config, mesh):
+        return shared(lambda: evaluator(model, config, mesh), runs.program_fields(config), mesh)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "compile_steps", steps)
+        patch.setattr(prvr, "Evaluator", evaluate)
+        yield
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The directory of a run of a tree."""
+    path = tmp_path_factory.mktemp("tree") / "whole"
+    runs.train(runs.tree(), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """Where the videos of the runs of retrieval are prepared."""
+    return tmp_path_factory.mktemp("prepared")
+
+
+class Retrieval(NamedTuple):
+    """A run of retrieval, and what was seen of it.
+
+    Attributes:
+      path: its directory.
+      results: its test metrics.
+      initial: its initial parameters.
+      final: its parameters at the end.
+      compiled: how many programs had been compiled after each of its validations.
+    """
+
+    path: Path
+    results: dict
+    initial: Any
+    final: Any
+    compiled: list
+
+
+@pytest.fixture(scope="session")
+def retrieval(data_dir, tmp_path_factory):
+    """A run of retrieval that was never interrupted."""
+    compiled, after = [], []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, duration, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    path = tmp_path_factory.mktemp("retrieval") / "whole"
+    config = runs.retrieval(data_dir, **{"train.baseline": True})
+    family = prvr.PRVR(config, devices.mesh())
+    validate = family.validate
+    family.validate = lambda params: (validate(params), after.append(len(compiled)))[0]
+    trainer = loop.Trainer(config, path, family=family)
+    initial = jax.device_get(trainer.state.params)
+    trainer.run()
+    final = jax.device_get(trainer.state.params)
+    outcome = loop.train(config, path)  # nothing is left to train: it tests
+    return Retrieval(path, outcome.results, initial, final, after)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as a program in the foreground has it, wherever the tests run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
