@@ -332,8 +332,8 @@ def optimal_matching(
 
 
 def partial_order(
-    videos: Float[Array, "V n+1"],
-    captions: Float[Array, "Q n+1"],
+    videos: Float[Array, "V n1"],
+    captions: Float[Array, "Q n1"],
     curvature: Float[Array, ""],
     pairs: Pairs,
     min_radius: ArrayLike,
