@@ -97,7 +97,7 @@ def _chord(sums: _Sums, c: Scalar) -> _Chord:
     ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
-    around = 2 * across2 * r / (q + jnp.where(aligned, xy, 1) / r)
+    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
     m = jnp.where(aligned, away + around, 2 * (lift - xy))
     return _Chord(m, aligned, tau_x, tau_y, r, q)
 
@@ -124,8 +124,8 @@ def _distance_jvp(
     xy = jnp.where(aligned, sums.xy, 1)
     # τ_x q − r τ_y, and what τ_x (q − p) and τ_y (r − p) are made of.
     outward = -(sums.rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
-    radial_x = outward - tau_x * sums.across2 / (q + xy / r)
-    radial_y = -outward - tau_y * sums.across2 * (r / q) ** 2 / (r + xy / q)
+    radial_x = outward - tau_x / (q + xy / r) * sums.across2
+    radial_y = -outward - tau_y / (r + xy / q) * (sums.across2 * (r / q) ** 2)
     kappa_x = sums.along / r**2 + radial_x / tau_x / r
     kappa_y = radial_y / tau_y / q - dot(y, difference) / q**2
     for moved, start, end, way, kappa, lean in (
