@@ -97,10 +97,12 @@ def _exact_centroid(
     ahead = unit(jnp.where(near[..., None], 1, total))  # u
     way, r = safe_normalize(x)  # e, |x_space|
     turn = way[..., None, :, :] - ahead[..., :, None, :]
-    split = (inverse(c) / (t + r))[..., None, :] + r[..., None, :] * dot(turn, turn) / 2
+    is_near = c * r * r <= 1
+    # Its root is applied twice: far out the gradient of the product would overflow.
+    turn = turn * jnp.sqrt(jnp.where(is_near, 1, r))[..., None, :, None]
+    split = (inverse(c) / (t + r))[..., None, :] + dot(turn, turn) / 2
     along = jnp.matmul(ahead, jnp.swapaxes(x, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    is_near = (c * r * r <= 1)[..., None, :]
-    terms = jnp.where(is_near, t[..., None, :] - along, split)
+    terms = jnp.where(is_near[..., None, :], t[..., None, :] - along, split)
     gap = sum_products(weights[..., :, None, :], terms[..., None])[..., 0, 0]
     length = jnp.sqrt(jnp.where(near, 1, square))
     norm2 = c * jnp.where(near, time_square - square, gap * (total_time + length))
