@@ -14,7 +14,6 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     k  results of a search                  S  steps of a chunk
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
-The tests execute the annotations (jaxtyping with beartype).
 """
 
 from typing import NamedTuple, TypeAlias

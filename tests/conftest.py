@@ -8,10 +8,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
-
-# Annotations of the package are executed: shapes, dtypes and classes of every call.
-install_import_hook("hlformer_jax", "typechecker.check")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -21,9 +17,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 PROGRAMS = "HLFORMER_TEST_PROGRAMS"
 """Environment variable: where the processes of a session of tests share compiled programs."""
 
-LONGEST = (
-    "test_sweeps_end_to_end.py",
-)
+LONGEST = ("test_sweeps_end_to_end.py",)
 """Files that take longest start first, lest one process end with them alone."""
 
 

@@ -36,14 +36,14 @@ def lorentz_masked(dtype: jnp.dtype) -> float:
 
 
 def euclidean_attention(
-    query: Float[Array, "*batch N M d"],
-    key: Float[Array, "*batch N L d"],
-    value: Float[Array, "*batch N L d"],
+    query: Float[Array, "*#batch N M d"],
+    key: Float[Array, "*#batch N L d"],
+    value: Float[Array, "*#batch N L d"],
     window: Float[Array, "M L"] | None = None,
-    mask: Bool[Array, "*batch L"] | None = None,
+    mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
-) -> Float[Array, "*batch N M d"]:
+) -> Float[Array, "*#batch N M d"]:
     """Scaled dot-product attention whose logits are multiplied by a window.
 
     Args:
@@ -87,14 +87,14 @@ class Projection(NamedTuple):
 
 
 def single_query_attention(
-    query: Float[Array, "*batch N d"],
-    inputs: Float[Array, "*batch L H"],
+    query: Float[Array, "*#batch N d"],
+    inputs: Float[Array, "*#batch L H"],
     key: Projection,
     value: Projection,
-    mask: Bool[Array, "*batch L"] | None = None,
+    mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
-) -> Float[Array, "*batch N d"]:
+) -> Float[Array, "*#batch N d"]:
     """`euclidean_attention` of one query, without keys and values of the L positions.
 
     q . (x W + b) = (q W^T) . x + q . b, and the weighted sum of x W + b is that of x, times W, plus
@@ -134,15 +134,15 @@ def single_query_attention(
 
 
 def lorentz_attention(
-    query: Float[Array, "*batch N M d"],
-    key: Float[Array, "*batch N L d"],
-    value: Float[Array, "*batch N L d"],
+    query: Float[Array, "*#batch N M d"],
+    key: Float[Array, "*#batch N L d"],
+    value: Float[Array, "*#batch N L d"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
     window: Float[Array, "M L"] | None = None,
     log_window: Float[Array, "M L"] | None = None,
-    mask: Bool[Array, "*batch L"] | None = None,
-) -> Float[Array, "*batch N M d"]:
+    mask: Bool[Array, "*#batch L"] | None = None,
+) -> Float[Array, "*#batch N M d"]:
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
 
     The logits are -d_L^2(q, k) / scale + bias <= bias. As released they are multiplied by
@@ -182,7 +182,9 @@ def lorentz_attention(
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
 
-def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L n"]:
+def concatenate_heads_released(
+    points: Float[Array, "*#batch N L d"],
+) -> Float[Array, "*#batch L n"]:
     """Tangent coordinates of concatenated heads, as released: off the hyperboloid.
 
     The heads' coordinates are put side by side; head 0's time is taken for the time of the whole
@@ -202,7 +204,9 @@ def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Ar
     return factor * _side_by_side(points)[..., 1:]
 
 
-def merge_heads_on_hyperboloid(points: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L m"]:
+def merge_heads_on_hyperboloid(
+    points: Float[Array, "*#batch N L d"],
+) -> Float[Array, "*#batch L m"]:
     """Tangent coordinates of the heads merged into one point of a larger hyperboloid.
 
     The heads' space parts are put side by side and the time follows from them (t^2 is the sum of
@@ -219,7 +223,7 @@ def merge_heads_on_hyperboloid(points: Float[Array, "*batch N L d"]) -> Float[Ar
     return lorentz.log_map0(merged)
 
 
-def _side_by_side(heads: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L m"]:
+def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch L m"]:
     heads = jnp.moveaxis(heads, -3, -2)
     return heads.reshape(*heads.shape[:-2], -1)
 

@@ -19,11 +19,11 @@ from hlformer_jax.typing import Array
 
 
 def centroid(
-    points: Float[Array, "*batch L n1"],
-    weights: Float[Array, "*batch M L"] | None = None,
+    points: Float[Array, "*#batch L n1"],
+    weights: Float[Array, "*#batch M L"] | None = None,
     c: ArrayLike = 1.0,
     exact: bool = True,
-) -> Float[Array, "*batch M n1"]:
+) -> Float[Array, "*#batch M n1"]:
     """Centroid under the squared Lorentzian distance.
 
     It is the weighted sum over its Lorentzian norm, which is a difference of squares. The exact
@@ -78,8 +78,10 @@ def centroid(
 
 
 def _exact_centroid(
-    x: Float[Array, "*batch L n"], weights: Float[Array, "*batch M L"], c: Float[Array, "*#batch 1"]
-) -> Float[Array, "*batch M n1"]:
+    x: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"],
+    c: Float[Array, "*#batch 1"],
+) -> Float[Array, "*#batch M n1"]:
     """Centroid of points given by their space components.
 
     With S and T the sums of the space and time components and u = S / |S|, the norm is the root of

@@ -26,8 +26,8 @@ from hlformer_jax.typing import Array
 
 
 def half_aperture(
-    x: Float[Array, "*batch n1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
-) -> Float[Array, "*batch"]:
+    x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
+) -> Float[Array, "*#batch"]:
     """Half the opening angle of the cone of x, arcsin(2 min_radius / (√c |x_space|)).
 
     Where √c |x_space| <= 2 min_radius the cone is a half-space: exactly π/2, with gradient 0. Just
@@ -57,8 +57,8 @@ def half_aperture(
 
 
 def exterior_angle(
-    x: Float[Array, "*batch n1"], y: Float[Array, "*batch n1"], c: ArrayLike = 1.0
-) -> Float[Array, "*batch"]:
+    x: Float[Array, "*#batch n1"], y: Float[Array, "*#batch n1"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch"]:
     """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
 
     It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
@@ -87,11 +87,11 @@ def exterior_angle(
 
 
 def energy(
-    x: Float[Array, "*batch n1"],
-    y: Float[Array, "*batch n1"],
+    x: Float[Array, "*#batch n1"],
+    y: Float[Array, "*#batch n1"],
     c: ArrayLike = 1.0,
     min_radius: ArrayLike = 0.1,
-) -> Float[Array, "*batch"]:
+) -> Float[Array, "*#batch"]:
     """How far y lies outside the cone of x: max(0, exterior angle − half aperture).
 
     Args:

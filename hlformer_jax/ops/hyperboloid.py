@@ -15,7 +15,7 @@ Here ``c`` is an array of the dtype and the rank of the batch.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
@@ -32,8 +32,8 @@ from hlformer_jax.ops.numerics import (
 )
 from hlformer_jax.typing import Array
 
-Space = Float[Array, "*batch n"]
-Scalar = Float[Array, "*batch"]
+Space = Float[Array, "*#batch n"]
+Scalar = Float[Array, "*#batch"]
 
 
 def time(x: Space, c: Scalar) -> Scalar:
@@ -41,7 +41,7 @@ def time(x: Space, c: Scalar) -> Scalar:
     return jnp.sqrt(inverse(c) + dot(x, x))
 
 
-def from_space(x: Space, c: Scalar) -> Float[Array, "*batch n1"]:
+def from_space(x: Space, c: Scalar) -> Float[Array, "*#batch n1"]:
     """The point [time, x]."""
     return jnp.concatenate([time(x, c)[..., None], x], axis=-1)
 
@@ -72,7 +72,7 @@ def tangent_norm(x: Space, v: Space, c: Scalar) -> Scalar:
 
 def rescale(
     x: Space, y: Space, c: Scalar
-) -> tuple[Float[Array, "*batch 1"], Space, Space, Space, Scalar]:
+) -> tuple[Float[Array, "*#batch 1"], Space, Space, Space, Scalar]:
     """Space components of a pair, brought to size 1 if smaller, so that no square underflows.
 
     Dividing lengths by s and multiplying c by s² leaves the geometry as it was.
@@ -120,7 +120,7 @@ def components(
     y: Space,
     difference: Space,
     c: Scalar,
-    negligible: Float[Array, "*batch 1"] | None = None,
+    negligible: Float[Array, "*#batch 1"] | None = None,
 ) -> tuple[Space, Scalar, Space, Scalar]:
     """Unit vector along x, τ_x, and the way to y, split as `lorentz.direction` describes.
 
@@ -142,7 +142,7 @@ def components(
     return unit, tau_x, jnp.where(outward, along - bend, tau_x * p - r * tau_y), across
 
 
-def _is_near(x: Space, c: Scalar) -> Scalar:
+def _is_near(x: Space, c: Scalar) -> Bool[Array, "*#batch"]:
     """Whether a point is so near to the origin that nothing needs to be split along it."""
     return c * dot(x, x) <= 1
 

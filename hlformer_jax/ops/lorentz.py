@@ -62,7 +62,7 @@ from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
 from hlformer_jax.ops.pairwise import pairwise_inner as pairwise_inner
 from hlformer_jax.typing import Array
 
-Point = Float[Array, "*batch n1"]
+Point = Float[Array, "*#batch n1"]
 
 
 def inner(x: Point, y: Point) -> Scalar:
@@ -207,7 +207,7 @@ def _space(*points: Point) -> Sequence[Space]:
 
 def _rescaled(
     x: Point, y: Point, c: ArrayLike
-) -> tuple[Float[Array, "*batch 1"], Space, Space, Space, Scalar]:
+) -> tuple[Float[Array, "*#batch 1"], Space, Space, Space, Scalar]:
     """`hyperboloid.rescale` of two points; raises ValueError for different dimensions."""
     x, y = _space(x, y)
     return hyperboloid.rescale(x, y, per_batch(c, x))

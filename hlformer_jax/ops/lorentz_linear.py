@@ -7,7 +7,7 @@ from jaxtyping import Float
 from hlformer_jax.typing import Array
 
 
-def rescale(z: Float[Array, "*batch d"], scale: Float[Array, ""]) -> Float[Array, "*batch d"]:
+def rescale(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[Array, "*#batch d"]:
     """Moves z onto the hyperboloid of curvature -1 at the time that its first coordinate asks for.
 
     Args:

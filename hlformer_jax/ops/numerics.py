@@ -55,7 +55,7 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
 
 
 def per_batch(
-    c: ArrayLike, x: Float[Array, "*batch n"], name: str = "c"
+    c: ArrayLike, x: Float[Array, "*#batch n"], name: str = "c"
 ) -> Float[Array, "*#batch"]:
     """Casts a curvature to the dtype of ``x`` and gives it one axis for each batch axis of ``x``.
 
@@ -81,7 +81,7 @@ def per_batch(
 
 
 @jax.custom_jvp
-def inverse(c: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def inverse(c: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """1 / c of a positive c; its derivative is applied in two factors where 1 / c² would overflow.
 
     Times a small number it may be an ordinary one, and times 0 it is 0.
@@ -98,7 +98,7 @@ def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     return 1 / c, -dc * second * first
 
 
-def dot(x: Float[Array, "*batch n"], y: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     """Euclidean inner product over the last axis; raises ValueError where that differs."""
     same_length(x, y)
     return jnp.sum(x * y, axis=-1)
@@ -114,7 +114,7 @@ def same_length(x: Array, y: Array) -> None:
         raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
 
 
-def safe_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """Square root, 0 with gradient 0 for every z below the smallest normal number."""
     zero = z < jnp.finfo(z.dtype).tiny
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
@@ -126,8 +126,8 @@ def smallest(dtype: jnp.dtype) -> float:
 
 
 def sum_products(
-    weights: Float[Array, "*batch M L"], values: Float[Array, "*batch L n"]
-) -> Float[Array, "*batch M n"]:
+    weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch L n"]
+) -> Float[Array, "*#batch M n"]:
     """Matrix product whose rounding grows with log L, not with L: in blocks of 8, then in pairs.
 
     Args:
@@ -152,8 +152,8 @@ def sum_products(
 
 
 def largest_coordinate(
-    v: Float[Array, "*batch n"], negligible: float | Float[Array, "*batch 1"] | None = None
-) -> Float[Array, "*batch 1"]:
+    v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
+) -> Float[Array, "*#batch 1"]:
     """Largest absolute coordinate, a constant to differentiation; 0 where that is negligible.
 
     Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
@@ -177,8 +177,8 @@ def largest_coordinate(
 
 
 def safe_normalize(
-    v: Float[Array, "*batch n"], negligible: float | Float[Array, "*batch 1"] | None = None
-) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch"]]:
+    v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
+) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
     """Direction and length of a vector, without under- or overflow of the square.
 
     Args:
@@ -212,17 +212,17 @@ def _safe_normalize_jvp(
     return (unit, norm), (jnp.where(nonzero[..., None], turn, 0), growth)
 
 
-def safe_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     """Euclidean norm over the last axis; gradient 0 at 0. See `safe_normalize`."""
     return safe_normalize(v)[1]
 
 
-def unit(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+def unit(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch n"]:
     """Direction of a vector; zero stays zero, with gradient 0. See `safe_normalize`."""
     return safe_normalize(v)[0]
 
 
-def inverse_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     """1 / |v|; 0 for zero vectors, with gradient 0, so that their cosine with everything is 0.
 
     Zero is what is below 1.1e-19 in float32, 1.5e-154 in float64: its derivative would overflow.
@@ -232,7 +232,7 @@ def inverse_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
-def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
 
     As in `jnp.arctan2`, that of a negative x is π for y = 0 and -π for y = -0. It keeps its
@@ -244,7 +244,7 @@ def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Ar
     return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
 
 
-def limit_norm(v: Float[Array, "*batch n"], limit: ArrayLike) -> Float[Array, "*batch n"]:
+def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
     Args:
@@ -269,7 +269,7 @@ def max_hyperbolic_norm(dtype: jnp.dtype) -> float:
     return -2 * math.log(float(jnp.finfo(dtype).eps))
 
 
-def _series(coefficients: tuple[float, ...], z: Float[Array, "*batch"]) -> Array:
+def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
     """A power series by Horner's scheme, as far as the dtype of z can tell."""
     if z.dtype != jnp.float64:
         coefficients = coefficients[:_FLOAT32_TERMS]
@@ -288,21 +288,21 @@ def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
 
 
 @jax.custom_jvp
-def cosh_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def cosh_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
     small, z, root = _split_at(_ENTIRE_BELOW, z)
     return jnp.where(small, _series(_COSH, z), jnp.cosh(root))
 
 
 @jax.custom_jvp
-def sinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def sinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
     small, z, root = _split_at(_ENTIRE_BELOW, z)
     return jnp.where(small, _series(_SINHC, z), jnp.sinh(root) / root)
 
 
 @jax.custom_jvp
-def asinhc_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def asinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """The value of asinh √z / √z, smooth at 0, where it is 1."""
     small, z, root = _split_at(_ASINHC_BELOW, z)
     return jnp.where(small, _series(_ASINHC, z), jnp.arcsinh(root) / root)
@@ -314,13 +314,13 @@ def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
     return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
 
 
-def _sinhc_slope(z: Float[Array, "*batch"]) -> Array:
+def _sinhc_slope(z: Float[Array, "*#batch"]) -> Array:
     small, near, _ = _split_at(_ENTIRE_BELOW, z)
     far = (cosh_sqrt(z) - sinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
     return jnp.where(small, _series(_derivative(_SINHC), near), far)
 
 
-def _asinhc_slope(z: Float[Array, "*batch"]) -> Array:
+def _asinhc_slope(z: Float[Array, "*#batch"]) -> Array:
     small, near, root = _split_at(_ASINHC_BELOW, z)
     far = (1 / jnp.sqrt(1 + root * root) - asinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
     return jnp.where(small, _series(_derivative(_ASINHC), near), far)

@@ -30,8 +30,8 @@ _NEAR, _NEAR_PER_POINT = 1 / 16, 4
 
 
 def pairwise_inner(
-    x: Float[Array, "*batch L n1"], y: Float[Array, "*batch M n1"]
-) -> Float[Array, "*batch L M"]:
+    x: Float[Array, "*#batch L n1"], y: Float[Array, "*#batch M n1"]
+) -> Float[Array, "*#batch L M"]:
     """Lorentzian inner products of all pairs, by one matrix product.
 
     It is computed at full float32 (or float64) precision whatever the device's default. As with
@@ -54,8 +54,8 @@ def pairwise_inner(
 
 
 def pairwise_distance(
-    x: Float[Array, "*batch M n1"], y: Float[Array, "*batch N n1"], c: ArrayLike = 1.0
-) -> Float[Array, "*batch M N"]:
+    x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
     """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
 
     Time and memory are those of the product and of some M × N arrays, unless more than
@@ -78,8 +78,8 @@ def pairwise_distance(
 
 
 def _distances(
-    x: Float[Array, "*batch M n"], y: Float[Array, "*batch N n"], c: Float[Array, "*batch"]
-) -> Float[Array, "*batch M N"]:
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: Float[Array, "*#batch"]
+) -> Float[Array, "*#batch M N"]:
     """Geodesic distances of all pairs.
 
     Args:
