@@ -8,7 +8,7 @@ import jax
 import pytest
 import runs
 
-from hlformer_jax.parallel import devices
+from hlformer_jax.parallel import devices, runtime
 from hlformer_jax.training import loop, prvr
 
 
