@@ -1,5 +1,16 @@
 """HLFormer in JAX: partially relevant video retrieval with hyperbolic learning.
 
+From the bottom up:
+
+    typing, errors, config    axis glossary; errors that a user sees; every field with its rule
+    ops                       pure functions of arrays
+    parallel, run             devices and processes; the directory of a run
+    data                      sources → prepared records → batches on the devices
+    nn, models                Linen modules; the models of the papers
+    retrieval                 scores, ranks, a corpus to search
+    training                  losses, the step, the loop
+    main, sweep, benchmark, plots, torch_checkpoint    the commands
+
 The package imports nothing on its own; take what you need:
 
     from hlformer_jax.ops import attention, cones, lorentz, poincare, windows

@@ -1,5 +1,43 @@
-"""What `hlformer_jax.benchmark` times: each function does one kind of work and yields rows.
+"""What `python -m hlformer_jax.benchmark NAME` times, and what was measured with it.
+
+    __main__    the command line; its docstring lists the names
+    inputs      random features of real sizes, and what a row of a report is
+    measure     clock, what the hardware can do at best, and the floor that it sets
+    training, searching, scaling, preparing, geometry    one kind of work each
+    peer        the authors' released code, run from a checkout beside ours
 
 The work is the package's own: the compiled programs, feeds and readers that training and
-evaluation use, on random features of real sizes.
+evaluation use. A floor is what a matrix product and a copy of the same size take on this machine.
+
+On two cores of a server CPU, float32, JAX 0.10.2, sizes of ActivityNet Captions:
+
+| work | median | floor | ratio |
+| --- | --- | --- | --- |
+| step, 128 videos with 479 captions | 16.2 s | 8.2 s | 2.0 |
+| step, 64 videos with 239 captions | 7.6 s | 4.2 s | 1.8 |
+| … of the authors' code, in turn with it (PyTorch 2.15) | 10.9 s | | |
+| search in 2,500 videos, float32, a single query | 22 ms | 23 ms | 1.0 |
+| … 256 at once: float32, bfloat16, int8 | 3.2, 2.8, 2.3 ms | 1.5, 1.6, 1.6 ms | 2.2, 1.7, 1.4 |
+| encode a query of 256 at once (28.4 M parameters, 123 MFLOPs) | 0.80 ms | 0.58 ms | 1.4 |
+| prepare | 188 MB/s | | |
+
+The step is 1.4 times as fast as the authors', and a batch from disk comes 3.9 times as fast as from
+their loader. Times grow linearly: 8, 16, 32, 64 videos a step take 105, 106, 105, 121 ms a video,
+and 625, 1,250, 2,500, 5,000 videos searched for 256 queries 357, 270, 243, 233 us a video.
+
+For a float32 step at these sizes the compiler plans 11.0 GB of memory (TVR: 11.7 GB), beside the
+features: 3.7 GB where a training split as long as ActivityNet Captions' lives on the device, 1.4 GB
+where it is streamed (three chunks of ten steps). With `config.train.encode_parts` the videos of a
+batch are encoded in so many parts, one after another and again for the gradient, to the same
+results up to rounding: 5.9 GB in 2 parts, 3.7 GB in 4 (TVR: 4.0 GB), 2.6 GB in 8; a step in 4 parts
+takes 17.7 s where it takes 16.7 s in one. (Plans for a CPU; no GPU has been measured.) A step that
+a device has no room for is refused with what to change. A checkpoint, once a minute at most, takes
+0.9 to 1.3 s, and 0.4 to 0.6 s more where there is a better epoch.
+
+`config.dtype = "bfloat16"` computes the encoders in bfloat16, with parameters, geometry, softmax
+and losses in float32 (whose products a GPU may round to TensorFloat-32): `configs/synthetic.py`
+then reaches a SumR of 352.5 with seed 0, in float32 353.7 and with seed 1 364.0.
+`config.kernels = "pallas"` takes attention and similarity from kernels that keep their logits out
+of memory (`ops/fused_*.py`); they are tested in interpret mode and compile for CUDA, but none has
+run on a GPU, so XLA's programs are the default.
 """

@@ -11,6 +11,7 @@ NAME is one of
     prepare    released files to records
     compile    tracing and compiling of what a run needs, nothing kept
     scaling    a step and a search at four sizes
+    geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
 the median of the repeats with their range, the floor (see `measure.py`) and the ratio of both.
@@ -45,7 +46,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
-from hlformer_jax.benchmark import measure, preparing, scaling, searching, training
+from hlformer_jax.benchmark import geometry, measure, preparing, scaling, searching, training
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.peer import Released
 from hlformer_jax.config import check, default
@@ -70,6 +71,7 @@ NAMES: dict[str, Callable[..., Iterator[Row]]] = {
     "prepare": preparing.prepare,
     "compile": training.compilation,
     "scaling": scaling.scaling,
+    "geometry": geometry.geometry,
 }
 
 

@@ -7,11 +7,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.benchmark.measure import Floor, Timing
-from hlformer_jax.data import synthetic
-from hlformer_jax.data.feed import Feed, Window
-from hlformer_jax.data.released.layout import Collection
-from hlformer_jax.data.simulated import SimulatedSource
+from hlformer_jax.data.feed import Chunk, DeviceFeed
+from hlformer_jax.data.released.collection import Collection
+from hlformer_jax.data.released.writer import write_corpus
+from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.split import Split
+from hlformer_jax.data.synthetic import Corpus
 from hlformer_jax.parallel import analysis
 from hlformer_jax.typing import Batch
 
@@ -48,15 +49,15 @@ class Options(NamedTuple):
 
 def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:
     """A split of random videos with so many captions in all."""
-    return Split(SimulatedSource(videos, captions, config.data), config.data)
+    return Split(SimulatedVideos(videos, captions, config.data), config.data)
 
 
 def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:
     """Files in the released layout, of so many training videos of a configuration's sizes."""
     data = config.data
-    return synthetic.write_corpus(
+    return write_corpus(
         directory,
-        synthetic.Corpus(
+        Corpus(
             videos=(videos, 8, 8),
             max_frames=data.max_frames,
             visual_dim=data.visual_dim,
@@ -74,7 +75,7 @@ def memory(program: Any) -> dict[str, float]:
     return facts
 
 
-def first_batch(feed: Feed, window: Window) -> Batch:
+def first_batch(feed: DeviceFeed, window: Chunk) -> Batch:
     """The first batch of a window as NumPy, float32."""
     wide = lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x
     return jax.tree.map(wide, jax.device_get(feed.batch(window, 0)))

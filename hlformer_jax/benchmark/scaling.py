@@ -18,7 +18,7 @@ def scaling(config: ConfigDict, options: Options) -> Iterator[Row]:
     for size in sorted({max(largest // part, 1) for part in (8, 4, 2, 1)}):
         config.train.batch_size = size
         training = Training(config, size, 1)
-        (window,) = training.feed.windows()
+        (window,) = training.feed.chunks()
         timing = timed(training.run, window, repeats=options.repeats)
         yield Row(
             f"step, {size} videos",

@@ -26,8 +26,8 @@ from hlformer_jax.benchmark.inputs import (
     simulated_split,
 )
 from hlformer_jax.benchmark.measure import Floor, Timing, clock, summary, timed
-from hlformer_jax.data.feed import Feed, Window
-from hlformer_jax.data.prepared import builder
+from hlformer_jax.data.feed import Chunk, DeviceFeed
+from hlformer_jax.data.prepared import preparation
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.data.split import Split
@@ -65,7 +65,7 @@ class Training:
         self.split = data
         schedule = Schedule(len(data), config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)
-        self.feed = Feed(self.split, groups, self.mesh, config.train.batch_size, resident)
+        self.feed = DeviceFeed(self.split, groups, self.mesh, config.train.batch_size, resident)
         self.steps_per_epoch = schedule.steps_per_epoch
         self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
         state = init_state(models.init_params(model, config), self._optimiser)
@@ -79,7 +79,7 @@ class Training:
     def _most_captions(self) -> int:
         return int(self.split.captions_per_video.max())
 
-    def run(self, window: Window) -> Any:
+    def run(self, window: Chunk) -> Any:
         """Takes the steps of a window; returns what to wait for."""
         self.state, scalars = self.compiled.steps(self.state, window)
         return scalars
@@ -115,7 +115,7 @@ def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row
     """A training step of `config.train.batch_size` videos with all their captions."""
     size = config.train.batch_size
     training = Training(config, size * options.steps, options.steps)
-    (window,) = training.feed.windows()
+    (window,) = training.feed.chunks()
     timing = each(timed(training.run, window, repeats=options.repeats), options.steps)
     floor = training.floor()
     facts = {
@@ -147,7 +147,7 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         videos = LOADED_BATCHES * config.train.batch_size
         collection = released_files(directory, videos, config)
-        prepared = builder.prepare(collection, directory)
+        prepared = preparation.prepare(collection, directory)
         data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
         split = Split(prepared.split("train"), data)
         workers = min(PEER_WORKERS, os.cpu_count() or 1)
@@ -157,7 +157,7 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
             peer.train(itertools.islice(batches, 1))
             theirs = _passes(lambda: sum(1 for _ in batches)), _passes(lambda: peer.train(batches))
         training = Training(config, split, 1, resident=False)
-        windows = training.feed.windows
+        windows = training.feed.chunks
         train = lambda: [training.run(window) for window in windows()][-1]
         train()
         ours = _passes(lambda: [window.features for window in windows()][-1]), _passes(train)
@@ -180,13 +180,13 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         training = Training(config, videos, config.train.log_every, resident)
         start = time.perf_counter()
         training.feed.load()
-        windows = training.feed.windows()
+        windows = training.feed.chunks()
         first = next(windows)
         jax.block_until_ready(first.features)
         loading = time.perf_counter() - start
 
         def run(training: Training = training) -> Any:
-            return [training.run(window) for window in training.feed.windows()][-1]
+            return [training.run(window) for window in training.feed.chunks()][-1]
 
         timing = timed(run, repeats=options.repeats)
         steps = training.steps_per_epoch

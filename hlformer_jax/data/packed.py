@@ -1,7 +1,7 @@
 """Features of many videos packed without padding, and the batch that a step gathers from them.
 
-A packed set lies on the devices: that of a whole split, or of the steps just ahead. The same
-function reads both: where features come from does not change a batch.
+Packed features lie on the devices: those of a whole split, or of the steps just ahead. The same
+function reads both: where features come from does not change a batch. `packing` makes them.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ class Features(NamedTuple):
     """Packed features; frames and words of all videos and captions stand one after the other.
 
     Attributes:
-      clips: of every video, normalised.
-      frames: of every video, at most F, normalised.
+      clips: C clips of every video, normalised.
+      frames: at most F frames of every video, normalised.
       frame_start: row of each video's first frame.
-      frame_count: number of its frames.
-      words: of every caption, at most W, normalised.
+      frame_count: number of each video's frames.
+      words: at most W words of every caption, normalised.
       word_start: row of each caption's first word.
-      word_count: number of its words.
+      word_count: number of each caption's words.
     """
 
     clips: Float[Array, "V C D"]
@@ -38,13 +38,13 @@ class Features(NamedTuple):
     word_count: Int[Array, " Q"]
 
 
-class Plan(NamedTuple):
-    """What a step gathers; -1 is padding.
+class GatherIndices(NamedTuple):
+    """Rows that a step gathers; -1 is padding.
 
     Attributes:
       videos: rows of the batch's videos in `Features`.
-      captions: rows of its captions.
-      video: row of each caption's video among the batch's; 0 where padded.
+      captions: rows of the batch's captions in `Features`.
+      video: row of each caption's video among the batch's videos; 0 where padded.
     """
 
     videos: Int[Array, " V"]
@@ -54,18 +54,18 @@ class Plan(NamedTuple):
 
 def gather(
     features: Features,
-    plans: Plan,
-    number: Int[Array, ""],
+    indices: GatherIndices,
+    step: Int[Array, ""],
     max_frames: int,
     max_words: int,
     mesh: Mesh,
 ) -> Batch:
-    """The batch of one plan, in the dtype of the features; padding is zero (inside of jit).
+    """The batch of one step, in the dtype of the features; padding is zero (inside of jit).
 
     Args:
       features: packed features, sharded over the devices.
-      plans: what each step gathers, stacked on a leading axis.
-      number: which of them, from 0.
+      indices: the gather indices of several steps, stacked on a leading axis.
+      step: index of the step among them, from 0.
       max_frames: F.
       max_words: W.
       mesh: the devices.
@@ -73,11 +73,11 @@ def gather(
     Returns:
       Videos padded to F frames and captions padded to W words, sharded over the devices.
     """
-    plan = jax.tree.map(lambda x: x[number], plans)
-    take = lambda rows, index: devices.take(mesh, rows, index)
-    videos, captions = plan.videos >= 0, plan.captions >= 0
-    video_rows, caption_rows = jnp.maximum(plan.videos, 0), jnp.maximum(plan.captions, 0)
-    clips = _kept(videos, take(features.clips, video_rows))
+    index = jax.tree.map(lambda x: x[step], indices)
+    take = lambda rows, row: devices.take(mesh, rows, row)
+    videos, captions = index.videos >= 0, index.captions >= 0
+    video_rows, caption_rows = jnp.maximum(index.videos, 0), jnp.maximum(index.captions, 0)
+    clips = _masked(videos, take(features.clips, video_rows))
     frames, frame_mask = _ragged(
         features.frames,
         take(features.frame_start, video_rows),
@@ -94,7 +94,7 @@ def gather(
     )
     batch = Batch(
         Videos(clips, frames, frame_mask, videos),
-        Captions(words, word_mask, jnp.asarray(plan.video), captions),
+        Captions(words, word_mask, jnp.asarray(index.video), captions),
     )
     return devices.constrain(mesh, batch)
 
@@ -106,11 +106,11 @@ def _ragged(
     length: int,
     take: Callable[[Array, Array], Array],
 ) -> tuple[Float[Array, "M L D"], Bool[Array, "M L"]]:
-    place = jnp.arange(length, dtype=jnp.int32)
-    mask = place[None] < count[:, None]
-    return _kept(mask, take(rows, jnp.where(mask, start[:, None] + place[None], 0))), mask
+    position = jnp.arange(length, dtype=jnp.int32)
+    mask = position[None] < count[:, None]
+    return _masked(mask, take(rows, jnp.where(mask, start[:, None] + position[None], 0))), mask
 
 
-def _kept(mask: Bool[Array, "*rows"], values: Array) -> jax.Array:
+def _masked(mask: Bool[Array, "*rows"], values: Array) -> jax.Array:
     mask = mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
     return jnp.where(mask, values, jnp.zeros((), values.dtype))

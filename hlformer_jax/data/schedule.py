@@ -1,7 +1,7 @@
 """Which videos each step sees, and which steps are computed in one go.
 
 There is no state in the order of the data: the videos of epoch e follow a permutation drawn from
-(seed, e), and the batch of a step is a function of the step. Whoever knows the step can go on from
+(seed, e), and the batch of a step is a function of the step. Whoever knows the step can resume
 there.
 """
 
@@ -15,9 +15,9 @@ class Schedule(NamedTuple):
     """Which videos each step of a run sees.
 
     Attributes:
-      num_videos: videos of the training split.
-      batch_size: videos of a batch; the last of an epoch may hold fewer.
-      seed: of the permutations.
+      num_videos: number of videos of the training split.
+      batch_size: number of videos of a batch; the last of an epoch may hold fewer.
+      seed: seed of the permutations.
     """
 
     num_videos: int
@@ -37,28 +37,28 @@ class Schedule(NamedTuple):
         """All steps of a run in groups that are computed without looking up.
 
         Args:
-          epochs: of the run.
-          longest: a group ends after a step whose number is a multiple of it, and with the epoch.
+          epochs: the number of epochs of the run.
+          longest: the most steps of a group; one ends where a multiple of it, or the epoch, does.
 
         Returns:
           The groups in order; a function of the arguments alone.
         """
-        found = []
+        groups = []
         for epoch in range(epochs):
             order, first = self.order(epoch), epoch * self.steps_per_epoch
             starts = range(0, self.num_videos, self.batch_size)
             steps = [order[start : start + self.batch_size] for start in starts]
             cut = longest - first % longest
             bounds = [0, *range(cut, len(steps), longest), len(steps)]
-            found += [Group(first + a, steps[a:b]) for a, b in itertools.pairwise(bounds) if a < b]
-        return found
+            groups += [Group(first + a, steps[a:b]) for a, b in itertools.pairwise(bounds) if a < b]
+        return groups
 
 
 class Group(NamedTuple):
     """Consecutive steps of one epoch.
 
     Attributes:
-      first: number of the first.
+      first: index of the first step in the run.
       steps: for each step, the indices of its videos, at most a batch.
     """
 
@@ -67,11 +67,11 @@ class Group(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of the step after the last."""
+        """Index of the step after the last."""
         return self.first + len(self.steps)
 
     def after(self, step: int) -> "Group":
-        """The steps from that number on."""
+        """The steps from that index on."""
         skipped = min(max(step - self.first, 0), len(self.steps))
         return Group(self.first + skipped, self.steps[skipped:])
 

@@ -6,22 +6,22 @@ Nothing can be learnt from them, but every program does with them what it does w
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.prepared.source import VideoRecord
+from hlformer_jax.data.prepared.reader import VideoRecord
 
 CAPTIONS_PER_VIDEO = 37_421 / 10_009
-"""Of ActivityNet Captions' training split."""
+"""The mean of ActivityNet Captions' training split."""
 
 WORDS_PER_CAPTION = 14
-"""About what its captions have."""
+"""About the mean of its captions."""
 
 
-class SimulatedSource:
-    """Has the attributes of `prepared.VideoSource`; features are made when they are asked for."""
+class SimulatedVideos:
+    """Random videos with the attributes of `PreparedVideos`; features are made when asked for."""
 
     def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
         """Draws sizes: so many videos with so many captions in all, at least one each."""
         rng = np.random.default_rng(0)
-        self.video_ids = tuple(f"video{number}" for number in range(videos))
+        self.video_ids = tuple(f"video{index}" for index in range(videos))
         spread = rng.multinomial(max(captions - videos, 0), np.full(videos, 1 / videos))
         self.captions_per_video = (1 + spread).astype(np.int32)
         shortest = max(data.max_frames // 2, 1)
@@ -43,13 +43,13 @@ class SimulatedSource:
         return VideoRecord(
             self.video_ids[index],
             _stretch(self._visual, index, int(self.frames_per_video[index])),
-            [f"{self.video_ids[index]}#{number}" for number in range(captions)],
+            [f"{self.video_ids[index]}#{k}" for k in range(captions)],
             [""] * captions,
             _stretch(self._text, index, int(self.words_per_video[index])),
             np.full(captions, self._words, np.int32),
         )
 
 
-def _stretch(rows: np.ndarray, place: int, length: int) -> np.ndarray:
-    start = int(place) * 97 % (len(rows) - length)
+def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
+    start = int(index) * 97 % (len(rows) - length)
     return rows[start : start + length]

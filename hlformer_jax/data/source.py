@@ -1,57 +1,169 @@
-"""Data sources: what a configuration's data set is made from."""
+"""What a data set must offer to be trained on: the protocol `Source`, and the errors it raises.
+
+A source is two objects. `Source` names a data set; it is cheap to make, reads nothing and need not
+even be there: where the set was prepared before, its name is enough. `Reader` is the data set,
+opened; it is asked for sizes first, then for the features of one video after the other, in the
+order of its splits. The released layout (`released`) and the synthetic corpus (`synthetic`) are
+two implementations; the guide in the docstring of `hlformer_jax.data` writes a third.
+
+Sources to come fit the same way. Features extracted from one's own videos are a source whose
+`Reader.read_frames` reads what the extractor wrote. A data set whose captions are trees of moments
+keeps them in a `Caption` of its own, with more fields; `prepared.records` then has to store them.
+"""
 
 import dataclasses
 import hashlib
-import json
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
 
-from ml_collections import ConfigDict
+import numpy as np
+from jaxtyping import Float
 
-from hlformer_jax.data import synthetic
-from hlformer_jax.data.prepared import builder
-from hlformer_jax.data.released.layout import SPLITS, Collection
-from hlformer_jax.data.split import Split
+from hlformer_jax.errors import UserError
 
+SPLITS = ("train", "val", "test")
 
-class Data(NamedTuple):
-    """The three splits, and the fingerprint of the source they were made from."""
-
-    train: Split
-    val: Split
-    test: Split
-    fingerprint: str
+LARGEST_MAGNITUDE = 1e10
+"""Of a feature's values: what is beyond is damaged, or decoded wrongly, and refused."""
 
 
-def open_data(config: ConfigDict) -> Data:
-    """Opens the data set of a configuration; prepares it on first use, with a progress bar.
+class DataError(UserError, ValueError):
+    """A data set is not as it should be; the message says what, where and what to do."""
 
-    Without `manual_dir`, a configuration that asks for synthetic videos gets the synthetic corpus.
 
-    Args:
-      config: the whole configuration.
+class MissingSourceError(DataError):
+    """A source is not there; a set that was prepared from it may still be.
 
-    Returns:
-      Its splits.
-
-    Raises:
-      ReleasedDataError: when the released files are missing or not as they should be.
+    Attributes:
+      what: what is missing, and where.
+      expected: whether somebody said that it is there, so that its absence is worth a warning.
     """
-    data = config.data
-    if not data.manual_dir and any(data.synthetic_videos):
-        collection = _synthetic(data)
-    else:
-        collection = Collection(
-            data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
-        )
-    prepared = builder.prepare(collection, data.data_dir, data.storage)
-    train, val, test = (Split(prepared.split(name), data) for name in SPLITS)
-    return Data(train, val, test, prepared.fingerprint)
+
+    def __init__(self, what: str, remedy: str, expected: bool = True) -> None:
+        super().__init__(f"{what}: {remedy}")
+        self.what, self.expected = what, expected
 
 
-def _synthetic(data: ConfigDict) -> Collection:
-    corpus = synthetic.Corpus(
-        videos=tuple(data.synthetic_videos), visual_dim=data.visual_dim, text_dim=data.text_dim
-    )
-    described = json.dumps(dataclasses.asdict(corpus), sort_keys=True).encode()
-    name = f"synthetic-{hashlib.sha256(described).hexdigest()[:8]}"
-    return synthetic.write_corpus(builder.root_directory(data.data_dir) / name, corpus)
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """A caption of a video.
+
+    Attributes:
+      caption_id: key of its word features, unique in its split.
+      sentence: its text.
+    """
+
+    caption_id: str
+    sentence: str
+
+
+Captions: TypeAlias = Mapping[str, Sequence[Caption]]
+"""The captions of every video of a split, by the video's id; both orders are kept."""
+
+
+class Reader(Protocol):
+    """A data set that is open. It is read by one thread at a time.
+
+    A class that names `Reader` as its base inherits the two methods that have a body.
+    """
+
+    @property
+    def splits(self) -> Mapping[str, Captions]:
+        """The splits train, val and test, in the order in which their videos are prepared.
+
+        Each has at least one video, and each video at least one caption. A video may be in several
+        splits, with other captions or with the same.
+        """
+        ...
+
+    def num_frames(self, video: str) -> int:
+        """The number of frames of a video, at least 1; asked before any feature is read."""
+        ...
+
+    def num_words(self, caption_id: str) -> int:
+        """The number of words of a caption, at least 1; asked before any feature is read."""
+        ...
+
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """Reads the features of a video's frames.
+
+        Args:
+          video: its id.
+
+        Returns:
+          Features in time order, float32, neither pooled nor normalised. Whoever asked checks the
+          values: that they are finite, below `LARGEST_MAGNITUDE` and not mostly zero.
+
+        Raises:
+          DataError: when they cannot be read.
+        """
+        ...
+
+    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
+        """Reads the features of a caption's words, float32; as `read_frames`."""
+        ...
+
+    def describe_frame(self, video: str, index: int) -> str:
+        """What an error calls a frame of a video: where it lies, and its name there."""
+        return f"frame {index} of video {video!r}"
+
+    def describe_caption(self, caption_id: str) -> str:
+        """What an error calls a caption: where its features lie, and its id."""
+        return f"caption {caption_id!r}"
+
+
+class Source(Protocol):
+    """A data set that can be opened.
+
+    Name, feature, widths and fingerprint together name the directory of the prepared set.
+    """
+
+    @property
+    def name(self) -> str:
+        """The data set, such as activitynet."""
+        ...
+
+    @property
+    def feature(self) -> str:
+        """What made the features of its frames, such as i3d."""
+        ...
+
+    @property
+    def visual_dim(self) -> int:
+        """D, the width of a frame's features."""
+        ...
+
+    @property
+    def text_dim(self) -> int:
+        """E, the width of a word's features."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Identifies the content, cheaply: asked at every start, and before and after preparing.
+
+        Returns:
+          Digits and letters (see `digest`); another content, or a changed one, has others.
+
+        Raises:
+          MissingSourceError: when the source is not there. The one set that was prepared from a
+            source of this name, feature and widths is taken then.
+          DataError: when a part of it is missing.
+        """
+        ...
+
+    def open(self) -> AbstractContextManager[Reader]:
+        """Opens the data set, once for each preparation, and checks what can be checked cheaply.
+
+        Returns:
+          What gives the reader, and closes it.
+
+        Raises:
+          DataError: when the data set is not as it should be.
+        """
+        ...
+
+
+def digest(*parts: object) -> str:
+    """A fingerprint of what identifies a source: twelve hexadecimal digits of its text."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]

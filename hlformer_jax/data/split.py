@@ -9,8 +9,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
-from hlformer_jax.data.prepared.source import VideoRecord, VideoSource
-from hlformer_jax.data.simulated import SimulatedSource
+from hlformer_jax.data.prepared.reader import PreparedVideos, VideoRecord
+from hlformer_jax.data.simulated import SimulatedVideos
 
 
 class Example(NamedTuple):
@@ -31,28 +31,34 @@ class Split:
     """The videos of one split, transformed on first use and kept while the memory lasts.
 
     Attributes:
-      video_ids: ids of the videos, in the order of the caption list.
-      captions_per_video: int32 [videos].
-      frames_per_video: frames of each after sampling, int32 [videos].
-      words_per_video: words of all its captions, before they are cut, int32 [videos].
-      dtype: of its features.
+      video_ids: ids of the videos, in the order of the source's split.
+      captions_per_video: number of captions of each video, int32 [videos].
+      frames_per_video: frames of each video after sampling, int32 [videos].
+      words_per_video: words of all captions of a video, before they are cut, int32 [videos].
+      dtype: dtype of the features.
       max_clips: C.
       max_frames: F.
       max_words: W.
-      widths: D and E.
-      caption_video: index of each caption's video, in the order of the caption list, int32.
+      widths: D and E, the widths of frames and words.
+      caption_video: index of each caption's video, in the order of the source's split, int32.
     """
 
-    def __init__(self, source: VideoSource | SimulatedSource, data: ConfigDict) -> None:
-        self.video_ids: Sequence[str] = source.video_ids
-        self.captions_per_video = source.captions_per_video
-        self.frames_per_video = np.minimum(source.frames_per_video, data.max_frames)
-        self.words_per_video = source.words_per_video
+    def __init__(self, videos: PreparedVideos | SimulatedVideos, data: ConfigDict) -> None:
+        """Nothing is read yet.
+
+        Args:
+          videos: the videos, not yet transformed.
+          data: `config.data`.
+        """
+        self.video_ids: Sequence[str] = videos.video_ids
+        self.captions_per_video = videos.captions_per_video
+        self.frames_per_video = np.minimum(videos.frames_per_video, data.max_frames)
+        self.words_per_video = videos.words_per_video
         self.dtype = np.dtype(data.dtype)
         self.caption_video = np.repeat(
-            np.arange(len(source), dtype=np.int32), self.captions_per_video
+            np.arange(len(videos), dtype=np.int32), self.captions_per_video
         )
-        self._source = source
+        self._videos = videos
         self.max_clips: int = data.max_clips
         self.max_frames: int = data.max_frames
         self.max_words: int = data.max_words
@@ -80,11 +86,11 @@ class Split:
     def read(self, index: int) -> Example:
         """Returns a video, read from the prepared set, without keeping it."""
         sizes = self.max_clips, self.max_frames, self.max_words
-        return transform(self._source[index], *sizes, self.dtype)
+        return transform(self._videos[index], *sizes, self.dtype)
 
     def caption_ids(self) -> list[str]:
         """Ids of all captions, in the order of `caption_video`; reads the whole split."""
-        ids = (self._source[index].caption_ids for index in range(len(self)))
+        ids = (self._videos[index].caption_ids for index in range(len(self)))
         return list(itertools.chain.from_iterable(ids))
 
 

@@ -1,4 +1,4 @@
-"""A small corpus with planted moments, in the released layout: for trying, testing and debugging.
+"""A small corpus with planted moments, made in memory: for trying, testing and debugging.
 
 A video is a row of segments. Each segment shows a few concepts: a moment that a caption may
 describe, or background. A frame is a fixed, random, non-linear map of its segment's concepts, plus
@@ -14,16 +14,13 @@ moment: a model has to find it. Nothing is learned here, and nothing is real.
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import h5py
 import numpy as np
+from jaxtyping import Float
 
-from hlformer_jax.data.released.layout import SPLITS, Collection
+from hlformer_jax.data.memory import check_memory
+from hlformer_jax.data.source import SPLITS, Caption, Reader, digest
 
 _CONCEPTS = (
     "dog cat horse child woman ball guitar piano bicycle car boat kitchen garden river forest "
@@ -32,6 +29,8 @@ _CONCEPTS = (
 _FILLERS = "a the then while someone there again near slowly and with some".split()
 _LATENT_DIM = 24
 _PER_MOMENT = 3
+_MOST_CAPTIONS, _MOST_WORDS = 5, 11  # of a video; of a caption
+_VERSION = 1  # of what is drawn; another one is another data set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +38,12 @@ class Corpus:
     """What a corpus is made of; equal values give equal features.
 
     Attributes:
-      seed: of everything random.
+      seed: seed of everything random.
       videos: number of videos of train, val and test.
       min_frames: fewest frames of a video.
       max_frames: most frames of a video.
-      visual_dim: D.
-      text_dim: E.
+      visual_dim: D, the width of a frame's features.
+      text_dim: E, the width of a word's features.
       noise: standard deviation of the noise of a frame; its signal has about 1.
       style: standard deviation of what all frames of a video share.
     """
@@ -58,104 +57,111 @@ class Corpus:
     noise: float = 0.3
     style: float = 0.5
 
+    @property
+    def most_bytes(self) -> float:
+        """Bytes that the corpus, and the maps that make it, take at most."""
+        maps = 8.0 * 2 * self.visual_dim * (self.visual_dim + _LATENT_DIM)
+        video = self.max_frames * self.visual_dim + _MOST_CAPTIONS * _MOST_WORDS * self.text_dim
+        return maps + 4.0 * sum(self.videos) * video
 
-def write_corpus(directory: str | Path, corpus: Corpus | None = None) -> Collection:
-    """Writes a corpus, or finds it written.
+    def generator(self, *key: int) -> np.random.Generator:
+        """The random numbers of one part of the corpus."""
+        return np.random.default_rng((self.seed, *key))
 
-    Args:
-      directory: the manual_dir; the corpus goes into ``synthetic/`` below it, complete or not at
-        all. Beside the released files, ``moments.json`` has the frames [start, end) of every
-        caption's moment, and ``meta.json`` what the corpus was made of.
-      corpus: what it is made of; None for the defaults.
 
-    Returns:
-      The collection, named synthetic, with feature planted.
+@dataclasses.dataclass(frozen=True)
+class SyntheticSource:
+    """The `source.Source` of a corpus; it is made in memory each time it is opened.
 
-    Raises:
-      FileExistsError: if another corpus, or something else, is there.
+    Attributes:
+      corpus: the corpus.
     """
-    corpus = corpus or Corpus()
-    directory = Path(directory).expanduser()
-    widths = (corpus.visual_dim, corpus.text_dim)
-    collection = Collection(directory, "synthetic", "planted", *widths)
-    if not _written(collection, corpus):
-        directory.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".synthetic-", dir=directory))
-        try:
-            _write(dataclasses.replace(collection, manual_dir=draft), corpus)
-            # Equal corpora have equal times: they are the same source, wherever they were written.
-            for path in (draft / "synthetic").rglob("*"):
-                os.utime(path, (0, 0))
-            with contextlib.suppress(OSError):  # another process was faster: _written decides
-                os.rename(draft / "synthetic", collection.root)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        if not _written(collection, corpus):
-            raise OSError(f"{collection.root}: could not be written")
-    return collection
+
+    corpus: Corpus
+    name: ClassVar[str] = "synthetic"
+    feature: ClassVar[str] = "planted"
+
+    @property
+    def visual_dim(self) -> int:
+        """D."""
+        return self.corpus.visual_dim
+
+    @property
+    def text_dim(self) -> int:
+        """E."""
+        return self.corpus.text_dim
+
+    def fingerprint(self) -> str:
+        """Identifies the corpus by its fields; it is always there."""
+        fields = json.dumps(dataclasses.asdict(self.corpus), sort_keys=True)
+        return digest(self.name, _VERSION, fields)
+
+    def open(self) -> contextlib.nullcontext["SyntheticReader"]:
+        """Makes the corpus.
+
+        Returns:
+          What gives the reader.
+
+        Raises:
+          DataError: if it would not fit into memory.
+        """
+        return contextlib.nullcontext(SyntheticReader(self.corpus))
 
 
-def _written(collection: Collection, corpus: Corpus) -> bool:
-    if not collection.root.exists():
-        return False
-    try:
-        found = json.loads((collection.root / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if found != _meta(corpus):
-        raise FileExistsError(
-            f"{collection.root}: holds something else than the corpus asked for (meta.json: "
-            f"{found}; asked for: {_meta(corpus)}); remove it or choose another directory"
-        )
-    return True
+class SyntheticReader(Reader):
+    """The `source.Reader` of a corpus.
 
+    Attributes:
+      moments: the frames [start, end) of every caption's moment, by its id.
+    """
 
-def _meta(corpus: Corpus) -> dict[str, Any]:
-    return json.loads(json.dumps(dataclasses.asdict(corpus)))
+    def __init__(self, corpus: Corpus) -> None:
+        check_memory(corpus.most_bytes, "the synthetic corpus", "make it smaller")
+        self.moments: dict[str, tuple[int, int]] = {}
+        self._splits: dict[str, dict[str, tuple[Caption, ...]]] = {}
+        self._frames: dict[str, np.ndarray] = {}
+        self._words: dict[str, np.ndarray] = {}
+        encoder = _Encoder(corpus)
+        for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
+            names = [f"{split}_{index:05d}" for index in range(num_videos)]
+            self._splits[split] = {
+                video: self._draw(video, encoder, corpus.generator(key, index))
+                for index, video in enumerate(names)
+            }
 
+    @property
+    def splits(self) -> dict[str, dict[str, tuple[Caption, ...]]]:
+        """The captions of every video of train, val and test."""
+        return self._splits
 
-def _write(collection: Collection, corpus: Corpus) -> None:
-    encoder = _Encoder(corpus)
-    collection.feature_dir.mkdir(parents=True)
-    collection.text_features.parent.mkdir(parents=True)
-    frames: dict[str, np.ndarray] = {}
-    moments: dict[str, tuple[int, int]] = {}
-    with h5py.File(collection.text_features, "w") as text:
-        for split, count in zip(SPLITS, corpus.videos, strict=True):
-            lines = []
-            for number in range(count):
-                video = f"{split}_{number:05d}"
-                rng = _rng(corpus, SPLITS.index(split), number)
-                frames[video], described = encoder.video(rng)
-                for k, (start, end, concepts) in enumerate(described):
-                    caption = f"{video}#enc#{k}"
-                    words, text[caption] = encoder.caption(concepts, rng)
-                    lines.append(f"{caption} {' '.join(words)}\n")
-                    moments[caption] = (start, end)
-            collection.captions(split).write_text("".join(lines), encoding="utf-8")
-    _write_features(collection, corpus, frames)
-    (collection.root / "moments.json").write_text(json.dumps(moments), encoding="utf-8")
-    (collection.root / "meta.json").write_text(json.dumps(_meta(corpus)), encoding="utf-8")
+    def num_frames(self, video: str) -> int:
+        """The number of frames of a video."""
+        return len(self._frames[video])
 
+    def num_words(self, caption_id: str) -> int:
+        """The number of words of a caption."""
+        return len(self._words[caption_id])
 
-def _write_features(collection: Collection, corpus: Corpus, frames: dict[str, np.ndarray]) -> None:
-    lists = {video: [f"{video}_{k}" for k in range(len(x))] for video, x in frames.items()}
-    names = [name for names in lists.values() for name in names]
-    # As in the published files, rows are in no particular order: only the lists give the time.
-    order = _rng(corpus, len(SPLITS)).permutation(len(names))
-    rows = np.concatenate(list(frames.values()))[order].astype("<f4")
-    rows.tofile(collection.feature_dir / "feature.bin")
-    texts = {
-        "id.txt": " ".join(names[row] for row in order),
-        "shape.txt": f"{len(rows)} {corpus.visual_dim}\n",
-        "video2frames.txt": repr(lists),
-    }
-    for name, text in texts.items():
-        (collection.feature_dir / name).write_text(text, encoding="utf-8")
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """The features of a video, float32."""
+        return self._frames[video]
 
+    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
+        """The features of a caption's words, float32."""
+        return self._words[caption_id]
 
-def _rng(corpus: Corpus, *key: int) -> np.random.Generator:
-    return np.random.default_rng((corpus.seed, *key))
+    def _draw(
+        self, video: str, encoder: "_Encoder", rng: np.random.Generator
+    ) -> tuple[Caption, ...]:
+        frames, described = encoder.video(rng)
+        self._frames[video] = frames.astype(np.float32)
+        captions = []
+        for k, (start, end, concepts) in enumerate(described):
+            name = f"{video}#enc#{k}"
+            words, self._words[name] = encoder.caption(concepts, rng)
+            self.moments[name] = (start, end)
+            captions.append(Caption(name, " ".join(words)))
+        return tuple(captions)
 
 
 class _Encoder:
@@ -163,7 +169,7 @@ class _Encoder:
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        rng = _rng(corpus, len(SPLITS) + 1)
+        rng = corpus.generator(len(SPLITS) + 1)
         hidden = 2 * corpus.visual_dim
         self.words = {
             word: rng.standard_normal(corpus.text_dim) for word in (*_CONCEPTS, *_FILLERS)
@@ -193,7 +199,7 @@ class _Encoder:
         frames = np.tanh(latents @ self.first) @ self.second
         frames += corpus.style * rng.standard_normal(corpus.visual_dim)
         frames += corpus.noise * rng.standard_normal(frames.shape)
-        chosen = rng.permutation(len(moments))[: int(rng.integers(2, 6))]
+        chosen = rng.permutation(len(moments))[: int(rng.integers(2, _MOST_CAPTIONS + 1))]
         return frames, [moments[k] for k in chosen]
 
     def caption(
@@ -201,7 +207,8 @@ class _Encoder:
     ) -> tuple[list[str], np.ndarray]:
         """Draws a caption: its words, and their features."""
         words = [_CONCEPTS[k] for k in concepts]
-        words += [_FILLERS[k] for k in rng.integers(len(_FILLERS), size=int(rng.integers(2, 9)))]
+        num_fillers = int(rng.integers(2, _MOST_WORDS - _PER_MOMENT + 1))
+        words += [_FILLERS[k] for k in rng.integers(len(_FILLERS), size=num_fillers)]
         words = [words[k] for k in rng.permutation(len(words))]
         features = np.stack([self.words[word] for word in words])
         features += 0.2 * rng.standard_normal(features.shape)

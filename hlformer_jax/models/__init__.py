@@ -11,7 +11,41 @@
     cost          parameters and operations of a model
 
 A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
-hyperbolic lift.
+hyperbolic lift; `build` gives it with its hyperparameters, as a pytree.
+
+Every part plugs into every model; a combination that makes no sense is refused with the reason.
+
+Fields of `config.model`:
+
+    name           hlformer, gmmformer_v2, gmmformer, ms_sl (start from the model's file)
+    fusion         maim (mean-guided), consolidation (temporal consolidation), dynamic, weighted,
+                   mean, concat
+    blocks         euclidean_blocks, lorentz_blocks, euclidean_widths, lorentz_widths
+    windows        window: released, printed, boxcar, bartlett, none;
+                   lorentz_window: released, corrected
+    curvature      block_curvature: fixed, shared, block (learned from block_curvature_start)
+    branches       gaze, glance; video_level: frames pooled to one vector a video
+
+and of `config.loss`: a weight for each term, 0 leaves it out; `optimal_matching`, `query_diversity`
+with `diversity_form` and `diversity_gamma`.
+
+Adding a model takes a file here and a configuration; data, losses, trainer, evaluation, search and
+sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
+
+1. `models/gmmformer_v2.py`: a subclass of `TwoBranch` (query encoder, clip and frame branch), which
+   here adds nothing; `HLFormer` adds the lift, `MSSL` what it makes of the encoded branches. What
+   makes no sense for it is refused in its `from_config`. `registry.MODELS` has its name.
+2. `nn/fusion.py`: temporal consolidation as a further fusion, for every model, in `FUSIONS`. Parts
+   that others could use live in `nn/` or `ops/`, not in the model's file.
+3. `training/losses.py`: `optimal_matching`, a pure function; `training/terms.py`: the term.
+4. `config/`: the new fields with their meaning and rule, off by default, and what defines the
+   model; `configs/gmmformer_v2.py`: the published hyper-parameters.
+5. `torch_checkpoint/names.py`: the names of its released parameters, so that checkpoints convert.
+6. `tests/golden/gmmformer_v2.npz` and a `Recording` in `tests/released.py`: the tests of parity run
+   on every recording.
+
+A model whose encodings are scored by another rule brings a `retrieval.scoring.Scorer`; one with
+other batches, losses or data is a family of its own, see `training/family.py`.
 """
 
 from hlformer_jax.models.constraints import project

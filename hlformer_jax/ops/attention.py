@@ -179,7 +179,7 @@ def lorentz_attention(
     if mask is not None:
         masked = lorentz_masked(logits.dtype)
         logits = jnp.where(mask[..., None, None, :], logits, masked)
-    return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1))
+    return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
 
 def concatenate_heads_released(points: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L n"]:
@@ -226,3 +226,38 @@ def _side_by_side(heads: Float[Array, "*batch N L d"]) -> Float[Array, "*batch L
 
 def _broadcast_window(window: Float[Array, "M L"], logits: Array) -> Array:
     return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)
+
+
+def broadcast(
+    query: Array, key: Array, value: Array, window: Array | None, mask: Array | None
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """Gives the arguments of an attention the batch axes, heads and positions of its result.
+
+    Args:
+      query: [*batch, N, M, d], as `euclidean_attention` takes it; so are the others.
+      key: [*batch, N, L, d].
+      value: [*batch, N, L, d].
+      window: [M, L] or None.
+      mask: [*batch, L] or None.
+
+    Returns:
+      The same, without an axis of length 1 that another has longer.
+
+    Raises:
+      ValueError: for shapes that do not go together.
+    """
+    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"queries and keys of different widths: {shapes}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"keys and values at different numbers of positions: {shapes}")
+    try:
+        lead = jnp.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+    except ValueError:
+        raise ValueError(f"batch axes and heads that do not broadcast: {shapes}") from None
+    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (query, key, value))
+    if window is not None:
+        window = jnp.broadcast_to(window, (query.shape[-2], key.shape[-2]))
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*lead[:-1], key.shape[-2]))
+    return query, key, value, window, mask

@@ -14,7 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.numerics import as_float, per_batch, safe_atan2, safe_norm, safe_sqrt
+from hlformer_jax.ops.numerics import (
+    as_float,
+    per_batch,
+    safe_atan2,
+    safe_norm,
+    safe_sqrt,
+    same_length,
+)
 from hlformer_jax.typing import Array
 
 
@@ -61,7 +68,8 @@ def exterior_angle(
     * 0 at y = x: a point lies in its own cone;
     * π/2 at x = origin, y ≠ x: no direction is radial;
 
-    with gradient 0 in either case.
+    with gradient 0 in either case. Apexes nearer to the origin than 1e-18 (float32; 2e-153 in
+    float64) count as the origin, for the angle's second derivatives there are beyond the numbers.
 
     Args:
       x: the apexes.
@@ -99,4 +107,7 @@ def energy(
       HLFormer, eq. 20. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning
       hierarchical embeddings, ICML 2018.
     """
+    x, y = as_float(x), as_float(y)
+    same_length(x, y)
+    x, y = jnp.broadcast_arrays(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))

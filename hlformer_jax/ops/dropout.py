@@ -54,7 +54,12 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
 
     Returns:
       An array like `x`.
+
+    Raises:
+      TypeError: for an array of another kind, whose dtype has no 1 - rate.
     """
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise TypeError(f"dropout takes floating arrays, not {jnp.result_type(x)}")
     if key is None or rate <= 0:
         return x
     if rate >= 1:

@@ -10,10 +10,10 @@ scale, the norm of the centroid) is done before and after it in JAX, which diffe
 A program holds the logits of a block of queries with all keys of one head, so the softmax is the
 plain one; that of the keys' gradients those of a block of keys with all queries. The backward pass
 computes the logits again from the inputs and from two numbers for each query, the largest logit
-and the sum of the exponentials. (They are not joined into a logarithm: beside the logit of a
-masked key of the Lorentz form, which is huge, it would be lost.) Triton knows sizes that are powers
-of two only: positions are padded to one, and padded keys have weight 0; the coordinates are cut
-into pieces of such sizes, so that 96 of them need no padding.
+and the sum of the exponentials. (They are not joined into a logarithm: beside the huge logit of a
+masked key in the Lorentz form it would be lost.) Triton knows sizes that are powers of two only:
+positions are padded to one, and padded keys have weight 0; the coordinates are cut into pieces of
+such sizes, so that 96 of them need no padding.
 
 Gradients are of first order and reach query, key, value, scale and bias; windows are constants.
 """
@@ -31,7 +31,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, lorentz_masked
+from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, broadcast, lorentz_masked
 from hlformer_jax.ops.dropout import halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
 from hlformer_jax.ops.numerics import as_float, wide
@@ -111,7 +111,7 @@ def euclidean_attention(
     seed = None
     if dropout_key is not None and rate > 0:
         if rate >= 1:
-            query, _, value, *_ = _broadcast(query, key, value, window, mask)
+            query, _, value, *_ = broadcast(query, key, value, window, mask)
             return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
         seed = jnp.stack(halves(dropout_key))
     return _padded(query, key, value, None, window, mask, seed, True, False, rate, interpret)
@@ -143,7 +143,7 @@ def lorentz_attention(
     window = log_window if adds else window
     mean = _padded(query, key, value, offset, window, mask, None, False, adds, 0.0, interpret)
     # Of one point, the centroid is that point, normalised. (The weights add up to 1.)
-    return lorentz.centroid(mean[..., None, :])[..., 0, :]
+    return lorentz.centroid(mean[..., None, :], exact=False)[..., 0, :]
 
 
 def _padded(
@@ -160,7 +160,7 @@ def _padded(
     interpret: bool | None,
 ) -> Array:
     """Runs the kernel on arrays of any shape; batch axes and heads broadcast."""
-    query, key, value, window, mask = _broadcast(query, key, value, window, mask)
+    query, key, value, window, mask = broadcast(query, key, value, window, mask)
     divisor = math.sqrt(query.shape[-1]) if euclidean else 1.0
     sizes = query.shape[-3], query.shape[-2], key.shape[-2]
     form = _Form(euclidean, adds_window, rate, divisor, *sizes, interpreted(interpret))
@@ -182,31 +182,6 @@ def _padded(
     attended = _attend(form, _Operands(*arrays, offset, window, key_term, seed))
     attended = attended[:, : form.rows, : value.shape[-1]]
     return attended.reshape(*query.shape[:-1], value.shape[-1])
-
-
-def _broadcast(
-    query: Array, key: Array, value: Array, window: Array | None, mask: Array | None
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Gives all arrays the batch axes, heads and positions of the result.
-
-    Raises:
-      ValueError: for shapes that do not go together, which the kernel would read past its inputs.
-    """
-    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"queries and keys of different widths: {shapes}")
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"keys and values at different numbers of positions: {shapes}")
-    try:
-        lead = jnp.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
-    except ValueError:
-        raise ValueError(f"batch axes and heads that do not broadcast: {shapes}") from None
-    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (query, key, value))
-    if window is not None:
-        window = jnp.broadcast_to(window, (query.shape[-2], key.shape[-2]))
-    if mask is not None:
-        mask = jnp.broadcast_to(mask, (*lead[:-1], key.shape[-2]))
-    return query, key, value, window, mask
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -21,17 +21,29 @@ from hlformer_jax.ops.numerics import (
     asinhc_sqrt,
     cosh_sqrt,
     dot,
+    inverse,
     largest_coordinate,
     max_hyperbolic_norm,
     safe_norm,
     safe_normalize,
     safe_sqrt,
     sinhc_sqrt,
+    smallest,
 )
 from hlformer_jax.typing import Array
 
 Space = Float[Array, "*batch n"]
 Scalar = Float[Array, "*batch"]
+
+
+def time(x: Space, c: Scalar) -> Scalar:
+    """Time component √(1/c + |x|²)."""
+    return jnp.sqrt(inverse(c) + dot(x, x))
+
+
+def from_space(x: Space, c: Scalar) -> Float[Array, "*batch n+1"]:
+    """The point [time, x]."""
+    return jnp.concatenate([time(x, c)[..., None], x], axis=-1)
 
 
 def tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
@@ -53,7 +65,7 @@ def tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
 
 def tangent_norm(x: Space, v: Space, c: Scalar) -> Scalar:
     """√⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
-    scale = largest_coordinate(v)
+    scale = largest_coordinate(v, smallest(v.dtype))
     v = v / jnp.where(scale == 0, 1, scale)
     return jnp.squeeze(scale, -1) * safe_sqrt(tangent_inner(x, v, v, c))
 
@@ -88,7 +100,7 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     curved = tau_x * tau_y > 2
     xx_flat, yy_flat = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
     flat = (xx_flat + yy_flat + c * xx_flat * yy_flat) / (tau_x * tau_y + 1)
-    lift = jnp.where(curved, (tau_x * tau_y - 1) / jnp.where(curved, c, 1), flat)
+    lift = jnp.where(curved, (tau_x * tau_y - 1) * inverse(jnp.where(curved, c, 1)), flat)
     aligned = 2 * xy > lift  # so neither is 0
     x, y, difference = (jnp.where(aligned[..., None], v, 1) for v in (x, y, difference))
     unit, r = safe_normalize(x)
@@ -104,13 +116,18 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
 
 
 def components(
-    x: Space, y: Space, difference: Space, c: Scalar
+    x: Space,
+    y: Space,
+    difference: Space,
+    c: Scalar,
+    negligible: Float[Array, "*batch 1"] | None = None,
 ) -> tuple[Space, Scalar, Space, Scalar]:
     """Unit vector along x, τ_x, and the way to y, split as `lorentz.direction` describes.
 
-    The arguments come from `rescale`. At the origin the unit vector is 0.
+    The arguments come from `rescale`. At the origin the unit vector is 0; so it is where no
+    coordinate of x is larger than `negligible`.
     """
-    unit, r = safe_normalize(x)
+    unit, r = safe_normalize(x, negligible)
     q = safe_norm(y)
     tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
     p = dot(unit, y)
@@ -166,7 +183,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     """
     # A tangent vector with a larger coordinate is shortened in any case; its square would overflow.
     largest = largest_coordinate(v)
-    room = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(c)[..., None]
+    room = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(jax.lax.stop_gradient(c))[..., None]
     v = jnp.where(largest > room, v * (room / jnp.where(largest > room, largest, 1)), v)
     afar = ~_is_near(x, c)
     unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
@@ -185,7 +202,7 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
 
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
     inward = afar & (-2 * sinhc * along > cosh * r)  # so v is not 0
-    length = jnp.sqrt(jnp.where(inward, z, 1) / c)
+    length = jnp.sqrt(jnp.where(inward, z, 1)) / jnp.sqrt(c)
     s = sinhc * length
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
     bend = sinhc * tau * dot(across, across) / jnp.where(inward, length - along / tau, 1)

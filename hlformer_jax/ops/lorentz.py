@@ -6,29 +6,46 @@ Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] i
 
 and a tangent vector v at x has ⟨x, v⟩ = 0. So either is determined by its space components, and
 far from the origin its time component has lost to rounding what tells near points apart. Every
-function here but `inner`, `pairwise_inner`, `project_tangent` and `centroid` therefore reads the
-space components only: points must lie on the hyperboloid and tangent vectors in the tangent space,
-and gradients reach the space components alone (that of a time component is 0).
+function here but `inner`, `pairwise_inner` and `centroid` with ``exact=False`` therefore reads the
+space components of points only, and of tangent vectors too: they must lie on the hyperboloid and in
+the tangent space, and gradients reach the space components alone (that of a time component is 0).
+An optimiser that updates whole points leaves their time components behind, which those functions
+and Lorentz attention use and the others do not see: optimise tangent vectors or space components,
+or apply `project` after each update. `time_error` measures what has become of them.
 
-All functions take any number of leading axes, the same number in all arguments; ``c`` is a number
-or an array that broadcasts to them. Arrays narrower than float32 are computed, and returned, in
-float32. Relative errors are below 1e-12 in float64 and 2e-5 in float32 for √c · norm up to 25,
-unless a docstring says otherwise. Values and gradients are finite for points as far out as the
-exponential maps go, √c times the distance from the origin 31.9 in float32 and 72.1 in float64.
-Distances below 1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate
-of the two points come out as 0.
+Shapes: all functions take any number of leading axes, ``*batch``, the same number in all arguments,
+in which axes of length 1 broadcast. ``c`` is a number or an array that broadcasts to ``*batch``: it
+has no more axes than that, is aligned with the last of them, never with the coordinates, and does
+not lengthen any. For points [N, n+1] it is [], [1] or [N]; [N, 1] is an error. It is the same rule
+in `cones` and `poincare`.
+
+Points are arrays, not lists. Arrays narrower than float32 are computed, and returned, in float32;
+so are integers, those of 64 bits (JAX's x64 mode) in float64; complex numbers are refused.
+
+Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
+float32 for √c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite
+for points as far out as the exponential maps go, √c times the distance from the origin 31.9 in
+float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where they can be
+represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
+1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
+points come out as 0.
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for
   hyperbolic representations, ICML 2019, for the centroid.
 """
 
+import math
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import hyperboloid
+from hlformer_jax.ops import geodesic, hyperboloid
+from hlformer_jax.ops.centroid import centroid as centroid
 from hlformer_jax.ops.hyperboloid import Scalar, Space
 from hlformer_jax.ops.numerics import (
     as_float,
@@ -38,10 +55,11 @@ from hlformer_jax.ops.numerics import (
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
-    safe_sqrt,
     same_length,
     sinhc_sqrt,
 )
+from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
+from hlformer_jax.ops.pairwise import pairwise_inner as pairwise_inner
 from hlformer_jax.typing import Array
 
 Point = Float[Array, "*batch n+1"]
@@ -66,30 +84,6 @@ def inner(x: Point, y: Point) -> Scalar:
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
 
 
-def pairwise_inner(
-    x: Float[Array, "*batch L n+1"], y: Float[Array, "*batch M n+1"]
-) -> Float[Array, "*batch L M"]:
-    """Lorentzian inner products of all pairs, by one matrix product.
-
-    It is computed at full float32 (or float64) precision whatever the device's default. As with
-    `inner`, the error is relative to x_time y_time: where a squared distance between near points
-    counts, use `squared_distance`.
-
-    Args:
-      x: vectors of R^{n+1}.
-      y: vectors of R^{n+1}.
-
-    Returns:
-      ⟨x_i, y_j⟩.
-
-    References:
-      HLFormer, eq. 2.
-    """
-    x, y = as_float(x), as_float(y)
-    x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
-    return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-
-
 def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
     """Time component √(1/c + |space|²) of the point with these space components.
 
@@ -104,13 +98,13 @@ def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
       HLFormer, eq. 1.
     """
     space = as_float(space)
-    return jnp.sqrt(1 / per_batch(c, space) + dot(space, space))
+    return hyperboloid.time(space, per_batch(c, space))
 
 
 def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
     """The point of the hyperboloid with these space components; see `time`."""
     space = as_float(space)
-    return jnp.concatenate([time(space, c)[..., None], space], axis=-1)
+    return hyperboloid.from_space(space, per_batch(c, space))
 
 
 def project(x: Point, c: ArrayLike = 1.0) -> Point:
@@ -118,17 +112,35 @@ def project(x: Point, c: ArrayLike = 1.0) -> Point:
     return from_space(as_float(x)[..., 1:], c)
 
 
-def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike = jnp.float32) -> Point:
+def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
+    """How far a point is off the hyperboloid: |x_time − time(x_space)| / time(x_space).
+
+    Args:
+      x: points, time components included.
+      c: curvature, positive.
+
+    Returns:
+      Relative errors of the time components, a few eps for points of the hyperboloid.
+    """
+    x = as_float(x)
+    want = time(x[..., 1:], c)
+    return jnp.abs(x[..., 0] - want) / want
+
+
+def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
     """The point [1/√c, 0, …, 0].
 
     Args:
       n: dimension of the hyperboloid; the point has n + 1 coordinates.
       c: curvature, positive; its shape is the batch.
-      dtype: of the result; float32 for what is narrower.
+      dtype: dtype of the result, float32 for what is narrower; None: that of ``c`` if it is an
+        array, else JAX's default (float64 in x64 mode).
 
     Returns:
       The origin, once for each entry of ``c``.
     """
+    if dtype is None:
+        dtype = c.dtype if isinstance(c, jax.Array | np.ndarray) else jnp.result_type(float)
     return from_space(jnp.zeros((*jnp.shape(c), n), dtype), c)
 
 
@@ -148,7 +160,7 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
     Returns:
       The norms.
     """
-    x, v = as_float(x)[..., 1:], as_float(v)[..., 1:]
+    x, v = _space(x, v)
     return hyperboloid.tangent_norm(x, v, per_batch(c, x))
 
 
@@ -156,7 +168,8 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """Projects a vector of R^{n+1} onto the tangent space at x: v + c ⟨x, v⟩ x.
 
     Its error is relative to c x_time² |v|, not to the result: the two may cancel, and then the
-    rounding of v's own coordinates has as large an effect.
+    rounding of v's own coordinates has as large an effect. What is too large to be represented is
+    infinite, with its sign.
 
     Args:
       x: points.
@@ -169,18 +182,34 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     References:
       HLFormer, eq. 3.
     """
-    x, v = jnp.broadcast_arrays(as_float(x), as_float(v))
+    x, v = as_float(x), as_float(v)
+    same_length(x, v)
+    x, v = jnp.broadcast_arrays(x, v)
     x = project(x, c)
+    # It is linear in v, of which a long one would overflow halfway: infinity less infinity.
+    scale = jnp.maximum(largest_coordinate(v), 1)
+    v = v / scale
     factor = per_batch(c, x) * inner(x, v)
-    return _tangent(x[..., 1:], v[..., 1:] + factor[..., None] * x[..., 1:], c)
+    return _tangent(x[..., 1:], v[..., 1:] + factor[..., None] * x[..., 1:], c) * scale
+
+
+def _space(*points: Point) -> Sequence[Space]:
+    """Space components of points and tangent vectors, with the same batch axes.
+
+    Raises:
+      ValueError: for different dimensions, which arithmetic would broadcast.
+    """
+    spaces = [as_float(point)[..., 1:] for point in points]
+    for other in points[1:]:
+        same_length(points[0], other)
+    return jnp.broadcast_arrays(*spaces)
 
 
 def _rescaled(
     x: Point, y: Point, c: ArrayLike
 ) -> tuple[Float[Array, "*batch 1"], Space, Space, Space, Scalar]:
     """`hyperboloid.rescale` of two points; raises ValueError for different dimensions."""
-    same_length(x, y)
-    x, y = as_float(x)[..., 1:], as_float(y)[..., 1:]
+    x, y = _space(x, y)
     return hyperboloid.rescale(x, y, per_batch(c, x))
 
 
@@ -188,11 +217,13 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
     """The way from x to y, split at x into radial and transverse: polar coordinates of a cone.
 
     y + c ⟨x, y⟩ x is the tangent vector at x that points to y, of length sinh(√c d) / √c. Its
-    radial component is along the unit tangent vector that points away from the origin.
+    radial component is along the unit tangent vector that points away from the origin. Errors are
+    relative to the length of the whole: either component may vanish where the other does not.
 
     Args:
       x: points. At the origin, where no direction is radial, the radial component is 0, with
-        gradient 0, and all of ``y`` is transverse.
+        gradient 0, and all of ``y`` is transverse. Points nearer to it than 1e-18 (float32; 2e-153
+        in float64) count as the origin, for the second derivatives there are beyond the numbers.
       y: points.
       c: curvature, positive.
 
@@ -201,7 +232,8 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
       orthogonal to x_space. Both are 0 at y = x.
     """
     scale, x, y, difference, c = _rescaled(x, y, c)
-    _, _, radial, across = hyperboloid.components(x, y, difference, c)
+    negligible = 16 / math.sqrt(float(jnp.finfo(x.dtype).max))
+    _, _, radial, across = hyperboloid.components(x, y, difference, c, negligible / scale)
     return radial * jnp.squeeze(scale, -1), across * scale
 
 
@@ -232,12 +264,10 @@ def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
       c: curvature, positive.
 
     Returns:
-      arcosh(−c ⟨x, y⟩) / √c, computed as 2 asinh(√(c m) / 2) / √c from the squared Lorentzian
-      distance m.
+      arcosh(−c ⟨x, y⟩) / √c.
     """
-    scale, x, y, difference, c = _rescaled(x, y, c)
-    m = hyperboloid.squared_chord(x, y, difference, c)
-    return jnp.squeeze(scale, -1) * safe_sqrt(m) * asinhc_sqrt(c * m / 4)
+    x, y = _space(x, y)
+    return geodesic.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
 def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
@@ -296,7 +326,7 @@ def exp_map(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     References:
       HLFormer, eq. 4.
     """
-    x, v = jnp.broadcast_arrays(as_float(x)[..., 1:], as_float(v)[..., 1:])
+    x, v = _space(x, v)
     return from_space(hyperboloid.displace(x, v, per_batch(c, x)), c)
 
 
@@ -330,8 +360,8 @@ def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Poin
     Returns:
       Tangent vectors v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩) at ``y``.
     """
-    v = as_float(v)[..., 1:]
-    scale, x, y, difference, curvature = _rescaled(x, y, c)
+    x, y, v = _space(x, y, v)
+    scale, x, y, difference, curvature = hyperboloid.rescale(x, y, per_batch(c, x))
     space = hyperboloid.transport(x, y, difference, v, curvature)
     return _tangent(y * scale, space, c)
 
@@ -348,45 +378,8 @@ def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
       Tangent vectors at ``y``.
     """
     y, u = as_float(y)[..., 1:], as_float(u)
+    same_length(y, u)
+    y, u = jnp.broadcast_arrays(y, u)
     curvature = per_batch(c, y)
     factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
     return _tangent(y, u + factor[..., None] * y, c)
-
-
-def centroid(
-    points: Float[Array, "*batch L n+1"],
-    weights: Float[Array, "*batch M L"] | None = None,
-    c: ArrayLike = 1.0,
-) -> Float[Array, "*batch M n+1"]:
-    """Centroid under the squared Lorentzian distance, by one matrix product.
-
-    The sum's Lorentzian norm is a difference of squares: the relative error is up to eps · c
-    x_time² (8e-5 in float32 at √c x_time = 25), the effect of rounding the points. The norm is at
-    least the sum of the weights over √c, and is set to that where rounding leaves nothing of it.
-
-    Args:
-      points: points, time components included.
-      weights: non-negative, their scale is free; None for one centroid with equal weights. Where
-        all are 0 the result is the origin.
-      c: curvature, positive; broadcasts to ``*batch``.
-
-    Returns:
-      The points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩.
-
-    References:
-      HLFormer, eq. 6.
-    """
-    points = as_float(points)
-    if weights is None:
-        weights = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
-    weights = as_float(weights)
-    total = jnp.matmul(weights, points, precision=jax.lax.Precision.HIGHEST)
-    scale = largest_coordinate(total)
-    scale = jnp.where(scale == 0, 1, scale)
-    mass = jnp.sum(weights, axis=-1) / jnp.squeeze(scale, -1)
-    total = total / scale
-    curvature = per_batch(per_batch(c, points[..., 0])[..., None], total)
-    norm2 = -inner(total, total) * curvature
-    norm2 = jnp.where(2 * norm2 < mass * mass, mass * mass, norm2)
-    norm2 = jnp.where(norm2 == 0, 1, norm2)
-    return from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)

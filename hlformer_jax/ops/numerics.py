@@ -27,11 +27,26 @@ _ASINHC_BELOW = 0.0625  # that of asinhc only for z < 1
 
 
 def as_float(x: ArrayLike) -> Array:
-    """Casts to float32 what is narrower (bfloat16, float16) or no float; leaves the rest alone."""
+    """Casts to a floating dtype that the package computes in, and leaves those alone.
+
+    Args:
+      x: an array or a number.
+
+    Returns:
+      float32 of what is narrower (bfloat16, float16, integers of up to 32 bits, booleans), float64
+      of integers of 64 bits, which there are under JAX's x64 mode only.
+
+    Raises:
+      TypeError: for lists, as everywhere in JAX, and for complex numbers.
+    """
+    if isinstance(x, (list, tuple)):
+        raise TypeError(f"a {type(x).__name__} is no array: give jax.numpy.asarray of it")
     x = jnp.asarray(x)
     if x.dtype in (jnp.float32, jnp.float64):
         return x
-    return x.astype(jnp.float32)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{x.dtype} is not real: give its real or its absolute part")
+    return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
@@ -39,18 +54,48 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
-def per_batch(c: ArrayLike, x: Float[Array, "*batch n"]) -> Float[Array, "*#batch"]:
+def per_batch(
+    c: ArrayLike, x: Float[Array, "*batch n"], name: str = "c"
+) -> Float[Array, "*#batch"]:
     """Casts a curvature to the dtype of ``x`` and gives it one axis for each batch axis of ``x``.
 
     Args:
       c: number or array that broadcasts to ``*batch``.
       x: vectors, of the dtype to compute in.
+      name: what an error calls ``c``.
 
     Returns:
       ``c`` with leading axes of length 1 added where it has fewer than ``*batch``.
+
+    Raises:
+      ValueError: where ``c`` has more axes than the batch, or longer ones.
     """
-    c = jnp.asarray(c).astype(x.dtype)
-    return c.reshape((1,) * (x.ndim - 1 - c.ndim) + c.shape)
+    c = jnp.asarray(as_float(c), x.dtype)
+    batch = x.shape[:-1]
+    missing = len(batch) - c.ndim
+    if missing < 0 or any(
+        size not in (1, whole) for size, whole in zip(c.shape, batch[missing:], strict=True)
+    ):
+        raise ValueError(f"{name} {c.shape} does not broadcast to the batch {batch} of {x.shape}")
+    return c.reshape((1,) * missing + c.shape)
+
+
+@jax.custom_jvp
+def inverse(c: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """1 / c of a positive c; its derivative is applied in two factors where 1 / c² would overflow.
+
+    Times a small number it may be an ordinary one, and times 0 it is 0.
+    """
+    return 1 / c
+
+
+@inverse.defjvp
+def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (c,), (dc,) = primals, tangents
+    tiny = c < 2 / math.sqrt(float(jnp.finfo(c.dtype).max))
+    first = jnp.where(tiny, 1 / c, 1)
+    second = jnp.where(tiny, 1 / c, jax.lax.integer_pow(jnp.where(tiny, 1, c), -2))
+    return 1 / c, -dc * second * first
 
 
 def dot(x: Float[Array, "*batch n"], y: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
@@ -75,7 +120,40 @@ def safe_sqrt(z: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
 
 
-def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
+def smallest(dtype: jnp.dtype) -> float:
+    """The smallest normal number, 1.2e-38 in float32."""
+    return float(jnp.finfo(dtype).tiny)
+
+
+def sum_products(
+    weights: Float[Array, "*batch M L"], values: Float[Array, "*batch L n"]
+) -> Float[Array, "*batch M n"]:
+    """Matrix product whose rounding grows with log L, not with L: in blocks of 8, then in pairs.
+
+    Args:
+      weights: factors of the L terms.
+      values: the L terms.
+
+    Returns:
+      Σ_l weights[m, l] values[l], the sum of positive terms to (8 + log2(L / 8)) / 2 eps.
+    """
+    length = weights.shape[-1]
+    blocks = 1 << max(0, -(-length // 8) - 1).bit_length()
+    extra = (0, 8 * blocks - length)
+    weights = jnp.pad(weights, [(0, 0)] * (weights.ndim - 1) + [extra])
+    values = jnp.pad(values, [(0, 0)] * (values.ndim - 2) + [extra, (0, 0)])
+    weights = jnp.moveaxis(weights.reshape(*weights.shape[:-1], blocks, 8), -2, -3)
+    values = values.reshape(*values.shape[:-2], blocks, 8, values.shape[-1])
+    sums = jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
+    while blocks > 1:
+        blocks //= 2
+        sums = sums[..., :blocks, :, :] + sums[..., blocks:, :, :]
+    return sums[..., 0, :, :]
+
+
+def largest_coordinate(
+    v: Float[Array, "*batch n"], negligible: float | Float[Array, "*batch 1"] | None = None
+) -> Float[Array, "*batch 1"]:
     """Largest absolute coordinate, a constant to differentiation; 0 where that is negligible.
 
     Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
@@ -85,11 +163,13 @@ def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
 
     Args:
       v: vectors.
+      negligible: another bound, `smallest` at least; a constant to differentiation.
 
     Returns:
       The maximum norm, the last axis kept.
     """
-    negligible = float(jnp.finfo(v.dtype).tiny) ** 0.625
+    if negligible is None:
+        negligible = smallest(v.dtype) ** 0.625
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(v)), axis=-1, keepdims=True)
     # XLA may multiply by the reciprocal, which of the largest numbers is 0.
     largest = jnp.minimum(largest, float(jnp.finfo(v.dtype).max) / 8)
@@ -97,22 +177,23 @@ def largest_coordinate(v: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
 
 
 def safe_normalize(
-    v: Float[Array, "*batch n"],
+    v: Float[Array, "*batch n"], negligible: float | Float[Array, "*batch 1"] | None = None
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch"]]:
     """Direction and length of a vector, without under- or overflow of the square.
 
     Args:
       v: vectors. Negligible ones, below 2e-24 in float32, count as zero.
+      negligible: another bound, of the largest coordinate.
 
     Returns:
       The unit vector and the norm, float32 at least; of a zero vector both are 0, with gradient 0.
     """
-    return _safe_normalize(as_float(v))
+    v = as_float(v)
+    return _safe_normalize(v, largest_coordinate(v, negligible))
 
 
 @jax.custom_jvp
-def _safe_normalize(v: Array) -> tuple[Array, Array]:
-    scale = largest_coordinate(v)
+def _safe_normalize(v: Array, scale: Array) -> tuple[Array, Array]:
     nonzero = scale != 0  # true of NaN, which must not pass for a zero
     v = jnp.where(nonzero, v / jnp.where(nonzero, scale, 1), 0)
     norm = jnp.sqrt(jnp.where(nonzero, jnp.sum(v * v, axis=-1, keepdims=True), 1))
@@ -121,10 +202,10 @@ def _safe_normalize(v: Array) -> tuple[Array, Array]:
 
 @_safe_normalize.defjvp
 def _safe_normalize_jvp(
-    primals: tuple[Array], tangents: tuple[Array]
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    (v,), (dv,) = primals, tangents
-    unit, norm = _safe_normalize(v)
+    dv, _ = tangents  # the scale is a constant
+    unit, norm = _safe_normalize(*primals)
     nonzero = norm != 0
     growth = dot(unit, dv)
     turn = (dv - unit * growth[..., None]) / jnp.where(nonzero, norm, 1)[..., None]
@@ -152,9 +233,10 @@ def inverse_norm(v: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
 
 
 def safe_atan2(y: Float[Array, "*batch"], x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """Angle of the vector (x, y) in (-π, π]; 0 with gradient 0 where both are 0.
+    """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
 
-    It keeps its gradient where x² + y² would under- or overflow.
+    As in `jnp.arctan2`, that of a negative x is π for y = 0 and -π for y = -0. It keeps its
+    gradient where x² + y² would under- or overflow.
     """
     scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
     nonzero = scale != 0
@@ -173,7 +255,7 @@ def limit_norm(v: Float[Array, "*batch n"], limit: ArrayLike) -> Float[Array, "*
       ``v`` where it is short enough, bit for bit; else its projection onto the sphere, so that
       the gradient beyond the limit is tangential.
     """
-    limit = per_batch(limit, v)
+    limit = per_batch(limit, v, "limit")
     long = (safe_norm(jax.lax.stop_gradient(v)) > limit)[..., None]
     return jnp.where(long, unit(jnp.where(long, v, 1)) * limit[..., None], v)
 

@@ -67,5 +67,8 @@ def to_lorentz(p: Float[Array, "*batch n"], c: ArrayLike = 1.0) -> Float[Array, 
     References:
       HLFormer, eq. 23.
     """
-    p = project(p, c)
-    return from_space(2 * p / (1 - per_batch(c, p) * dot(p, p))[..., None], c)
+    p = as_float(p)
+    root = jnp.sqrt(per_batch(c, p))[..., None]
+    # Of the unit ball, in which what is moved inside does not depend on c.
+    p = project(p * root)
+    return from_space(2 * p / (1 - dot(p, p))[..., None] / root, c)

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
-from hlformer_jax.data.feed import Feed
-from hlformer_jax.data.packed import Features, Plan, gather
+from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.packed import Features, GatherIndices, gather
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
@@ -51,15 +51,15 @@ class Evaluator:
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
 
-    def feed(self, split: Split, resident: bool = False) -> Feed:
+    def feed(self, split: Split, resident: bool = False) -> DeviceFeed:
         """A feed of a split in its order, for any number of evaluations."""
         # All blocks but the last are full, so that the column of a video is its index.
         size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
-        return Feed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+        return DeviceFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
     def encode(
-        self, params: Any, feed: Feed, dtype: str | None = None
+        self, params: Any, feed: DeviceFeed, dtype: str | None = None
     ) -> tuple[Corpus, Float[Array, "Q H"]]:
         """Encodes all videos and captions of a split.
 
@@ -81,21 +81,26 @@ class Evaluator:
         shape = (len(steps), *queries.shape)
         sharding = devices.sharded(self._mesh, axis=1)
         encoded = jnp.zeros(shape, queries.dtype, device=sharding)
-        for window in feed.windows():
-            span = window.first, window.num_steps
+        for chunk in feed.chunks():
+            span = chunk.first, chunk.num_steps
             first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
-            inputs = self._model, params, window.features, window.plans
+            inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
         rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
         return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
 
     def _encode_step(
-        self, model: Model, params: Any, features: Features, plans: Plan, step: Int[Array, ""]
+        self,
+        model: Model,
+        params: Any,
+        features: Features,
+        indices: GatherIndices,
+        step: Int[Array, ""],
     ) -> tuple[Any, Float[Array, "Q H"], Array]:
         data = self._config.data
         sizes = data.max_frames, data.max_words
-        batch = gather(features, plans, step, *sizes, self._mesh)
+        batch = gather(features, indices, step, *sizes, self._mesh)
         queries = unit(models.encode_query(model, params, batch.captions))
         videos = models.encode_video(model, params, batch.videos)
         return videos, queries, batch.videos.mask
@@ -105,7 +110,7 @@ class Evaluator:
         model: Model,
         params: Any,
         features: Features,
-        plans: Plan,
+        indices: GatherIndices,
         first: Int[Array, ""],
         count: Int[Array, ""],
         stored: Corpus,
@@ -113,7 +118,7 @@ class Evaluator:
     ) -> tuple[Corpus, Float[Array, "blocks Q H"]]:
         def body(step: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
             stored, encoded = carry
-            videos, queries, mask = self._encode_step(model, params, features, plans, step)
+            videos, queries, mask = self._encode_step(model, params, features, indices, step)
             stored = corpus.write(stored, first + step, videos, mask)
             return stored, jnp.asarray(encoded).at[first + step].set(queries)
 
@@ -123,7 +128,7 @@ class Evaluator:
             self._mesh, encoded, axis=1
         )
 
-    def scores(self, params: Any, feed: Feed) -> Float[np.ndarray, "Q V"]:
+    def scores(self, params: Any, feed: DeviceFeed) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of all captions of a split against all its videos.
 
         Args:
@@ -141,7 +146,7 @@ class Evaluator:
             scores[start : start + len(rows)] = rows
         return scores
 
-    def evaluate(self, params: Any, feed: Feed, dtype: str | None = None) -> Result:
+    def evaluate(self, params: Any, feed: DeviceFeed, dtype: str | None = None) -> Result:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
         return self.rank(*self.encode(params, feed, dtype), feed.split)
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data import source
+from hlformer_jax.data import dataset
 from hlformer_jax.models.cost import cost
 from hlformer_jax.parallel import runtime
 from hlformer_jax.run import files, workdir
@@ -125,7 +125,7 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
     for run in runs:
         key = run.config.data.to_json()
         if key not in fingerprints:
-            fingerprints[key] = source.open_data(run.config).fingerprint
+            fingerprints[key] = dataset.open_data(run.config).fingerprint
         workdir.check(root / run.directory, run.config, fingerprints[key])
 
 

@@ -1,1 +1,19 @@
-"""Training: objective, losses, optimiser, the step and the loop."""
+"""Training: a loss, a step, and the loop around it.
+
+    step          the step, which knows no model, and compiled chunks of steps
+    family        what a family of models gives the trainer
+    prvr          the family of HLFormer and its ancestors
+    objective     its loss: encodings, negatives, the weighted sum of the terms
+    terms         the terms as records
+    losses        the losses as pure functions
+    optim         the released optimiser
+    train_state   the state that a step changes
+    loop          the loop: chunks of steps, validation, early stopping, the test
+    progress      what the loop knows beside the state
+    checkpoints   the checkpoints that a run keeps
+    monitor       what is watched of a run while it trains
+    signals       SIGTERM and Ctrl-C
+    evaluate      what `--mode=evaluate` does with a checkpoint
+
+The family brings everything that depends on a model; a further one trains unchanged.
+"""

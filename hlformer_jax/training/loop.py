@@ -75,7 +75,7 @@ class Trainer:
         """
         self.config, self.directory = config, directory
         self._mesh = devices.mesh() if mesh is None else mesh
-        self.family: Family = PRVR(config, self._mesh) if family is None else family
+        self.family: Family = family or PRVR(config, self._mesh)
         self.family.check_trainable()
         fingerprint = self.family.fingerprint
         with processes.first_alone("workdir"):
@@ -118,7 +118,7 @@ class Trainer:
             signals.received() as received,
         ):
             self._epoch_start = time.monotonic()
-            for index, chunk in enumerate(self.feed.windows(first)):
+            for index, chunk in enumerate(self.feed.chunks(first)):
                 if self.progress.is_over(self.config.train.patience):
                     break
                 with contextlib.ExitStack() as stack:

@@ -13,9 +13,9 @@ from ml_collections import ConfigDict
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import feed
-from hlformer_jax.data.feed import Feed
+from hlformer_jax.data.dataset import Data, open_data
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Group
-from hlformer_jax.data.source import Data, open_data
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval import baseline, ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
@@ -42,7 +42,7 @@ class PRVR:
         models.check_devices(config, mesh.size)
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
-        self._validation: Feed | None = None
+        self._validation: DeviceFeed | None = None
 
     @functools.cached_property
     def data(self) -> Data:
@@ -85,11 +85,11 @@ class PRVR:
         """The released optimiser; see `Family`."""
         return optim.build(self._config, total_steps)
 
-    def feed(self, groups: Sequence[Group]) -> Feed:
+    def feed(self, groups: Sequence[Group]) -> DeviceFeed:
         """Training batches, on the devices where they fit; see `Family`."""
         train, batch_size = self.data.train, self._config.train.batch_size
         resident = feed.fits(train, self._mesh, self._config)
-        return Feed(train, groups, self._mesh, batch_size, resident)
+        return DeviceFeed(train, groups, self._mesh, batch_size, resident)
 
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""

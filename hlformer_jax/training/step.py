@@ -65,7 +65,7 @@ class Chunk(Protocol):
         """What the batches are gathered from, on the devices."""
 
     @property
-    def plans(self) -> Any:
+    def indices(self) -> Any:
         """What each step gathers, stacked on a leading axis and padded to the longest chunk."""
 
 
@@ -83,13 +83,13 @@ class Feed(Protocol):
     def load(self) -> None:
         """Begins to load what can be loaded ahead, without waiting for it."""
 
-    def windows(self, first: int = 0) -> Iterator[Any]:
+    def chunks(self, first: int = 0) -> Iterator[Any]:
         """Chunks of the steps from `first` on."""
 
     def shapes(self) -> tuple[Any, Any]:
         """Shapes of a chunk's features and gather indices."""
 
-    def gather(self, features: Any, plans: Any, step: Int[Array, ""]) -> Any:
+    def gather(self, features: Any, indices: Any, step: Int[Array, ""]) -> Any:
         """The batch of a step of a chunk, counted from 0 (inside of jit)."""
 
     def close(self) -> None:
@@ -158,16 +158,16 @@ def chunk_of_steps(
     """
 
     def steps(
-        state: TrainState, features: Any, plans: Any, count: Int[Array, ""], loss: Loss
+        state: TrainState, features: Any, indices: Any, count: Int[Array, ""], loss: Loss
     ) -> tuple[TrainState, Scalars]:
         take_step = train_step(loss, optimiser, project)
 
         def body(index: Array, carry: tuple[TrainState, Scalars]) -> tuple[TrainState, Scalars]:
-            state, scalars = take_step(carry[0], feed.gather(features, plans, index))
+            state, scalars = take_step(carry[0], feed.gather(features, indices, index))
             record = lambda row, value: row.at[index].set(value)
             return state, jax.tree.map(record, carry[1], scalars)
 
-        longest = len(jax.tree.leaves(plans)[0])
+        longest = len(jax.tree.leaves(indices)[0])
         empty = {name: jnp.zeros(longest) for name in scalar_names(loss)}
         return jax.lax.fori_loop(0, count, body, (state, empty))
 
@@ -208,7 +208,7 @@ def compile_steps(
 
     def steps(state: TrainState, chunk: Chunk) -> tuple[TrainState, Scalars]:
         count = devices.replicate(mesh, np.int32(chunk.num_steps))
-        return compiled(state, chunk.features, chunk.plans, count, loss)
+        return compiled(state, chunk.features, chunk.indices, count, loss)
 
     return Compiled(steps, compiled)
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hlformer_jax.data.released.layout import Collection
+from hlformer_jax.data.released.collection import Collection
 
 D, E = 6, 5
 

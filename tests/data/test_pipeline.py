@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.data import feed, source, synthetic, transforms
-from hlformer_jax.data.feed import CAPTION_MULTIPLE, Feed
-from hlformer_jax.data.prepared import builder
+from hlformer_jax.data import dataset, feed, packing, synthetic, transforms
+from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.schedule import Schedule, in_order
 from hlformer_jax.parallel import devices
 
@@ -30,7 +30,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(config):
-    return source.open_data(config)
+    return dataset.open_data(config)
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +41,17 @@ def mesh():
 def _read(feed, first=0):
     """Batches of all steps from the first on, as NumPy."""
     return [
-        jax.device_get(feed.batch(window, step))
-        for window in feed.windows(first)
-        for step in range(window.num_steps)
+        jax.device_get(feed.batch(chunk, step))
+        for chunk in feed.chunks(first)
+        for step in range(chunk.num_steps)
     ]
 
 
 def _batches(split, steps, seed=0, size=4, resident=False, longest=2):
     schedule = Schedule(len(split), size, seed)
     mesh = devices.mesh()
-    windows = Feed(split, schedule.groups(3, longest), mesh, size, resident)
-    return _read(windows, steps.start)[: len(steps)], schedule
+    chunks = DeviceFeed(split, schedule.groups(3, longest), mesh, size, resident)
+    return _read(chunks, steps.start)[: len(steps)], schedule
 
 
 def _assert_same(one, other):
@@ -97,19 +97,19 @@ def test_resident_and_streamed_features_give_the_same_batches(data):
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_a_finished_run_has_no_windows_left(data, mesh, resident):
-    windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
-    assert len(list(windows.windows(8))) == 1
-    assert list(windows.windows(9)) == []
+def test_a_finished_run_has_no_chunks_left(data, mesh, resident):
+    chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+    assert len(list(chunks.chunks(8))) == 1
+    assert list(chunks.chunks(9)) == []
 
 
-def test_windows_have_the_shapes_that_were_promised(data, mesh):
+def test_chunks_have_the_shapes_that_were_promised(data, mesh):
     for resident in (False, True):
-        windows = Feed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
-        shapes = windows.shapes()
-        for window in windows.windows():
+        chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+        shapes = chunks.shapes()
+        for chunk in chunks.chunks():
             for got, promised in zip(
-                jax.tree.leaves(window[2:]), jax.tree.leaves(shapes), strict=True
+                jax.tree.leaves(chunk[2:]), jax.tree.leaves(shapes), strict=True
             ):
                 assert (got.shape, got.dtype) == (promised.shape, promised.dtype)
                 assert got.sharding.is_equivalent_to(promised.sharding, got.ndim)
@@ -143,11 +143,11 @@ def test_an_epoch_holds_every_video_and_every_caption_once(data):
 def test_a_batch_holds_the_transformed_features_and_zeros(config, data):
     batches, schedule = _batches(data.train, range(0, 1))
     batch = batches[0]
-    prepared = builder.prepare(_collection(config), config.data.data_dir)
-    source = prepared.split("train")
+    prepared = prepare(dataset.choose_source(config.data), config.data.data_dir)
+    videos = prepared.split("train")
     row = 0
     for place, index in enumerate(schedule.order(0)[:4]):
-        record = source[int(index)]
+        record = videos[int(index)]
         clips = transforms.normalise(transforms.pool_to_clips(record.frames, 8))
         frames = transforms.normalise(transforms.sample_frames(record.frames, 32))
         np.testing.assert_array_equal(batch.videos.clips[place], clips)
@@ -166,16 +166,11 @@ def test_a_batch_holds_the_transformed_features_and_zeros(config, data):
     assert not batch.captions.words[row:].any()
 
 
-def _collection(config):
-    data = config.data
-    return source._synthetic(data)
-
-
 def test_a_cache_of_any_size_gives_the_same_batches(config, data):
     with_cache, _ = _batches(data.train, range(0, 6))
     config = config.copy_and_resolve_references()
     config.data.cache_gib = 0.0
-    uncached = source.open_data(config).train
+    uncached = dataset.open_data(config).train
     without, _ = _batches(uncached, range(0, 6))
     assert not uncached._cache
     assert data.train._cache
@@ -185,16 +180,16 @@ def test_a_cache_of_any_size_gives_the_same_batches(config, data):
 def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
     counts = data.train.captions_per_video
     groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
-    windows = Feed(data.train, groups, mesh, 4, resident=False)
+    chunks = DeviceFeed(data.train, groups, mesh, 4, resident=False)
     sums = [counts[step].sum() for group in groups for step in group.steps]
-    assert max(sums) <= windows.captions < max(sums) + CAPTION_MULTIPLE
-    assert windows.videos == 4
+    assert max(sums) <= chunks.captions < max(sums) + packing.CAPTION_MULTIPLE
+    assert chunks.videos == 4
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_evaluation_batches_cover_the_split_in_order(data, mesh, size):
-    windows = Feed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
-    batches = _read(windows)
+    chunks = DeviceFeed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
+    batches = _read(chunks)
     clips = np.concatenate([batch.videos.clips[batch.videos.mask] for batch in batches])
     expected = np.stack([data.val[index].clips for index in range(len(data.val))])
     np.testing.assert_array_equal(clips, expected)
@@ -215,7 +210,7 @@ def test_caption_ids_follow_the_order_of_the_captions(data):
 def test_half_precision_storage_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.storage = "float16"
-    half = source.open_data(config).train
+    half = dataset.open_data(config).train
     assert half.video_ids == data.train.video_ids
     # Each element is rounded by at most 2^-11, then pooled and divided by the norm of its vector.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, atol=2**-10)
@@ -225,7 +220,7 @@ def test_half_precision_storage_changes_features_by_its_rounding_alone(config, d
 def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config, data):
     config = config.copy_and_resolve_references()
     config.data.dtype = "float16"
-    half = source.open_data(config).train
+    half = dataset.open_data(config).train
     assert half[0].clips.dtype == half[0].words[0].dtype == np.float16
     # Normalised vectors: each element is rounded by at most 2^-12 of its size, at most 1.
     np.testing.assert_allclose(half[0].clips, data.train[0].clips, rtol=2**-11, atol=2**-24)
@@ -236,7 +231,7 @@ def test_half_precision_in_memory_changes_features_by_its_rounding_alone(config,
 def test_another_corpus_is_another_data_set(config, data):
     config = config.copy_and_resolve_references()
     config.data.synthetic_videos = (5, 3, 4)
-    other = source.open_data(config)
+    other = dataset.open_data(config)
     assert len(other.train) == 5
     assert other.fingerprint != data.fingerprint
     assert synthetic.Corpus(videos=(5, 3, 4)) != synthetic.Corpus(videos=(11, 3, 4))

@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import logging
+import os
 import random
 import re
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -13,19 +15,21 @@ import numpy as np
 import pytest
 from absl import logging as absl_logging
 
+from hlformer_jax.data.prepared.records import Records
+from hlformer_jax.data.released.captions import ListedCaption
+from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.released.frame_lists import read_frame_lists
-from hlformer_jax.data.released.layout import Collection, ReleasedDataError
-from hlformer_jax.data.released.reader import open_collection
+from hlformer_jax.data.source import DataError
 
 
 def read_all(collection):
-    """Opens a collection and reads every value of it."""
-    with open_collection(collection) as source:
-        for videos in source.splits.values():
-            for video, captions in videos.items():
-                source.read_video(video)
-                for caption in captions:
-                    source.read_words(caption.caption_id)
+    """Opens a collection and makes every record of it."""
+    with collection.open() as reader:
+        records = Records(collection, reader, "float32")
+        for split, videos in reader.splits.items():
+            for video in videos:
+                records.make(split, video)
+        records.warn_of_zeros()
 
 
 def edit(path: Path, change) -> None:
@@ -45,25 +49,25 @@ def line(number: int, new: bytes):
 
 
 def test_values_come_back_in_time_order_from_shuffled_rows(tiny, write):
-    with open_collection(write(tiny)) as source:
+    with write(tiny).open() as reader:
         for split, captions in tiny.captions.items():
-            listed = [c.caption_id for cs in source.splits[split].values() for c in cs]
+            listed = [c.caption_id for cs in reader.splits[split].values() for c in cs]
             assert listed == [caption for caption, _ in captions]
-            assert list(source.splits[split]) == list(
+            assert list(reader.splits[split]) == list(
                 dict.fromkeys(v for v in tiny.frames if v.startswith(split))
             )
         for video, frames in tiny.frames.items():
-            read = source.read_video(video)
+            read = reader.read_frames(video)
             assert read.dtype == np.float32
             np.testing.assert_array_equal(read, frames)
         for caption, words in tiny.words.items():
-            np.testing.assert_array_equal(source.read_words(caption), words)
+            np.testing.assert_array_equal(reader.read_words(caption), words)
 
 
 def test_order_is_that_of_first_appearance(tiny, write):
     tiny.captions["train"] = [tiny.captions["train"][k] for k in (3, 0, 5, 1, 4, 2, 6)]
-    with open_collection(write(tiny)) as source:
-        captions = {v: [c.caption_id for c in cs] for v, cs in source.splits["train"].items()}
+    with write(tiny).open() as reader:
+        captions = {v: [c.caption_id for c in cs] for v, cs in reader.splits["train"].items()}
     assert captions == {
         "train_2": ["train_2#enc#0", "train_2#enc#2", "train_2#enc#1"],
         "train_0": ["train_0#enc#0"],
@@ -79,15 +83,15 @@ def test_crlf_line_ends_are_read(tiny, write):
     collection = write(tiny)
     for path in (collection.captions("train"), collection.feature_dir / "shape.txt"):
         edit(path, lambda data: data.replace(b"\n", b"\r\n"))
-    with open_collection(collection) as source:
-        assert source.splits["train"]["train_0"][0].sentence == "a person does thing 0"
+    with collection.open() as reader:
+        assert reader.splits["train"]["train_0"][0].sentence == "a person does thing 0"
 
 
 def test_names_separated_by_newlines_are_read(tiny, write):
     collection = write(tiny)
     edit(collection.feature_dir / "id.txt", lambda data: data.replace(b" ", b"\r\n"))
-    with open_collection(collection) as source:
-        np.testing.assert_array_equal(source.read_video("train_3"), tiny.frames["train_3"])
+    with collection.open() as reader:
+        np.testing.assert_array_equal(reader.read_frames("train_3"), tiny.frames["train_3"])
 
 
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-8"])
@@ -99,14 +103,14 @@ def test_names_that_are_not_ascii_are_read(tiny, write, encoding):
             collection.feature_dir / name,
             lambda data, code=code: data.decode().replace("train_3_", "éà_").encode(code),
         )
-    with open_collection(collection) as source:
-        np.testing.assert_array_equal(source.read_video("train_3"), tiny.frames["train_3"])
+    with collection.open() as reader:
+        np.testing.assert_array_equal(reader.read_frames("train_3"), tiny.frames["train_3"])
 
 
 def test_float16_text_of_a_hundred_words_is_read(tiny, write):
     tiny.words["val_0#enc#0"] = np.random.default_rng(2).normal(size=(100, 5)).astype(np.float16)
-    with open_collection(write(tiny)) as source:
-        words = source.read_words("val_0#enc#0")
+    with write(tiny).open() as reader:
+        words = reader.read_words("val_0#enc#0")
     assert words.dtype == np.float32
     np.testing.assert_array_equal(words, tiny.words["val_0#enc#0"])
 
@@ -118,31 +122,31 @@ def test_frame_lists_may_be_tuples_over_many_lines(tiny, write):
     }
     text = repr(lists).replace("), ", "),\n ").replace("', '", "' ,\t'")
     (collection.feature_dir / "video2frames.txt").write_text("\n" + text + "\n")
-    with open_collection(collection) as source:
+    with collection.open() as reader:
         for video, frames in tiny.frames.items():
-            np.testing.assert_array_equal(source.read_video(video), frames)
+            np.testing.assert_array_equal(reader.read_frames(video), frames)
 
 
 def test_blanks_and_characters_of_real_captions_are_read(tiny, write):
     collection = write(tiny)
     first = 'train_0#enc#0  Zoë says: "#1, it\'s 50\u2028% off"  \n'
     edit(collection.captions("train"), line(1, first.encode().rstrip(b"\n")))
-    with open_collection(collection) as source:
-        caption = source.splits["train"]["train_0"][0]
-    assert caption == ("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
+    with collection.open() as reader:
+        caption = reader.splits["train"]["train_0"][0]
+    assert caption == ListedCaption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
 
 
 def test_validation_list_may_be_the_test_list(tiny, write):
     tiny.captions["val"] = tiny.captions["test"]
-    with open_collection(write(tiny)) as source:
-        assert source.splits["val"] == source.splits["test"]
+    with write(tiny).open() as reader:
+        assert reader.splits["val"] == reader.splits["test"]
 
 
 def test_last_line_may_lack_its_newline(tiny, write):
     collection = write(tiny)
     edit(collection.captions("test"), bytes.rstrip)
-    with open_collection(collection) as source:
-        assert len(source.splits["test"]) == 2
+    with collection.open() as reader:
+        assert len(reader.splits["test"]) == 2
 
 
 # Faults. Each breaks a sound corpus in one way and says what the message must hold.
@@ -185,6 +189,46 @@ def _feature(name, change):
 
 def _recode(dtype):
     return _feature("feature.bin", lambda data: np.frombuffer(data, "<f4").astype(dtype).tobytes())
+
+
+def _low_level(caption, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
+    """Puts a dataset of such a shape and storage in a caption's place, without writing to it."""
+
+    def change(file):
+        del file[caption]
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        for name, value in properties.items():
+            getattr(creation, name)(*value)
+        space = h5py.h5s.create(h5py.h5s.NULL) if shape is None else shape
+        if isinstance(space, tuple):
+            most = tuple(h5py.h5s.UNLIMITED if "set_chunk" in properties else n for n in space)
+            space = h5py.h5s.create_simple(space, most)
+        h5py.h5d.create(file.id, caption.encode(), dtype, space, creation)
+
+    return _h5(change)
+
+
+def _write_in_part(file):
+    del file["val_1#enc#1"]
+    data = file.create_dataset("val_1#enc#1", shape=(3, 5), dtype="f4", chunks=(1, 5))
+    data[:2] = 1
+
+
+def _virtual(file):
+    del file["val_1#enc#1"]
+    layout = h5py.VirtualLayout((3, 5), "f4")
+    layout[:] = h5py.VirtualSource("missing.h5", "x", shape=(3, 5))
+    file.create_virtual_dataset("val_1#enc#1", layout)
+
+
+def _zero_rows(share):
+    """Zeros in the last rows of feature.bin, as where a download was broken off."""
+
+    def change(data):
+        kept = len(data) // 24 * round(24 * (1 - share))
+        return data[:kept] + bytes(len(data) - kept)
+
+    return _feature("feature.bin", change)
 
 
 V2F = "video2frames.txt"
@@ -394,6 +438,63 @@ FAULTS = {
         _h5(lambda f: f["val_1#enc#1"].write_direct(np.full((3, 5), -np.inf, "f4"))),
         [".hdf5", "'val_1#enc#1'", "inf"],
     ),
+    "text_null": (_low_level("val_1#enc#1", shape=None), [".hdf5", "'val_1#enc#1'", "shape None"]),
+    "text_of_terabytes": (
+        _low_level("val_1#enc#1", shape=(2**40, 5), set_chunk=((1000, 5),)),
+        [".hdf5", "'val_1#enc#1'", "1099511627776 words"],
+    ),
+    "text_of_huge_chunks": (
+        _h5(
+            lambda f: (
+                f.__delitem__("val_1#enc#1"),
+                f.create_dataset(
+                    "val_1#enc#1",
+                    data=np.ones((3, 5), "f4"),
+                    chunks=(2**18, 5),
+                    maxshape=(None, 5),
+                ),
+            )
+        ),
+        [".hdf5", "'val_1#enc#1'", "chunks of (262144, 5)"],
+    ),
+    "text_without_numpy_type": (
+        _low_level("val_1#enc#1", h5py.h5t.STD_REF_OBJ),
+        [".hdf5", "'val_1#enc#1'", "not floating point"],
+    ),
+    "text_never_written": (
+        _low_level("val_1#enc#1"),
+        [".hdf5", "'val_1#enc#1'", "never written"],
+    ),
+    "text_chunks_never_written": (
+        _low_level("val_1#enc#1", set_chunk=((1, 5),)),
+        [".hdf5", "'val_1#enc#1'", "never written"],
+    ),
+    "text_written_in_part": (_h5(_write_in_part), [".hdf5", "'val_1#enc#1'", "in part"]),
+    "text_virtual": (_h5(_virtual), [".hdf5", "'val_1#enc#1'", "another file"]),
+    "text_of_a_device": (
+        _low_level("val_1#enc#1", set_external=(b"/dev/zero", 0, 60)),
+        [".hdf5", "'val_1#enc#1'", "another file"],
+    ),
+    "text_linked_to_another_file": (
+        _h5(lambda f: _replace(f, "val_1#enc#1", h5py.ExternalLink("/dev/zero", "x"))),
+        [".hdf5", "'val_1#enc#1'", "are a link"],
+    ),
+    "text_of_zeros": (
+        _h5(lambda f: [f[name].write_direct(np.zeros(f[name].shape, "f4")) for name in f]),
+        [".hdf5: caption 'train_0#enc#0'", "is zero", "captions", "broken off"],
+    ),
+    "bin_half_zero": (
+        _zero_rows(0.5),
+        ["feature.bin: frame 'train_", "is zero", "frames", "(", "%)", "broken off"],
+    ),
+    "shape_of_many_digits": (
+        _feature("shape.txt", lambda d: b"9" * 5000 + b" 6\n"),
+        ["shape.txt:1", "ROWS WIDTH"],
+    ),
+    "string_without_end": (
+        _feature(V2F, lambda d: b"{'train_0': ['" + b"x" * 30_000_000),
+        [f"{V2F}:1:14", "expected a frame's name in quotes"],
+    ),
     "text_not_hdf5": (
         lambda c: c.text_features.write_bytes(b"version https://git-lfs"),
         [".hdf5", "HDF5"],
@@ -401,6 +502,10 @@ FAULTS = {
     "frame_nan": (
         lambda c: _poke(c, "val_1_2", np.nan),
         ["feature.bin", "'val_1_2'", "'val_1'", "nan"],
+    ),
+    "frame_signalling_nan": (
+        lambda c: _poke(c, "val_1_2", np.uint32(0x7F800001).view("f4")),
+        ["feature.bin", "'val_1_2'", "nan"],
     ),
     "frame_inf": (lambda c: _poke(c, "val_1_2", -np.inf), ["feature.bin", "'val_1_2'", "inf"]),
     "frame_absurd": (lambda c: _poke(c, "val_1_2", 3e30), ["feature.bin", "float32"]),
@@ -413,17 +518,62 @@ def test_fault_is_refused_with_its_place(tiny, write, fault):
     read_all(collection)
     break_it, expected = FAULTS[fault]
     break_it(collection)
-    with pytest.raises(ReleasedDataError) as error:
+    with pytest.raises(DataError) as error:
         read_all(collection)
     message = str(error.value)
     assert "\n" not in message
     assert [part for part in expected if part not in message] == [], message
 
 
+@pytest.mark.parametrize("name", ["val_1#enc#1", "other"])
+def test_a_link_to_a_pipe_is_not_opened_for_that_would_never_return(tiny, write, tmp_path, name):
+    collection = write(tiny)
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(collection.text_features, "r+") as file:
+        del file["val_1#enc#1"]
+        file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "x")
+    with pytest.raises(DataError, match="are a link|has no features"):
+        read_all(collection)
+
+
+def test_a_string_without_end_takes_no_memory_beyond_the_file(tmp_path):
+    path = tmp_path / V2F
+    path.write_bytes(b"{'train_0': ['" + b"x" * 4_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="expected a frame"):
+            read_frame_lists(path, {})
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
+    tiny.frames["train_3"][2] = 0
+    tiny.words["val_1#enc#1"][0] = 0
+    warned = _warnings(write(tiny))
+    assert len(warned) == 2
+    assert "frame 'train_3_2'" in warned[0] and "1 (4.2%) of the 24 frames" in warned[0]
+    assert "caption 'val_1#enc#1'" in warned[1] and "all words of 0" in warned[1]
+
+
+def test_zeros_throughout_one_video_are_refused(tiny, write):
+    tiny.frames["val_1"][:] = 0
+    with pytest.raises(DataError, match=r"all frames of 1 \(.*%\) of the 6 videos"):
+        read_all(write(tiny))
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "..", "a/b", "a\nb"])
+def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
+    for names, field in (((name, "i3d"), "collection"), (("tvr", name), "feature")):
+        with pytest.raises(DataError, match=f"data.{field} is .* the name of one folder"):
+            Collection(tmp_path, *names, 6, 5)
+
+
 def test_missing_manual_dir_says_what_to_download():
     collection = Collection("", "tvr", "i3d_resnet", 3072, 768)
-    with pytest.raises(ReleasedDataError, match="manual_dir is not set.*MS-SL.*tvrtrain.caption"):
-        open_collection(collection)
+    with pytest.raises(DataError, match="manual_dir is not set.*MS-SL.*tvrtrain.caption"):
+        collection.open()
 
 
 def test_expression_in_frame_lists_is_refused_and_not_run(tiny, write, tmp_path):
@@ -434,8 +584,8 @@ def test_expression_in_frame_lists_is_refused_and_not_run(tiny, write, tmp_path)
     sound = path.read_text()
     for text in (planted, sound[:-1] + f", 'x': {planted}}}", sound[:-1] + f", 'x': [{planted}]}}"):
         path.write_text(text)
-        with pytest.raises(ReleasedDataError, match="never run as code"):
-            open_collection(collection)
+        with pytest.raises(DataError, match="never run as code"):
+            collection.open()
     assert not trace.exists()
 
 
@@ -476,7 +626,7 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
         path.write_text(text)
         try:
             found = read_frame_lists(path, row_of)
-        except ReleasedDataError:
+        except DataError:
             refused += 1
             assert text != repr(lists)
             continue
@@ -516,7 +666,7 @@ def _warnings(collection):
     handler = Collect(logging.WARNING)
     absl_logging.get_absl_logger().addHandler(handler)
     try:
-        open_collection(collection).close()
+        read_all(collection)
     finally:
         absl_logging.get_absl_logger().removeHandler(handler)
     return messages

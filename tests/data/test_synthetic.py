@@ -1,30 +1,50 @@
 """The planted corpus: sound, the same every time, complete or not there, and worth learning."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from hlformer_jax.data.released.reader import open_collection
-from hlformer_jax.data.synthetic import Corpus, write_corpus
+from hlformer_jax.data.released.writer import write_corpus
+from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.synthetic import Corpus, SyntheticSource
 from hlformer_jax.data.transforms import normalise
 
 SMALL = Corpus(videos=(6, 2, 3), visual_dim=8, text_dim=6)
 
 
-def contents(collection):
-    """Every value of a corpus, and its moments."""
-    with open_collection(collection) as source:
-        frames = {video: source.read_video(video) for video in source.rows}
-        words = {caption: source.read_words(caption) for caption in source.word_counts}
-        return source.splits, frames, words
+def contents(source):
+    """Every value of a corpus."""
+    with source.open() as reader:
+        videos = [video for split in SPLITS for video in reader.splits[split]]
+        ids = [c.caption_id for split in SPLITS for cs in reader.splits[split].values() for c in cs]
+        frames = {video: reader.read_frames(video) for video in videos}
+        words = {caption_id: reader.read_words(caption_id) for caption_id in ids}
+        sentences = [
+            (split, video, caption.caption_id, caption.sentence)
+            for split in SPLITS
+            for video, captions in reader.splits[split].items()
+            for caption in captions
+        ]
+        assert [len(x) for x in frames.values()] == [reader.num_frames(v) for v in videos]
+        assert [len(x) for x in words.values()] == [reader.num_words(name) for name in ids]
+    return sentences, frames, words
 
 
-def test_corpus_is_sound_and_of_the_size_asked_for(tmp_path):
-    collection = write_corpus(tmp_path, SMALL)
-    splits, frames, words = contents(collection)
-    moments = json.loads((collection.root / "moments.json").read_text())
+def assert_equal(one, other):
+    """Checks that two corpora are the same, value by value and in the same order."""
+    assert one[0] == other[0]
+    for part in (1, 2):
+        assert list(one[part]) == list(other[part])
+        for key in one[part]:
+            assert one[part][key].dtype == other[part][key].dtype == np.float32
+            np.testing.assert_array_equal(one[part][key], other[part][key])
+
+
+def test_corpus_is_sound_and_of_the_size_asked_for():
+    _, frames, words = contents(SyntheticSource(SMALL))
+    with SyntheticSource(SMALL).open() as reader:
+        moments, splits = reader.moments, reader.splits
     assert [len(videos) for videos in splits.values()] == [6, 2, 3]
     assert all(24 <= len(x) <= 96 for x in frames.values())
     assert moments.keys() == words.keys()
@@ -35,25 +55,38 @@ def test_corpus_is_sound_and_of_the_size_asked_for(tmp_path):
             assert spans[0][0] >= 0 and spans[-1][1] <= len(frames[video])
             assert all(a[1] < b[0] for a, b in zip(spans[:-1], spans[1:], strict=True))
             for caption in captions:
-                assert len(caption.sentence.split()) == len(words[caption.caption_id]) <= 12
+                assert len(caption.sentence.split()) == len(words[caption.caption_id]) <= 11
 
 
-def test_one_video_of_the_fewest_frames_has_a_caption(tmp_path):
+def test_values_are_those_that_runs_were_recorded_with():
+    """The sum of all values, and the last sentence, of the corpus that was written to files."""
+    sentences, frames, words = contents(SyntheticSource(SMALL))
+    total = sum(float(x.sum(dtype=np.float64)) for part in (frames, words) for x in part.values())
+    assert total == pytest.approx(-820.221, abs=1e-3)
+    assert sentences[-1][-1] == "and near dog someone book table some"
+
+
+def test_one_video_of_the_fewest_frames_has_a_caption():
     corpus = dataclasses.replace(SMALL, videos=(20, 1, 1), min_frames=1, max_frames=4)
-    splits, _, _ = contents(write_corpus(tmp_path, corpus))
-    assert len(splits["train"]) == 20
+    with SyntheticSource(corpus).open() as reader:
+        assert all(reader.splits["train"].values())
 
 
-def test_equal_seeds_give_equal_corpora_and_others_do_not(tmp_path):
-    first = contents(write_corpus(tmp_path / "a", SMALL))
-    again = contents(write_corpus(tmp_path / "b", SMALL))
-    other = contents(write_corpus(tmp_path / "c", dataclasses.replace(SMALL, seed=1)))
-    assert first[0] == again[0]
-    for part in (1, 2):
-        assert first[part].keys() == again[part].keys()
-        for key in first[part]:
-            np.testing.assert_array_equal(first[part][key], again[part][key])
-    assert first[0] != other[0]
+def test_equal_seeds_give_equal_corpora_and_others_do_not():
+    other = SyntheticSource(dataclasses.replace(SMALL, seed=1))
+    assert_equal(contents(SyntheticSource(SMALL)), contents(SyntheticSource(SMALL)))
+    assert contents(other)[0] != contents(SyntheticSource(SMALL))[0]
+    assert other.fingerprint() != SyntheticSource(SMALL).fingerprint()
+
+
+def test_the_corpus_is_the_same_in_memory_and_in_released_files(tmp_path):
+    assert_equal(contents(SyntheticSource(SMALL)), contents(write_corpus(tmp_path, SMALL)))
+
+
+@pytest.mark.parametrize("absurd", [{"visual_dim": 10**8}, {"max_frames": 10**11}])
+def test_a_corpus_that_no_memory_holds_is_refused_before_it_is_drawn(absurd):
+    with pytest.raises(DataError, match="GB of memory.*make it smaller"):
+        SyntheticSource(dataclasses.replace(SMALL, **absurd)).open()
 
 
 def test_corpus_is_written_once(tmp_path):
@@ -80,30 +113,29 @@ def test_interrupted_corpus_leaves_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hlformer_jax.data.synthetic._write_features", stop)
+        patch.setattr("hlformer_jax.data.released.writer._write_features", stop)
         with pytest.raises(KeyboardInterrupt):
             write_corpus(tmp_path, SMALL)
     assert list(tmp_path.iterdir()) == []
     write_corpus(tmp_path, SMALL)
 
 
-def test_a_moment_tells_more_than_the_mean_of_its_video(tmp_path):
+def test_a_moment_tells_more_than_the_mean_of_its_video():
     """Ridge from mean words to frames: true moments and best frame against mean pooling."""
-    collection = write_corpus(tmp_path)
-    moments = json.loads((collection.root / "moments.json").read_text())
-    with open_collection(collection) as source:
+    with SyntheticSource(Corpus()).open() as reader:
+        moments = reader.moments
         data = {
             split: [
-                (c.caption_id, video, normalise(source.read_words(c.caption_id)).mean(0))
-                for video, captions in source.splits[split].items()
+                (c.caption_id, video, normalise(reader.read_words(c.caption_id)).mean(0))
+                for video, captions in reader.splits[split].items()
                 for c in captions
             ]
             for split in ("train", "test")
         }
         frames = {
-            video: normalise(source.read_video(video))
-            for video in source.rows
-            if video[:3] != "val"
+            video: normalise(reader.read_frames(video))
+            for split in data
+            for video in reader.splits[split]
         }
     pooled = {video: x.mean(0) for video, x in frames.items()}
     centre = np.mean([pooled[video] for _, video, _ in data["train"]], axis=0)

@@ -186,3 +186,25 @@ def test_the_gradient_of_the_angle_to_a_point_near_the_origin(dtype):
         for i in range(3):
             assert abs(mpf(float(gradient[i])) - slope(y, i)) <= 10 * BOUND[dtype]
     assert not jax.grad(exterior_angle, argnums=1)(x, jnp.zeros_like(x)).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [0, 1e-150, 1e-30, 1e-23, 1e-20, 1e-19, 2e-18, 1e-10])
+def test_second_derivatives_at_apexes_near_the_origin_are_finite(size, dtype):
+    y = jnp.asarray([0.48, -0.64, 0.6], dtype)
+    x = jnp.asarray(np.array([0.6, 0.64, 0.48]) * size, dtype)
+    for f in (exterior_angle, lambda x, y: cones.energy(*map(lorentz.from_space, (x, y)))):
+        for i in (0, 1):
+            assert np.isfinite(jax.hessian(f, i)(x, y)).all()
+    assert np.isfinite(jax.hessian(half_aperture)(x)).all()
+
+
+def test_an_apex_that_counts_as_the_origin():
+    x, y = jnp.asarray([1, 0], jnp.float32), jnp.asarray([0.3, 0.4], jnp.float32)
+    half = jnp.asarray(np.pi / 2, jnp.float32)
+    assert exterior_angle(np.float32(2e-18) * x, y) != half
+    for size in (5e-19, 1e-30):
+        apex = np.float32(size) * x
+        assert exterior_angle(apex, y) == half
+        assert exterior_angle(apex, apex) == 0
+        assert not jax.grad(exterior_angle)(apex, y).any()

@@ -73,3 +73,9 @@ def test_gradient_is_the_mask():
     gradient = jax.grad(lambda x: jnp.sum(dropout(key, x, 0.5)))(x)
     kept = np.asarray(dropout(key, jnp.ones(64), 0.5))
     np.testing.assert_array_equal(gradient, kept)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_dropout_of_integers_is_refused(rate):
+    with pytest.raises(TypeError, match="floating arrays, not int32"):
+        dropout(jax.random.key(0), jnp.arange(5), rate)

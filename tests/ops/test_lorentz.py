@@ -2,13 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import reference
 from jax.test_util import check_grads
 from mpmath import mpf
 
-from hlformer_jax.ops import lorentz
+from hlformer_jax.ops import attention, cones, lorentz, poincare
 from hlformer_jax.ops.numerics import max_hyperbolic_norm
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -437,3 +438,336 @@ def test_a_tangent_vector_of_any_length_is_shortened(c):
         np.testing.assert_allclose(x, limit, rtol=1e-5)
         gradient = jax.grad(lambda v: lorentz.exp_map(lorentz.origin(3, c), v, c)[1])(v)
         assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 32, 1000, 20_000])
+def test_the_exact_centroid_of_many_points_keeps_the_bound_of_the_module(dtype, count):
+    radius = 25
+    rng = np.random.default_rng(count)
+    way = rng.normal(size=(2, 6))
+    same = np.tile((radius * way[0] / np.linalg.norm(way[0])).astype(dtype), (count, 1))
+    near = (same + 1e-3 * rng.normal(size=same.shape)).astype(dtype)
+    spread = rng.normal(size=(count, 6))
+    spread = (spread * rng.uniform(0, radius, (count, 1)) / np.linalg.norm(spread)).astype(dtype)
+    weights = rng.uniform(0, 1, (1, count)).astype(dtype)
+    for space in (same, near, spread):
+        for w in (None, weights):
+            got = lorentz.centroid(lorentz.from_space(space), w)
+            exact = _wide_centroid(space, w)
+            assert_close(got[0], exact, BOUND[dtype], (count, radius))
+
+
+def _wide_centroid(space, weights):
+    """The centroid of thousands of points in 40 digits or more, column by column."""
+    rows = [reference.vector(row) for row in space]
+    weights = np.ones(len(space)) if weights is None else weights[0]
+    weights = reference.vector(weights)
+    return reference.centroid([[reference.time(r, mpf(1)), *r] for r in rows], weights, mpf(1))
+
+
+@pytest.mark.parametrize("count", [32, 1000])
+def test_the_centroid_by_one_product_keeps_the_bound_that_it_states(count):
+    space = np.full((count, 2), 16 / np.sqrt(2), np.float32)
+    points = lorentz.from_space(space)
+    got = lorentz.centroid(points, exact=False)
+    error = reference.relative_error(got[0], _wide_centroid(space, None))
+    assert error <= count * np.finfo(np.float32).eps * float(points[0, 0]) ** 2
+
+
+def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
+    points, rng = lorentz.from_space(POINTS[0]), np.random.default_rng(0)
+    weights = rng.uniform(size=(3, 6))
+    cotangent = rng.normal(size=(3, 6))
+
+    def total(space, weights, c, exact):
+        return jnp.vdot(
+            cotangent, lorentz.centroid(lorentz.from_space(space, c), weights, c, exact)
+        )
+
+    arguments = points[:, 1:], weights, jnp.asarray(0.7)
+    for ours, theirs in zip(
+        *(jax.grad(total, (0, 1, 2))(*arguments, exact) for exact in (True, False)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_weights_without_an_axis_of_centroids_are_refused():
+    points = lorentz.from_space(POINTS)
+    for shape in ((3, 6), (6,), (3, 1, 5)):
+        with pytest.raises(ValueError, match="M = 1 for one centroid") as refusal:
+            lorentz.centroid(points, jnp.ones(shape))
+        assert str(shape) in str(refusal.value) and str(points.shape) in str(refusal.value)
+
+
+TWO_POINTS = (
+    lorentz.squared_distance,
+    lorentz.distance,
+    lorentz.direction,
+    lorentz.log_map,
+    lorentz.exp_map,
+    lorentz.tangent_norm,
+    lorentz.project_tangent,
+    lambda x, y, c: lorentz.parallel_transport(x, y, y, c),
+    lambda x, y, c: lorentz.transport0(x, y[..., 1:], c),
+    cones.exterior_angle,
+    cones.energy,
+)
+ONE_POINT = (
+    lorentz.project,
+    lorentz.from_space,
+    lorentz.time,
+    lorentz.exp_map0,
+    lorentz.log_map0,
+    lorentz.time_error,
+    cones.half_aperture,
+    poincare.from_lorentz,
+    poincare.to_lorentz,
+    poincare.project,
+)
+EVERY = [*TWO_POINTS, *(lambda x, y, c, f=f: f(x, c) for f in ONE_POINT)]
+
+
+@pytest.mark.parametrize("number", range(len(EVERY)))
+def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(number):
+    function, x, y = EVERY[number], *lorentz.from_space(POINTS[:2])
+    c = np.linspace(0.5, 2, 6)
+    want = function(x, y, c)
+    for i in range(6):
+        alone = function(x[i], y[i], c[i])
+        for one, all_ in zip(jax.tree.leaves(alone), jax.tree.leaves(want), strict=True):
+            assert all_.shape[0] == 6
+            np.testing.assert_allclose(all_[i], one, rtol=1e-12, atol=1e-14)
+    function(x, y, c[:1])
+    for wrong in ((6, 1), (1, 1), (5,), (6, 6)):
+        with pytest.raises(ValueError, match="does not broadcast to the batch") as refusal:
+            function(x, y, jnp.ones(wrong))
+        assert str(wrong) in str(refusal.value) and "(6," in str(refusal.value)
+    with pytest.raises(ValueError, match="does not broadcast to the batch"):
+        function(x[0], y[0], c)
+
+
+@pytest.mark.parametrize("number", range(len(TWO_POINTS)))
+def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(number):
+    x, y = lorentz.from_space(POINTS[:2])
+    c = np.linspace(0.5, 2, 6)
+    for first, second in ((x[:1], y), (x, y[:1])):
+        got = TWO_POINTS[number](first, second, c)
+        want = TWO_POINTS[number](*jnp.broadcast_arrays(first, second), c)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", range(len(TWO_POINTS)))
+@pytest.mark.parametrize("width", [2, 3])
+def test_every_function_refuses_vectors_of_another_width(number, width):
+    x, y = lorentz.from_space(POINTS[:2])
+    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
+        TWO_POINTS[number](x, y[..., :width], 1.0)
+
+
+@pytest.mark.parametrize("number", range(len(EVERY)))
+def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
+    way = np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8], [0.6, -0.64, 0.4800001]], np.float32)
+    rows = [
+        (radius * way[0], radius * way[j], c)
+        for c in np.array([1e-22, 1e-20, 1e-19, 1e-15, 1e10, 1e18], np.float32)
+        for radius in np.array([0, 1e-6, 1, 0.5 / np.sqrt(c), 5 / np.sqrt(c)], np.float32)
+        for j in range(3)
+        # The squared distance over c would be infinite.
+        if EVERY[number] is not lorentz.squared_distance or c > 1e-18 or radius < 2
+    ]
+    x, y, c = map(np.stack, zip(*rows, strict=True))
+
+    def function(x, y, c):
+        a = lorentz.from_space(x, c)
+        b = lorentz.from_space(y, c)
+        if EVERY[number] in (lorentz.exp_map, lorentz.tangent_norm):
+            b = tangent(a, y, c)
+        return EVERY[number](a, b, c)
+
+    @jax.jit
+    def gradients(*args):
+        value, pullback = jax.vjp(function, *args)
+        return value, pullback(jax.tree.map(jnp.ones_like, value))
+
+    assert all(np.isfinite(array).all() for array in jax.tree.leaves(gradients(x, y, c)))
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-30, 3e-25])
+def test_distances_and_norms_of_the_tiniest_points_and_vectors(size):
+    x = jnp.asarray([3 * size, 0.0], jnp.float32)
+    y = jnp.asarray([0.0, 4 * size], jnp.float32)
+    distance = lambda x, y: lorentz.distance(lorentz.from_space(x), lorentz.from_space(y))
+    np.testing.assert_allclose(distance(x, y), 5 * size, rtol=1e-6)
+    gradients = jax.grad(distance, (0, 1))(x, y)
+    np.testing.assert_allclose(gradients, [[0.6, -0.8], [-0.6, 0.8]], rtol=1e-6)
+    near = x * jnp.float32(1 + 1e-5)
+    np.testing.assert_allclose(distance(x, near), near[0] - x[0], rtol=1e-6, atol=1e-38)
+    point = lorentz.from_space(jnp.asarray([0.1, 0.2], jnp.float32))
+    norm = lorentz.tangent_norm(lorentz.origin(2, dtype=x.dtype), lorentz.from_space(x + y))
+    np.testing.assert_allclose(norm, 5 * size, rtol=1e-6)
+    assert np.isfinite(jax.grad(lorentz.tangent_norm, 1)(point, lorentz.from_space(x))).all()
+
+
+def test_a_direction_from_a_point_that_counts_as_the_origin():
+    y = lorentz.from_space(jnp.asarray([0.3, 0.4], jnp.float32))
+    for size, counts in ((2e-18, False), (5e-19, True), (1e-30, True)):
+        radial, _ = lorentz.direction(lorentz.from_space(jnp.asarray([size, 0], jnp.float32)), y)
+        assert (radial == 0) == counts
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_direction_is_as_exact_as_the_length_of_the_whole(dtype):
+    x, y, c, kinds = pairs(dtype, 3)
+    radial, across = lorentz.direction(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+    for i, kind in enumerate(kinds):
+        point, other, curvature = *map(reference.vector, (x[i], y[i])), mpf(float(c[i]))
+        r, tau = reference.norm(point), curvature**0.5 * reference.time(point, curvature)
+        p = reference.dot(point, other) / r
+        exact = [tau * p - curvature**0.5 * reference.time(other, curvature) * r]
+        exact += [b - p * a / r for a, b in zip(point, other, strict=True)]
+        assert_close(np.r_[radial[i], across[i]], exact, BOUND[dtype], (kind, i))
+
+
+def test_a_projection_to_the_tangent_space_that_overflows_is_infinite_with_its_sign():
+    x = lorentz.exp_map0(jnp.asarray([31.0, 0, -31.0 / 3], jnp.float32))
+    v = jnp.asarray([0, 1e30, 1, -1e30], jnp.float32)
+    got = lorentz.project_tangent(x, v)
+    np.testing.assert_array_equal(np.sign(got), [1, 1, 1, -1])
+    assert np.isposinf(got[0]) and np.isposinf(got[1]) and np.isneginf(got[3]) and got[2] == 1
+    small = lorentz.project_tangent(x, v / 1e30)
+    assert np.isfinite(small).all()
+
+
+def test_a_stale_time_is_seen_by_inner_products_and_by_its_error_alone():
+    x, y = lorentz.from_space(POINTS[:2])
+    stale = x.at[..., 0].multiply(1.5)
+    np.testing.assert_allclose(lorentz.time_error(stale), 0.5)
+    assert (lorentz.time_error(x) < 1e-15).all()
+    np.testing.assert_array_equal(lorentz.distance(stale, y), lorentz.distance(x, y))
+    np.testing.assert_array_equal(lorentz.centroid(stale), lorentz.centroid(x))
+    for function in (lorentz.inner, lambda x, _: lorentz.centroid(x, exact=False)):
+        assert (function(stale, y) != function(x, y)).any()
+    attend = lambda x: attention.lorentz_attention(x[None], x[None], x[None], 1.0)
+    assert (attend(stale) != attend(x)).any()
+    np.testing.assert_array_equal(lorentz.project(stale), x)
+
+
+def test_points_of_integers_are_as_wide_as_they_are():
+    whole = np.array([0, 3, -4])
+    for narrow, wide in ((np.int64, jnp.float64), (np.int32, jnp.float32)):
+        point = lorentz.project(whole.astype(narrow))
+        assert point.dtype == wide
+        assert lorentz.distance(point, point).dtype == wide
+    assert lorentz.origin(2).dtype == jnp.float64
+    assert lorentz.origin(2, jnp.float32(2)).dtype == jnp.float32
+    assert lorentz.origin(2, dtype=jnp.bfloat16).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("number", range(len(EVERY)))
+def test_complex_numbers_and_lists_are_refused_by_all_functions(number):
+    x = lorentz.from_space(POINTS[0])
+    for wrong in (x.astype(complex), np.asarray(x).tolist()):
+        with pytest.raises(TypeError):
+            EVERY[number](wrong, wrong, 1.0)
+
+
+def _two_sets(dtype, dim, rng):
+    """Points of which some are near, some the same, and some far out, and some at the origin."""
+    x = rng.normal(size=(2, 7, dim)) * np.array([1e-3, 0.1, 1, 1, 3, 8, 0])[:, None] / dim**0.5
+    y = rng.normal(size=(2, 9, dim)) / dim**0.5
+    y[:, :5], y[:, 7] = x[:, :5] * (1 + 1e-6), -x[:, 5]
+    y[:, 3] = x[:, 3]
+    return x.astype(dtype), y.astype(dtype)
+
+
+@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
+    x, y = _two_sets(dtype, dim, np.random.default_rng(dim))
+    c = np.array([0.3, 5.0], dtype)
+    a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
+    got = lorentz.pairwise_distance(a, b, c)
+    assert got.shape == (2, 7, 9) and got.dtype == dtype
+    for i, j, k in np.ndindex(got.shape):
+        if np.array_equal(x[i, j], y[i, k]):
+            assert got[i, j, k] == 0
+            continue
+        point, other = reference.vector(x[i, j]), reference.vector(y[i, k])
+        exact = reference.distance(point, other, mpf(float(c[i])))
+        assert_close(got[i, j, k], exact, BOUND[dtype], (i, j, k))
+
+
+def test_pairwise_distances_by_product_state_their_error():
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(8, 1000)).astype(np.float32) / 100 for _ in range(2))
+    y = y + x * rng.uniform(0.5, 1.2, (8, 1)).astype(np.float32)  # some nearer, some farther
+    for size in (0.1, 1, 8):
+        a, b = np.float32(size) * x, np.float32(size) * y
+        got = lorentz.pairwise_distance(lorentz.from_space(a), lorentz.from_space(b))
+        for j, k in np.ndindex(got.shape):
+            exact = reference.distance(reference.vector(a[j]), reference.vector(b[k]), mpf(1))
+            assert_close(got[j, k], exact, BOUND["float32"], (size, j, k))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_gradients_of_pairwise_distances_are_those_of_distances(many):
+    x, y = _two_sets("float64", 3, np.random.default_rng(0))
+    if many:  # more near pairs than there is room for
+        x = np.tile(x[:, :1], (1, 7, 1)) * (1 + 1e-7 * np.arange(7))[:, None]
+        y = np.tile(x[:, :1], (1, 9, 1)) * (1 + 1e-5 * np.arange(9))[:, None]
+    c = np.array([0.3, 5.0])
+    cotangent = np.random.default_rng(1).normal(size=(2, 7, 9))
+
+    def total(function):
+        def run(x, y, c):
+            a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
+            return jnp.vdot(cotangent, function(a, b, c))
+
+        return jax.jit(jax.value_and_grad(run, (0, 1, 2)))
+
+    by_rows = lambda a, b, c: lorentz.distance(a[:, :, None], b[:, None], c[:, None, None])
+    ours = total(lorentz.pairwise_distance)(x, y, c)
+    theirs = total(by_rows)(x, y, c)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_second_derivatives_of_pairwise_distances():
+    x, y = np.random.default_rng(2).normal(size=(2, 3, 4))
+    function = lambda x, y, c: lorentz.pairwise_distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    )
+    check_grads(function, (x, y[:2], jnp.asarray(0.7)), order=2, modes=("fwd", "rev"), rtol=1e-4)
+
+
+def test_pairwise_distances_take_time_and_memory_of_a_product():
+    a = jax.ShapeDtypeStruct((256, 129), jnp.float32)
+    gradient = jax.grad(lambda x, y: lorentz.pairwise_distance(x, y).sum(), (0, 1))
+    used = jax.jit(gradient).lower(a, a).compile().memory_analysis().temp_size_in_bytes
+    assert used < 20 * 256 * 256 * 4 + 30 * 1024 * 129 * 4  # by broadcasting it is 348 MB
+    with pytest.raises(ValueError, match="vectors of 4 and of 3 coordinates"):
+        lorentz.pairwise_distance(jnp.ones((2, 5)), jnp.ones((2, 4)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_the_distance_against_80_digits(dtype):
+    x, y, c, kinds = pairs(dtype, 3)
+    distance = lambda x, y, c: lorentz.distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    )
+    gradients = jax.vmap(jax.grad(distance, (0, 1)))(x, y, c)
+    for i, kind in enumerate(kinds):
+        point, other, curvature = *map(reference.vector, (x[i], y[i])), mpf(float(c[i]))
+        length = mpmath.sinh(curvature**0.5 * reference.distance(point, other, curvature))
+        for got, start, end in zip(gradients, (point, other), (other, point), strict=True):
+            lean = reference.time(end, curvature) / reference.time(start, curvature)
+            exact = [
+                curvature**0.5 * (lean * a - b) / length for a, b in zip(start, end, strict=True)
+            ]
+            # Rounding a point turns the way to it by so much of a gradient that is only radial.
+            tau = float(curvature**0.5 * reference.time(start, curvature))
+            bound = max(BOUND[dtype], 20 * float(jnp.finfo(dtype).eps) * tau)
+            assert_close(got[i], exact, bound, (kind, float(c[i])))

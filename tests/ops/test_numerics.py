@@ -153,3 +153,37 @@ def test_half_precision_norms_are_computed_in_float32():
 def test_the_inverse_of_a_tiny_norm_has_a_finite_gradient(size):
     v = jnp.asarray([size, 0.0], jnp.float32)
     assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all()
+
+
+def test_an_angle_of_a_zero_is_told_by_its_sign_as_documented():
+    for dtype in ("float32", "float64"):
+        pi, zero, one = (jnp.asarray(x, dtype) for x in (np.pi, 0.0, 1.0))
+        assert numerics.safe_atan2(zero, -one) == pi
+        assert numerics.safe_atan2(-zero, -one) == -pi
+        assert jax.grad(numerics.safe_atan2)(-zero, -one) == -1
+    assert "[-π, π]" in numerics.safe_atan2.__doc__
+
+
+def test_a_sum_of_products_of_many_terms_is_rounded_as_one_of_few():
+    rng = np.random.default_rng(0)
+    for count in (1, 7, 8, 9, 1000, 100_000):
+        weights, values = rng.uniform(size=(2, count)), np.full((count, 3), 0.1)
+        got = numerics.sum_products(*(jnp.asarray(x, jnp.float32) for x in (weights, values)))
+        wide = weights.astype(np.float32).astype(float) @ values.astype(np.float32).astype(float)
+        bound = (8 + np.log2(max(count / 8, 1))) / 2 * np.finfo(np.float32).eps
+        np.testing.assert_allclose(got, wide, rtol=bound)
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], (1.0,), np.ones(2, complex)])
+def test_lists_and_complex_numbers_are_no_floats(wrong):
+    with pytest.raises(TypeError, match="give"):
+        numerics.as_float(wrong)
+
+
+def test_the_inverse_of_a_tiny_number_has_a_derivative_that_can_be_multiplied():
+    for c in (1e-24, 1e-19, 1.2e-19, 1.0, 1e30):
+        c = jnp.float32(c)
+        np.testing.assert_allclose(numerics.inverse(c), 1 / c, rtol=1e-6)
+        slope = jax.grad(lambda c: jnp.sqrt(numerics.inverse(c)))(c)
+        np.testing.assert_allclose(slope, -0.5 / float(c) ** 1.5, rtol=1e-6)
+    assert numerics.inverse(jnp.float32(3)) == 1 / jnp.float32(3)

@@ -18,7 +18,7 @@ jax.config.update("jax_enable_x64", True)  # so that a difference is one, and no
 
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.feed import Feed
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import SimulatedSource
 from hlformer_jax.data.split import Split
@@ -45,7 +45,7 @@ initial = jax.device_get(jax.tree.map(wide, initial))
 found = []
 for number, parts, dropout in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
-    feed = Feed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
+    feed = DeviceFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
     state = devices.replicate(mesh, initial)
     config.train.encode_parts = parts
     config.model.update(dropout=dropout, input_dropout=dropout)
@@ -53,7 +53,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
     loss = objective.build(config, model, 3, int(split.captions_per_video.max()))
     steps = step.compile_steps(loss, optimiser, project, feed, state, config).steps
     scalars = []
-    for chunk in feed.windows():
+    for chunk in feed.chunks():
         state, records = steps(state, chunk)
         scalars.append({k: np.asarray(v)[: chunk.num_steps].tolist() for k, v in records.items()})
     evaluator = Evaluator(model, config, mesh)

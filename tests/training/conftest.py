@@ -8,7 +8,6 @@ import jax
 import pytest
 import runs
 
-from hlformer_jax.parallel import devices, runtime
 from hlformer_jax.training import loop, prvr
 
 
@@ -58,7 +57,7 @@ class Retrieval(NamedTuple):
       results: its test metrics.
       initial: its initial parameters.
       final: its parameters at the end.
-      compiled: how many programs had been compiled after each of its validations.
+      compiled: how many programs had been compiled at the start of each chunk, and at the end.
     """
 
     path: Path
@@ -77,12 +76,12 @@ def retrieval(data_dir, tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("retrieval") / "whole"
     config = runs.retrieval(data_dir, **{"train.baseline": True})
-    family = prvr.PRVR(config, devices.mesh())
-    validate = family.validate
-    family.validate = lambda params: (validate(params), after.append(len(compiled)))[0]
-    trainer = loop.Trainer(config, path, family=family)
+    trainer = loop.Trainer(config, path)
+    steps = trainer.steps
+    trainer.steps = lambda *given: (after.append(len(compiled)), steps(*given))[1]
     initial = jax.device_get(trainer.state.params)
     trainer.run()
+    after.append(len(compiled))
     final = jax.device_get(trainer.state.params)
     outcome = loop.train(config, path)  # nothing is left to train: it tests
     return Retrieval(path, outcome.results, initial, final, after)

@@ -78,7 +78,7 @@ class RowsFeed:
     groups: Any
     bytes_ahead: int = 0
 
-    def windows(self, first=0):
+    def chunks(self, first=0):
         whole = lambda tree: devices.replicate(self.mesh, tree)
         for group in (group.after(first) for group in self.groups if group.end > first):
             rows = np.zeros(self.shapes()[1].shape, np.int32)
@@ -125,7 +125,7 @@ class Toy:
 
     test = validate
     loss = lambda self, steps_per_epoch: NearestClass()
-    optimiser = lambda self, total_steps: optax.sgd(0.5, momentum=0.9)
+    optimiser = lambda self, total_steps: optax.sgd(2.0)
     project = lambda self, params: params
     describe = references = lambda self: {}
     check_trainable = close = lambda self: None

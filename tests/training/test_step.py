@@ -49,7 +49,7 @@ def test_chunks_of_any_length_take_the_same_steps():
     for longest in (1, 2, 3):
         compiled, state, feed = _tree_steps(runs.tree(), longest)
         found = []
-        for chunk in feed.windows():
+        for chunk in feed.chunks():
             state, scalars = compiled.steps(state, chunk)
             found += np.asarray(scalars["loss"])[: chunk.num_steps].tolist()
         ends.append(np.asarray(state.params["space"]))

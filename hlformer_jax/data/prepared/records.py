@@ -7,56 +7,123 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax.data.released.frame_lists import row_name
-from hlformer_jax.data.released.layout import ReleasedDataError
-from hlformer_jax.data.released.reader import Released
+from hlformer_jax.data.memory import check_memory
+from hlformer_jax.data.prepared.checks import ZeroRows, check_splits, check_values
+from hlformer_jax.data.source import SPLITS, DataError, Reader, Source
 
 Record = dict[str, Any]
 
+_COPIES = 3  # of a record's features in memory: as read, as stored and as serialised
 
-def make_record(source: Released, split: str, video: str, storage: str) -> Record:
-    """Reads a video and all its captions.
 
-    Args:
-      source: the released collection.
-      split: train, val or test: a video may have other captions in each.
-      video: its id.
-      storage: float32 or float16.
+class Records:
+    """The records of an open source; what goes into them is checked as it is read.
 
-    Returns:
-      A TFDS example. Words of all captions stand one after the other, with the number of words of
-      each beside them: a doubly ragged feature cannot be read back without TensorFlow.
-
-    Raises:
-      ReleasedDataError: if a value is not finite, or too large for the storage.
+    Attributes:
+      sizes: for each split, bytes of input of each record, with features as float32.
     """
-    captions = source.splits[split][video]
-    frames = source.read_video(video)
-    words = [source.read_words(caption.caption_id) for caption in captions]
 
-    def name_frame(row: int) -> str:
-        name = row_name(source.collection.feature_dir / "id.txt", int(source.rows[video][row]))
-        return f"{source.collection.feature_dir / 'feature.bin'}: frame {name!r}"
+    def __init__(self, source: Source, reader: Reader, storage: str) -> None:
+        """Asks for all sizes, and reads no feature.
 
-    def name_caption(row: int) -> str:
-        number = int(np.searchsorted(np.cumsum([len(w) for w in words]), row, side="right"))
-        return f"{source.collection.text_features}: caption {captions[number].caption_id!r}"
+        Args:
+          source: what is prepared.
+          reader: the same, opened.
+          storage: float32 or float16.
 
-    return {
-        "video_id": video,
-        "frames": _store(frames, storage, name_frame),
-        "caption_ids": [caption.caption_id for caption in captions],
-        "sentences": [caption.sentence for caption in captions],
-        "words": _store(np.concatenate(words), storage, name_caption),
-        "word_counts": np.asarray([len(w) for w in words], np.int32),
-    }
+        Raises:
+          DataError: if a split is not as it should be, or a record larger than memory.
+        """
+        self._reader, self._storage = reader, storage
+        self._widths = source.visual_dim, source.text_dim
+        check_splits(reader, source.name)
+        self.sizes = {
+            split: [self._input_bytes(split, video) for video in reader.splits[split]]
+            for split in SPLITS
+        }
+        indices = [self.index(split) for split in SPLITS]
+        total = lambda key: sum(sum(index[key]) for index in indices)
+        videos, captions = sum(map(len, self.sizes.values())), total("captions_per_video")
+        self._zero_frames = ZeroRows("frames", "videos", videos, total("frames_per_video"))
+        self._zero_words = ZeroRows("words", "captions", captions, total("words_per_video"))
 
+    def make(self, split: str, video: str) -> Record:
+        """Reads a video and all its captions.
 
-def input_bytes(source: Released, split: str, video: str) -> int:
-    """Bytes of input that a record takes in, features as float32."""
-    words = sum(source.word_counts[c.caption_id] for c in source.splits[split][video])
-    frames = len(source.rows[video])
-    return 4 * (frames * source.collection.visual_dim + words * source.collection.text_dim)
+        Args:
+          split: train, val or test: a video may have other captions in each.
+          video: its id.
+
+        Returns:
+          A TFDS example. Words of all captions stand one after the other, with the number of words
+          of each beside them: a doubly ragged feature cannot be read back without TensorFlow.
+
+        Raises:
+          DataError: if a value is not finite, or too large for the storage, or too many are zero.
+        """
+        captions = self._reader.splits[split][video]
+        words = [self._words(caption.caption_id) for caption in captions]
+        return {
+            "video_id": video,
+            "frames": self._frames(video),
+            "caption_ids": [caption.caption_id for caption in captions],
+            "sentences": [caption.sentence for caption in captions],
+            "words": np.concatenate(words),
+            "word_counts": np.asarray([len(w) for w in words], np.int32),
+        }
+
+    def index(self, split: str) -> dict[str, list]:
+        """What can be asked about the videos of a split without reading a record."""
+        videos, num_words = self._reader.splits[split], self._reader.num_words
+        return {
+            "video_ids": list(videos),
+            "frames_per_video": [self._reader.num_frames(video) for video in videos],
+            "captions_per_video": [len(captions) for captions in videos.values()],
+            "words_per_video": [sum(num_words(c.caption_id) for c in cs) for cs in videos.values()],
+        }
+
+    def warn_of_zeros(self) -> None:
+        """Warns of the zero rows in the records that were made."""
+        self._zero_frames.warn()
+        self._zero_words.warn()
+
+    def _input_bytes(self, split: str, video: str) -> int:
+        captions = self._reader.splits[split][video]
+        words = sum(self._reader.num_words(caption.caption_id) for caption in captions)
+        visual_dim, text_dim = self._widths
+        size = 4 * (self._reader.num_frames(video) * visual_dim + words * text_dim)
+        check_memory(_COPIES * size, f"video {video!r}", "leave it out, or give it fewer frames")
+        return size
+
+    def _frames(self, video: str) -> np.ndarray:
+        def describe(row: int) -> str:
+            return self._reader.describe_frame(video, row)
+
+        frames = self._reader.read_frames(video)
+        check_values(frames, (self._reader.num_frames(video), self._widths[0]), describe)
+        self._zero_frames.add(frames, describe)
+        return self._stored(frames, describe)
+
+    def _words(self, caption_id: str) -> np.ndarray:
+        def describe(row: int) -> str:
+            return self._reader.describe_caption(caption_id)
+
+        words = self._reader.read_words(caption_id)
+        check_values(words, (self._reader.num_words(caption_id), self._widths[1]), describe)
+        self._zero_words.add(words, describe)
+        return self._stored(words, describe)
+
+    def _stored(self, values: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
+        dtype = np.dtype(self._storage)
+        if dtype.itemsize < values.dtype.itemsize:
+            limit = np.finfo(dtype).max
+            if values.max() > limit or values.min() < -limit:
+                row = int(np.argmax(np.abs(values).max(axis=1) > limit))
+                raise DataError(
+                    f"{describe(row)} holds {values[row][np.argmax(np.abs(values[row]))]:g}, more "
+                    f"than {self._storage} can ({limit:g}); prepare with data.storage = 'float32'"
+                )
+        return values.astype(dtype, copy=False)
 
 
 def shard_lengths(sizes: list[int], largest: int) -> list[int]:
@@ -79,20 +146,8 @@ def shard_lengths(sizes: list[int], largest: int) -> list[int]:
     return lengths
 
 
-def index_of(source: Released, split: str) -> dict[str, list]:
-    """What can be asked about the videos of a split without reading a record."""
-    videos = source.splits[split]
-    counts = source.word_counts
-    return {
-        "video_ids": list(videos),
-        "frames_per_video": [len(source.rows[video]) for video in videos],
-        "captions_per_video": [len(captions) for captions in videos.values()],
-        "words_per_video": [sum(counts[c.caption_id] for c in cs) for cs in videos.values()],
-    }
-
-
 def check_space(directory: Path, needed: int) -> None:
-    """Checks that a disk has room.
+    """Checks that a disk has enough free space.
 
     Args:
       directory: a folder on it.
@@ -105,7 +160,7 @@ def check_space(directory: Path, needed: int) -> None:
     if free < needed:
         raise OSError(
             f"{directory}: {needed / 1e9:.1f} GB are needed for the prepared features and "
-            f"{free / 1e9:.1f} GB are free; make room, set data.data_dir to another disk, or halve "
+            f"{free / 1e9:.1f} GB are free; free some, set data.data_dir to another disk, or halve "
             f"the need with data.storage = 'float16'"
         )
 
@@ -114,16 +169,3 @@ def files_of(directory: Path) -> Iterator[tuple[str, int]]:
     """Names and sizes of the record files of a prepared set."""
     for path in sorted(directory.glob("*.array_record*")):
         yield path.name, path.stat().st_size
-
-
-def _store(values: np.ndarray, storage: str, name: Callable[[int], str]) -> np.ndarray:
-    dtype = np.dtype(storage)
-    if dtype.itemsize < values.dtype.itemsize:
-        limit = np.finfo(dtype).max
-        if values.max() > limit or values.min() < -limit:
-            row = int(np.argmax(np.abs(values).max(axis=1) > limit))
-            raise ReleasedDataError(
-                f"{name(row)} holds {values[row][np.argmax(np.abs(values[row]))]:g}, more than "
-                f"{storage} can ({limit:g}); prepare with data.storage = 'float32'"
-            )
-    return values.astype(dtype, copy=False)

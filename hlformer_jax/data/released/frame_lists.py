@@ -3,7 +3,7 @@
 video2frames.txt is one Python dict literal, ``{'video': ['frame', ...], ...}``. It is read as text
 and never evaluated. Almost all lists are split at their quotes at once; a list with an escape, a
 double quote or anything unusual is read token by token, which also finds where a fault stands.
-Names become row numbers list by list, so millions of frame names never exist side by side twice.
+Names become row indices list by list, so millions of frame names never exist side by side twice.
 """
 
 import ast
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hlformer_jax.data.released.layout import ReleasedDataError
+from hlformer_jax.data.source import DataError
 
 Rows = np.ndarray  # int32 [F_i]
 
 _TEXT = re.compile(rb"\S")
-_STRING = re.compile(rb"""u?(?:'(?:[^'\\\r\n]|\\.)*'|"(?:[^"\\\r\n]|\\.)*")""", re.DOTALL)
+# Possessive (++, *+): without a closing quote it must not go back over every byte it has read.
+_STRING = re.compile(rb"""u?(?:'(?:[^'\\\r\n]++|\\.)*+'|"(?:[^"\\\r\n]++|\\.)*+")""", re.DOTALL)
 _CLOSING = {b"[": b"]", b"(": b")"}
 
 
@@ -34,11 +35,11 @@ def read_row_names(path: Path, rows: int) -> dict[bytes, int]:
       The row of every name (UTF-8).
 
     Raises:
-      ReleasedDataError: if names are missing, too many or given twice.
+      DataError: if names are missing, too many or given twice.
     """
     names = _row_names(path)
     if len(names) != rows:
-        raise ReleasedDataError(
+        raise DataError(
             f"{path}: names {len(names)} rows, shape.txt beside it says {rows}; one of the two "
             f"belongs to another download"
         )
@@ -47,9 +48,9 @@ def read_row_names(path: Path, rows: int) -> dict[bytes, int]:
         first: dict[bytes, int] = {}
         for row, name in enumerate(names):
             if first.setdefault(name, row) != row:
-                raise ReleasedDataError(
-                    f"{path}: name {name.decode()!r} stands there twice, as number "
-                    f"{first[name] + 1} and {row + 1}; a row has one name, remove or rename one"
+                raise DataError(
+                    f"{path}: name {name.decode()!r} stands there twice, in rows "
+                    f"{first[name]} and {row}; a row has one name, remove or rename one"
                 )
     return row_of
 
@@ -83,7 +84,7 @@ def read_frame_lists(
       Rows of every video in time order, int32 [F_i]; empty for a video that is not wanted.
 
     Raises:
-      ReleasedDataError: where the text is not such a literal, at a video that stands there twice
+      DataError: where the text is not such a literal, at a video that stands there twice
         and at a frame that id.txt does not name.
     """
     return _FrameLists(path, row_of, wanted).read()
@@ -202,20 +203,20 @@ class _FrameLists:
 
     def take(self, token: bytes) -> bool:
         self.skip()
-        found = self.text.startswith(token, self.at)
-        self.at += len(token) if found else 0
-        return found
+        taken = self.text.startswith(token, self.at)
+        self.at += len(token) if taken else 0
+        return taken
 
     def expect(self, token: bytes, what: str | None = None) -> None:
         if not self.take(token):
             raise self.error(f"expected {what or repr(token.decode())}")
 
-    def error(self, what: str, at: int | None = None) -> ReleasedDataError:
+    def error(self, what: str, at: int | None = None) -> DataError:
         at = self.at if at is None else at
         line = self.text.count(b"\n", 0, at) + 1
         column = at - self.text.rfind(b"\n", 0, at)
         near = self.text[at : at + 30].decode("utf-8", "replace") or "the end of the file"
-        return ReleasedDataError(
+        return DataError(
             f"{self.path}:{line}:{column}: {what}, near {near!r} (the file is one dict literal, "
             f"video to list of frames, and is never run as code)"
         )

@@ -36,11 +36,11 @@ class VideoRecord(NamedTuple):
     word_counts: np.ndarray
 
 
-class VideoSource:
+class PreparedVideos:
     """The videos of a split, by index; safe to share between threads, processes and pickles.
 
     Attributes:
-      video_ids: ids of the videos, in the order of the caption list.
+      video_ids: ids of the videos, in the order of the source's split.
       frames_per_video: frames of every video, int32 [videos].
       captions_per_video: captions of every video, int32 [videos].
       words_per_video: words of all its captions together, int32 [videos].
@@ -62,7 +62,7 @@ class VideoSource:
         """Reads one video.
 
         Args:
-          index: its place in the caption list.
+          index: its index in the split.
 
         Returns:
           Its record.
@@ -99,8 +99,8 @@ class Prepared:
     """A prepared set.
 
     Attributes:
-      directory: where it lies.
-      fingerprint: of the source that it was made from.
+      directory: the folder of its files.
+      fingerprint: the source's when the set was prepared.
     """
 
     def __init__(self, builder: Any) -> None:
@@ -109,7 +109,7 @@ class Prepared:
         self.fingerprint: str = self._index["fingerprint"]
         self._builder = builder
 
-    def split(self, name: str) -> VideoSource:
+    def split(self, name: str) -> PreparedVideos:
         """Opens a split.
 
         Args:
@@ -118,7 +118,7 @@ class Prepared:
         Returns:
           Its videos.
         """
-        return VideoSource(self._builder, name, self._index["splits"][name])
+        return PreparedVideos(self._builder, name, self._index["splits"][name])
 
 
 def write_index(directory: Path, index: dict[str, Any]) -> None:
