@@ -17,9 +17,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 PROGRAMS = "HLFORMER_TEST_PROGRAMS"
 """Environment variable: where the processes of a session of tests share compiled programs."""
 
-LONGEST = (
-    "test_sweeps_end_to_end.py",
-)
+LONGEST = ("test_sweeps_end_to_end.py",)
 """Files that take longest start first, lest one process end with them alone."""
 
 

@@ -20,7 +20,7 @@ from hlformer_jax import models
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.data.simulated import SimulatedSource
+from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.split import Split
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus
@@ -35,7 +35,7 @@ config.update_from_flattened_dict(json.loads(sys.argv[2]))
 config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of the batch
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
-split = Split(SimulatedSource(13, 31, config.data), config.data)
+split = Split(SimulatedVideos(13, 31, config.data), config.data)
 optimiser = optim.build(config, 10)
 project = functools.partial(models.project, config=config)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
