@@ -17,7 +17,10 @@ jax.config.update("jax_disable_most_optimizations", True)
 PROGRAMS = "HLFORMER_TEST_PROGRAMS"
 """Environment variable: where the processes of a session of tests share compiled programs."""
 
-LONGEST = ("test_sweeps_end_to_end.py",)
+TOGETHER = {"retrieval": ("test_prvr.py", "test_evaluate.py", "test_killed.py")}
+"""Files that share a run, and so a process."""
+
+LONGEST = ("test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py")
 """Files that take longest start first, lest one process end with them alone."""
 
 
@@ -53,6 +56,12 @@ def dtype(request):
     jax.config.update("jax_numpy_dtype_promotion", promotion)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """Sets the order, and what stays in one process since its tests share what they compile."""
     place = lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)
     items.sort(key=lambda item: place(item.path.name))
+    groups = {name: group for group, names in TOGETHER.items() for name in names}
+    for item in items:
+        group = groups.get(item.path.name, str(item.path))
+        item.add_marker(pytest.mark.xdist_group(group))
