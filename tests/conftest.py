@@ -56,12 +56,13 @@ def dtype(request):
     jax.config.update("jax_numpy_dtype_promotion", promotion)
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item):
+    """Keeps in one process the tests that share what they compile: those of a file at least."""
+    groups = {name: group for group, names in TOGETHER.items() for name in names}
+    item.add_marker(pytest.mark.xdist_group(groups.get(item.path.name, str(item.path))))
+
+
 def pytest_collection_modifyitems(items):
-    """Sets the order, and what stays in one process since its tests share what they compile."""
+    """Starts with the files that take longest."""
     place = lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)
     items.sort(key=lambda item: place(item.path.name))
-    groups = {name: group for group, names in TOGETHER.items() for name in names}
-    for item in items:
-        group = groups.get(item.path.name, str(item.path))
-        item.add_marker(pytest.mark.xdist_group(group))
