@@ -17,9 +17,6 @@ jax.config.update("jax_disable_most_optimizations", True)
 PROGRAMS = "HLFORMER_TEST_PROGRAMS"
 """Environment variable: where the processes of a session of tests share compiled programs."""
 
-TOGETHER = {"retrieval": ("test_prvr.py", "test_evaluate.py", "test_killed.py")}
-"""Files that share a run, and so a process."""
-
 LONGEST = ("test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py")
 """Files that take longest start first, lest one process end with them alone."""
 
@@ -54,12 +51,6 @@ def dtype(request):
     yield request.param
     jax.config.update("jax_enable_x64", before)
     jax.config.update("jax_numpy_dtype_promotion", promotion)
-
-
-def pytest_itemcollected(item):
-    """Keeps in one process the tests that share what they compile: those of a file at least."""
-    groups = {name: group for group, names in TOGETHER.items() for name in names}
-    item.add_marker(pytest.mark.xdist_group(groups.get(item.path.name, str(item.path))))
 
 
 def pytest_collection_modifyitems(items):
