@@ -6,11 +6,15 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     Q  captions (queries)                   E  text feature
     F  frame positions (gaze branch)        H  hidden
     C  clip positions (glance branch)       N  heads
-    L  positions of either branch           n  Lorentz dimension; a point has n + 1 coordinates
-    W  words                                K  Gaussian blocks (variants)
-    P  proposals, windows over clips (MS-SL)
+    L  positions of either branch           d  coordinates of a head
+    M  positions that attend, or rows       n  Lorentz dimension
+    W  words                                n1 coordinates of a point of it, n + 1, time first
+    P  proposals, windows over clips        K  Gaussian blocks (variants)
+    T  frames or words before sampling      B  videos of a block of a corpus
+    k  results of a search                  S  steps of a chunk
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
+The tests execute the annotations (jaxtyping with beartype).
 """
 
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,7 @@
 """HLFormer: Euclidean and Lorentz blocks under mean-guided fusion, and the hyperbolic lift."""
 
 import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ MAX_SINH = 2.0**15
 class Lifted(NamedTuple):
     """Points for the partial order loss, time first, on the hyperboloid of curvature -c."""
 
-    videos: Float[Array, "V n+1"]
-    captions: Float[Array, "Q n+1"]
+    videos: Float[Array, "V n1"]
+    captions: Float[Array, "Q n1"]
     curvature: Float[Array, ""]
 
 
@@ -40,7 +40,7 @@ class HLFormer(TwoBranch):
     has_lift: ClassVar[bool] = True
 
     @classmethod
-    def from_config(cls, config: ConfigDict) -> Self:
+    def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a configuration asks for; see `TwoBranch.from_config`."""
         return cls(options.from_config(config, cls.expansion), config.model.curvature)
 
@@ -84,7 +84,7 @@ class HLFormer(TwoBranch):
         )
 
 
-def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n+1"]:
+def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n1"]:
     """Exponential map at the origin with the released limit on its argument.
 
     Args:

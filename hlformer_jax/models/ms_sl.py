@@ -8,7 +8,7 @@ them, and a search computes no attention. Losses of the clips see the proposals:
 assigns captions to windows of any length, which may overlap.
 """
 
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -44,7 +44,7 @@ class MSSL(TwoBranch):
     guides_frames: ClassVar[bool] = True
 
     @classmethod
-    def from_config(cls, config: ConfigDict) -> Self:
+    def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a configuration asks for; see `TwoBranch.from_config`."""
         if config.model.video_level:
             raise ConfigError(

@@ -6,7 +6,7 @@ configuration leaves out is None in the encoding and owns no parameters.
 """
 
 import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ class TwoBranch(nn.Module):
     """Whether, with both branches on, a clip guides what is read from the frames (MS-SL)."""
 
     @classmethod
-    def from_config(cls, config: ConfigDict) -> Self:
+    def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a configuration asks for.
 
         Raises:

@@ -19,11 +19,11 @@ from hlformer_jax.typing import Array
 
 
 def centroid(
-    points: Float[Array, "*batch L n+1"],
+    points: Float[Array, "*batch L n1"],
     weights: Float[Array, "*batch M L"] | None = None,
     c: ArrayLike = 1.0,
     exact: bool = True,
-) -> Float[Array, "*batch M n+1"]:
+) -> Float[Array, "*batch M n1"]:
     """Centroid under the squared Lorentzian distance.
 
     It is the weighted sum over its Lorentzian norm, which is a difference of squares. The exact
@@ -79,7 +79,7 @@ def centroid(
 
 def _exact_centroid(
     x: Float[Array, "*batch L n"], weights: Float[Array, "*batch M L"], c: Float[Array, "*#batch 1"]
-) -> Float[Array, "*batch M n+1"]:
+) -> Float[Array, "*batch M n1"]:
     """Centroid of points given by their space components.
 
     With S and T the sums of the space and time components and u = S / |S|, the norm is the root of
@@ -97,10 +97,12 @@ def _exact_centroid(
     ahead = unit(jnp.where(near[..., None], 1, total))  # u
     way, r = safe_normalize(x)  # e, |x_space|
     turn = way[..., None, :, :] - ahead[..., :, None, :]
-    split = (inverse(c) / (t + r))[..., None, :] + r[..., None, :] * dot(turn, turn) / 2
+    is_near = c * r * r <= 1
+    # Its root is applied twice: far out the gradient of the product would overflow.
+    turn = turn * jnp.sqrt(jnp.where(is_near, 1, r))[..., None, :, None]
+    split = (inverse(c) / (t + r))[..., None, :] + dot(turn, turn) / 2
     along = jnp.matmul(ahead, jnp.swapaxes(x, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    is_near = (c * r * r <= 1)[..., None, :]
-    terms = jnp.where(is_near, t[..., None, :] - along, split)
+    terms = jnp.where(is_near[..., None, :], t[..., None, :] - along, split)
     gap = sum_products(weights[..., :, None, :], terms[..., None])[..., 0, 0]
     length = jnp.sqrt(jnp.where(near, 1, square))
     norm2 = c * jnp.where(near, time_square - square, gap * (total_time + length))

@@ -26,7 +26,7 @@ from hlformer_jax.typing import Array
 
 
 def half_aperture(
-    x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
+    x: Float[Array, "*batch n1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
 ) -> Float[Array, "*batch"]:
     """Half the opening angle of the cone of x, arcsin(2 min_radius / (√c |x_space|)).
 
@@ -57,7 +57,7 @@ def half_aperture(
 
 
 def exterior_angle(
-    x: Float[Array, "*batch n+1"], y: Float[Array, "*batch n+1"], c: ArrayLike = 1.0
+    x: Float[Array, "*batch n1"], y: Float[Array, "*batch n1"], c: ArrayLike = 1.0
 ) -> Float[Array, "*batch"]:
     """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
 
@@ -87,8 +87,8 @@ def exterior_angle(
 
 
 def energy(
-    x: Float[Array, "*batch n+1"],
-    y: Float[Array, "*batch n+1"],
+    x: Float[Array, "*batch n1"],
+    y: Float[Array, "*batch n1"],
     c: ArrayLike = 1.0,
     min_radius: ArrayLike = 0.1,
 ) -> Float[Array, "*batch"]:

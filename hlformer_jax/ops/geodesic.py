@@ -4,7 +4,7 @@ The squared Lorentzian distance m is that of `hyperboloid.squared_chord`, from s
 coordinates: x · x, y · y, x · y, D · (x + y), x · D and |D_⊥|², with D = x − y and D_⊥ its part
 across x. The gradient in x is less the unit vector towards y: with S = sinh(√c d) / √c,
 
-    (τ_y / τ_x x − y) / S = (D − κ x) / S,    κ = x · D / |x|² + radial / (τ_x |x|),
+    (τ_y / τ_x x − y) / S = (D_⊥ − radial / (τ_x |x|) x) / S,
 
 where radial is that component of the way to y (see `hyperboloid.components`), and likewise in y.
 The second form is used where the first cancels. Differentiating the formulas of `hyperboloid`, each
@@ -97,7 +97,7 @@ def _chord(sums: _Sums, c: Scalar) -> _Chord:
     ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
-    around = 2 * across2 * r / (q + jnp.where(aligned, xy, 1) / r)
+    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
     m = jnp.where(aligned, away + around, 2 * (lift - xy))
     return _Chord(m, aligned, tau_x, tau_y, r, q)
 
@@ -124,15 +124,31 @@ def _distance_jvp(
     xy = jnp.where(aligned, sums.xy, 1)
     # τ_x q − r τ_y, and what τ_x (q − p) and τ_y (r − p) are made of.
     outward = -(sums.rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
-    radial_x = outward - tau_x * sums.across2 / (q + xy / r)
-    radial_y = -outward - tau_y * sums.across2 * (r / q) ** 2 / (r + xy / q)
-    kappa_x = sums.along / r**2 + radial_x / tau_x / r
-    kappa_y = radial_y / tau_y / q - dot(y, difference) / q**2
-    for moved, start, end, way, kappa, lean in (
-        (dx, x, y, difference, kappa_x, -tau_y / tau_x),
-        (dy, y, x, -difference, kappa_y, -tau_x / tau_y),
+    radial_x = outward - tau_x / (q + xy / r) * sums.across2
+    radial_y = -outward - tau_y / (r + xy / q) * (sums.across2 * (r / q) ** 2)
+    for moved, start, end, way, share, radial, lean in (
+        (
+            dx,
+            x,
+            y,
+            difference,
+            sums.along / jnp.where(aligned, sums.xx, 1),
+            radial_x / tau_x / r,
+            -tau_y / tau_x,
+        ),
+        (
+            dy,
+            y,
+            x,
+            -difference,
+            -dot(y, difference) / jnp.where(aligned, sums.yy, 1),
+            radial_y / tau_y / q,
+            -tau_x / tau_y,
+        ),
     ):
-        back = jnp.where(aligned[..., None], way, -end)
-        turn = jnp.where(aligned, kappa, lean)
+        # The part across first: beside it the radial one, divided by τ, would be lost to rounding.
+        across = way - share[..., None] * start
+        back = jnp.where(aligned[..., None], across, -end)
+        turn = jnp.where(aligned, radial, lean)
         growth = growth + inverse_s * dot(back, moved) - inverse_s * turn * dot(start, moved)
     return value, growth

@@ -41,7 +41,7 @@ def time(x: Space, c: Scalar) -> Scalar:
     return jnp.sqrt(inverse(c) + dot(x, x))
 
 
-def from_space(x: Space, c: Scalar) -> Float[Array, "*batch n+1"]:
+def from_space(x: Space, c: Scalar) -> Float[Array, "*batch n1"]:
     """The point [time, x]."""
     return jnp.concatenate([time(x, c)[..., None], x], axis=-1)
 

@@ -62,7 +62,7 @@ from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
 from hlformer_jax.ops.pairwise import pairwise_inner as pairwise_inner
 from hlformer_jax.typing import Array
 
-Point = Float[Array, "*batch n+1"]
+Point = Float[Array, "*batch n1"]
 
 
 def inner(x: Point, y: Point) -> Scalar:

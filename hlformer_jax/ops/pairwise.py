@@ -30,7 +30,7 @@ _NEAR, _NEAR_PER_POINT = 1 / 16, 4
 
 
 def pairwise_inner(
-    x: Float[Array, "*batch L n+1"], y: Float[Array, "*batch M n+1"]
+    x: Float[Array, "*batch L n1"], y: Float[Array, "*batch M n1"]
 ) -> Float[Array, "*batch L M"]:
     """Lorentzian inner products of all pairs, by one matrix product.
 
@@ -54,7 +54,7 @@ def pairwise_inner(
 
 
 def pairwise_distance(
-    x: Float[Array, "*batch M n+1"], y: Float[Array, "*batch N n+1"], c: ArrayLike = 1.0
+    x: Float[Array, "*batch M n1"], y: Float[Array, "*batch N n1"], c: ArrayLike = 1.0
 ) -> Float[Array, "*batch M N"]:
     """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
 

@@ -31,7 +31,7 @@ def project(p: Float[Array, "*batch n"], c: ArrayLike = 1.0) -> Float[Array, "*b
     return limit_norm(p, radius / jnp.sqrt(per_batch(c, p)))
 
 
-def from_lorentz(x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0) -> Float[Array, "*batch n"]:
+def from_lorentz(x: Float[Array, "*batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*batch n"]:
     """The point of the ball that stands for a point of the hyperboloid.
 
     Args:
@@ -51,7 +51,7 @@ def from_lorentz(x: Float[Array, "*batch n+1"], c: ArrayLike = 1.0) -> Float[Arr
     return project(space / (1 + tau)[..., None], c)
 
 
-def to_lorentz(p: Float[Array, "*batch n"], c: ArrayLike = 1.0) -> Float[Array, "*batch n+1"]:
+def to_lorentz(p: Float[Array, "*batch n"], c: ArrayLike = 1.0) -> Float[Array, "*batch n1"]:
     """The point of the hyperboloid that stands for a point of the ball.
 
     The error is relative to eps · √c x_time, the effect of rounding p: near the sphere the ball

@@ -1,6 +1,6 @@
 """What a run knows of itself beside its state; saved with it."""
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 
 class Progress(NamedTuple):
@@ -20,7 +20,7 @@ class Progress(NamedTuple):
     log_position: int = 0
     seconds: float = 0.0
 
-    def validated(self, epoch: int, metric: float) -> Self:
+    def validated(self, epoch: int, metric: float) -> "Progress":
         """The progress after the validation of an epoch; the first of equal ones stays the best."""
         progress = self._replace(epochs=epoch + 1)
         if self.best_metric is None or metric > self.best_metric:
