@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Checks everything: `bash launch/test.sh [pytest arguments]`. Style, types, then the tests.
-# TEST_PROCESSES says how many run at once; 0 is none beside pytest itself. A file stays in one
+# Checks what a change is to pass, in minutes: `bash launch/test.sh [--all] [pytest arguments]`.
+# Style, types, then the tests; --all runs the slow ones too: every sweep rehearsed, processes that
+# die. TEST_PROCESSES says how many run at once; 0 is none beside pytest itself. A file stays in one
 # process, since its tests share what they compile; in the order of tests/conftest.py.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 environment test
 cd "$root"
+
+chosen=(-m "not slow")
+if [[ ${1-} == --all ]]; then
+  chosen=()
+  shift
+fi
 
 failed=()
 check() {
@@ -19,7 +26,7 @@ check "ruff check" .venv/bin/ruff check --quiet
 check "ruff format" .venv/bin/ruff format --check --quiet
 check "mypy" .venv/bin/mypy
 check "pytest" .venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile \
-  --no-loadscope-reorder "$@"
+  --no-loadscope-reorder ${chosen[@]+"${chosen[@]}"} "$@"
 
 if ((${#failed[@]})); then
   printf 'failed: %s\n' "${failed[@]}" >&2

@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+import processes
+
+ROOT = processes.ROOT
 
 
 class Done(NamedTuple):
@@ -28,7 +29,7 @@ def calls(module, arguments, directory):
         capture_output=True,
         text=True,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        env=processes.environment(),
         timeout=300,
         check=True,
     )

@@ -8,6 +8,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+# Annotations of the package are executed: shapes, dtypes and classes of every call.
+install_import_hook("hlformer_jax", "typechecker.check")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -17,7 +21,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 PROGRAMS = "HLFORMER_TEST_PROGRAMS"
 """Environment variable: where the processes of a session of tests share compiled programs."""
 
-LONGEST = ("test_sweeps_end_to_end.py",)
+LONGEST = ("test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py")
 """Files that take longest start first, lest one process end with them alone."""
 
 
@@ -54,5 +58,6 @@ def dtype(request):
 
 
 def pytest_collection_modifyitems(items):
+    """Starts with the files that take longest."""
     place = lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)
     items.sort(key=lambda item: place(item.path.name))

@@ -5,29 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-
 ROOT = Path(__file__).parents[1]
 
 
-def environment(devices=1, **more):
-    """The environment of a process that computes as this one does, and shares its programs."""
-    cache = getattr(jax.config, "jax_compilation_cache_dir", None)
-    shared = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+def environment(devices=1):
+    """The environment of a process that computes as this one does, on so many virtual devices.
+
+    Programs are shared with the other processes of a session of tests (see conftest.py).
+    """
+    more = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"} if devices > 1 else {}
     return {
         **os.environ,
-        **(shared if cache else {}),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # see conftest.py
+        "JAX_COMPILATION_CACHE_DIR": os.environ["HLFORMER_TEST_PROGRAMS"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
-        **(
-            {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-            if devices > 1
-            else {}
-        ),
         **more,
     }
 

@@ -43,6 +43,14 @@ def retrieval(data_dir, **options):
     return small
 
 
+def write(config, path):
+    """Writes a configuration as a file that a command reads."""
+    path.write_text(
+        "from ml_collections import ConfigDict\n\n\n"
+        f"def get_config():\n    return ConfigDict({config.to_dict()!r})\n"
+    )
+
+
 def program_fields(config):
     """What of a configuration the compiled steps depend on."""
     fields = json.loads(config.to_json())

@@ -2,17 +2,15 @@
 
 import json
 import math
-import subprocess
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import processes
 import pytest
 
 from hlformer_jax import plots
 
-ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -216,7 +214,7 @@ def test_a_single_seed_is_called_that(quantity):
 
 def test_nothing_of_a_screen_is_loaded():
     code = "import sys, hlformer_jax.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    assert processes.finish([sys.executable, "-c", code]).returncode == 0
 
 
 def test_infinity_stands_beyond_the_largest_value():

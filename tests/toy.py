@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
     first: int
     num_steps: int
     features: Edges
-    plans: Any
+    indices: Any
 
 
 class EdgeFeed:
@@ -49,22 +49,22 @@ class EdgeFeed:
     def _features(self):
         return Edges(np.arange(1, len(PARENTS) + 1, dtype=np.int32), PARENTS)
 
-    def windows(self, first=0):
+    def chunks(self, first=0):
         for group in self._groups:
             if group.end > first:
                 left = group.after(first)
-                plans = np.full((self._longest, self._size), -1, np.int32)
-                for row, edges in zip(plans, left.steps, strict=False):
+                indices = np.full((self._longest, self._size), -1, np.int32)
+                for row, edges in zip(indices, left.steps, strict=False):
                     row[: len(edges)] = edges
-                arrays = devices.replicate(self.mesh, (self._features(), plans))
+                arrays = devices.replicate(self.mesh, (self._features(), indices))
                 yield Chunk(left.first, len(left.steps), *arrays)
 
     def shapes(self):
-        plans = np.zeros((self._longest, self._size), np.int32)
-        return devices.abstract(self.mesh, (self._features(), plans))
+        indices = np.zeros((self._longest, self._size), np.int32)
+        return devices.abstract(self.mesh, (self._features(), indices))
 
-    def gather(self, features, plans, step):
-        row = plans[step]
+    def gather(self, features, indices, step):
+        row = indices[step]
         pick = lambda nodes: jnp.where(row >= 0, nodes[row], 0)
         return jax.tree.map(pick, features)
 

@@ -1,31 +1,31 @@
-"""Any number of devices and processes: the same losses, gradients, ranks and searches."""
+"""Any number of devices: the same losses, gradients, ranks and searches."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import processes
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 # In a process of its own: the number of virtual devices is set before JAX starts.
 PROGRAM = """
-import json, sys
+import functools, json, sys
 import jax
 import numpy as np
 
-jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_enable_x64", True)  # so that a difference is one, and not rounding
 
-from hlformer_jax import corpus, devices, evaluate, models, optim, step, train_state
+from hlformer_jax import models
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.data.split import Split
 from hlformer_jax.data.simulated import SimulatedVideos
+from hlformer_jax.data.split import Split
+from hlformer_jax.parallel import devices
+from hlformer_jax.retrieval import corpus
+from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.training import objective, optim, step, train_state
 
 config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
@@ -36,30 +36,33 @@ config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of 
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
 split = Split(SimulatedVideos(13, 31, config.data), config.data)
-model = models.build(config)
 optimiser = optim.build(config, 10)
+project = functools.partial(models.project, config=config)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
-found = {}
-parts = {2: 3, 4: 2}  # of the batch, one after another
-for number in json.loads(sys.argv[1]):
+wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
+initial = train_state.init_state(models.init_params(models.build(config), config), optimiser)
+initial = jax.device_get(jax.tree.map(wide, initial))
+found = []
+for number, parts, dropout in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
     feed = DeviceFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
-    state = train_state.init_state(model, config, optimiser)
-    config.train.encode_parts = parts.get(number, 1)
-    wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
-    state = devices.replicate(mesh, jax.tree.map(wide, state))
-    steps = step.compile_steps(model, config, optimiser, feed, 3, state).steps
+    state = devices.replicate(mesh, initial)
+    config.train.encode_parts = parts
+    config.model.update(dropout=dropout, input_dropout=dropout)
+    model = models.build(config)
+    loss = objective.build(config, model, 3, int(split.captions_per_video.max()))
+    steps = step.compile_steps(loss, optimiser, project, feed, state, config).steps
     scalars = []
-    for window in feed.chunks():
-        state, records = steps(state, window)
-        scalars.append({k: np.asarray(v)[: window.num_steps].tolist() for k, v in records.items()})
-    evaluator = evaluate.Evaluator(model, config, mesh)
+    for chunk in feed.chunks():
+        state, records = steps(state, chunk)
+        scalars.append({k: np.asarray(v)[: chunk.num_steps].tolist() for k, v in records.items()})
+    evaluator = Evaluator(model, config, mesh)
     test = evaluator.feed(split)
     stored, queries = evaluator.encode(state.params, test)
     result = evaluator.rank(stored, queries, split)
     searched = corpus.search(stored, queries, 5)
-    first = jax.tree.leaves(stored)[0]
-    found[number] = {
+    first = jax.tree.leaves(stored.stored)[0]
+    found.append({
         "scalars": scalars,
         # Of every parameter, and of the mean gradients that the optimiser keeps of it.
         "state": [
@@ -69,70 +72,50 @@ for number in json.loads(sys.argv[1]):
         "metrics": result.metrics,
         "videos": np.asarray(searched.videos).tolist(),
         "scores": np.asarray(searched.scores).tolist(),
-        "videos_per_device": len(window.features.clips.addressable_shards[0].data),
+        "videos_per_device": len(chunk.features.clips.addressable_shards[0].data),
         "part": [first.addressable_shards[0].data.nbytes, first.nbytes],
-    }
+    })
 print("RESULT", json.dumps(found))
 """
 
-
-GAZE = {"model.glance": False}  # compiles in half the time
-GUIDED = {
-    "model.name": "ms_sl",
-    "model.fusion": "mean",
-    "model.lorentz_blocks": 0,
-    "loss.partial_order": 0.0,
-    "loss.optimal_matching": 0.1,
-}
+GAZE = {"model.glance": False}
+NO_LIFT = {"model.fusion": "mean", "model.lorentz_blocks": 0, "loss.partial_order": 0.0}
+EUCLIDEAN = {**GAZE, **NO_LIFT, "model.name": "gmmformer_v2"}  # compiles in a moment
+GUIDED = {**NO_LIFT, "model.name": "ms_sl", "loss.optimal_matching": 0.1}
 
 
-def _found(numbers, options):
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(numbers), json.dumps(options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    return json.loads(line.removeprefix("RESULT "))
+class Case(NamedTuple):
+    """A run: on so many devices, of a batch in so many parts, which have masks of their own."""
+
+    devices: int
+    parts: int = 1
+    dropout: float = 0.0
+
+
+ALONE = {0.0: Case(1), 0.1: Case(1, dropout=0.1)}
+SEVERAL = (Case(2, parts=3), Case(4, parts=2), Case(8, dropout=0.1))
+
+
+def _found(cases, options):
+    command = [sys.executable, "-c", PROGRAM, json.dumps(cases), json.dumps(options)]
+    done = processes.finish(command, env=processes.environment(devices=8))
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return dict(zip(cases, json.loads(line.removeprefix("RESULT ")), strict=True))
 
 
 @pytest.fixture(scope="module")
 def found():
-    return _found([1, 2, 4, 8], GAZE)
-
-
-def test_guided_frames_and_optimal_matching_do_not_depend_on_the_devices():
-    found = _found([1, 4], GUIDED)
-    _assert_same_training(found["1"], found["4"])
-    _assert_same_search(found["1"], found["4"])
-
-
-@pytest.mark.parametrize("number", ["2", "4", "8"])
-def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, number):
-    _assert_same_training(found["1"], found[number])
+    return _found([*ALONE.values(), *SEVERAL], EUCLIDEAN)
 
 
 def _assert_same_training(one, several):
-    for window, other in zip(one["scalars"], several["scalars"], strict=True):
-        for name, values in window.items():
+    for chunk, other in zip(one["scalars"], several["scalars"], strict=True):
+        for name, values in chunk.items():
             # Sums are taken in another order: rounding of float64, through three steps.
             np.testing.assert_allclose(other[name], values, rtol=1e-9, err_msg=name)
     norms = np.asarray(one["state"])[:, :1]
     assert np.all(np.abs(np.subtract(several["state"], one["state"])) <= 1e-9 * norms + 1e-15)
-
-
-@pytest.mark.parametrize("number", ["2", "4", "8"])
-def test_ranks_and_searches_do_not_depend_on_the_devices(found, number):
-    _assert_same_search(found["1"], found[number])
 
 
 def _assert_same_search(one, several):
@@ -141,10 +124,28 @@ def _assert_same_search(one, several):
     assert several["videos"] == one["videos"]
 
 
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, case):
+    _assert_same_training(found[ALONE[case.dropout]], found[case])
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_ranks_and_searches_do_not_depend_on_the_devices(found, case):
+    _assert_same_search(found[ALONE[case.dropout]], found[case])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [GAZE, GUIDED], ids=["hlformer", "ms_sl"])
+def test_neither_lorentz_blocks_nor_guided_frames_depend_on_the_devices(options):
+    one, several = _found([Case(1), Case(4, parts=2)], options).values()
+    _assert_same_training(one, several)
+    _assert_same_search(one, several)
+
+
 def test_each_device_holds_a_part_of_the_corpus_and_of_the_features(found):
-    for number in ("2", "4", "8"):
-        part, whole = found[number]["part"]
-        assert part * int(number) == whole
-    # Features too: of 13 resident videos, and with 4 devices of a streamed window of 12.
-    held = {number: found[number]["videos_per_device"] for number in found}
-    assert held == {"1": 13, "2": 7, "4": 3, "8": 2}
+    for case in SEVERAL:
+        part, whole = found[case]["part"]
+        assert part * case.devices == whole
+    # Features too: of 13 resident videos, and with 4 devices of a streamed chunk of 12.
+    held = {case.devices: found[case]["videos_per_device"] for case in found}
+    assert held == {1: 13, 2: 7, 4: 3, 8: 2}

@@ -1,26 +1,16 @@
 """Every sweep of the papers, as a person rehearses it: `:debug` through the command line.
 
-Minutes, nearly all of them compilation: `-m "not slow"` leaves these out. The sweeps share a cache
-of programs, as they do on a person's machine.
+Minutes, nearly all of them compilation. The sweeps share a folder of programs, as they do on a
+person's machine.
 """
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
+import processes
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    cache = tmp_path_factory.mktemp("cache")
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
+FILES = sorted(path.stem for path in (processes.ROOT / "configs" / "sweeps").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +20,14 @@ def data(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stem", FILES)
-def test_a_sweep_trains_all_its_variants_and_writes_its_table(stem, environment, data, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "hlformer_jax.sweep",
-            f"--config={ROOT}/configs/sweeps/{stem}.py:debug",
-            f"--workdir={tmp_path}",
-            f"--config.base.data.data_dir={data}",
-            "--config.base.data.synthetic_videos=(16, 8, 8)",
-        ],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_a_sweep_trains_all_its_variants_and_writes_its_table(stem, data, tmp_path):
+    done = processes.run(
+        "sweep",
+        f"--config={processes.ROOT}/configs/sweeps/{stem}.py:debug",
+        f"--workdir={tmp_path}",
+        f"--config.base.data.data_dir={data}",
+        "--config.base.data.synthetic_videos=(16, 8, 8)",
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     table = json.loads((tmp_path / "table.json").read_text())

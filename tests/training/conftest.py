@@ -1,5 +1,7 @@
 """What the tests of training share: programs, and runs that were never interrupted."""
 
+import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +10,7 @@ import jax
 import pytest
 import runs
 
-from hlformer_jax.parallel import devices
+from hlformer_jax.run import lock
 from hlformer_jax.training import loop, prvr
 
 
@@ -45,9 +47,15 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
+def shared():
+    """A folder that the processes of a session of tests share."""
+    return Path(os.environ["HLFORMER_TEST_PROGRAMS"]) / "retrieval"
+
+
+@pytest.fixture(scope="session")
+def data_dir(shared):
     """Where the videos of the runs of retrieval are prepared."""
-    return tmp_path_factory.mktemp("prepared")
+    return shared / "prepared"
 
 
 class Retrieval(NamedTuple):
@@ -58,7 +66,7 @@ class Retrieval(NamedTuple):
       results: its test metrics.
       initial: its initial parameters.
       final: its parameters at the end.
-      compiled: how many programs had been compiled after each of its validations.
+      compiled: number of programs compiled before each chunk, and at the end.
     """
 
     path: Path
@@ -69,23 +77,30 @@ class Retrieval(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def retrieval(data_dir, tmp_path_factory):
-    """A run of retrieval that was never interrupted."""
-    compiled, after = [], []
+def retrieval(shared, data_dir):
+    """A run of retrieval that was never interrupted, made once in a session."""
+    seen = shared / "seen.pickle"
+    with lock.hold(shared, waiting=lambda: None):
+        if not seen.exists():
+            seen.write_bytes(pickle.dumps(tuple(_train(data_dir, shared / "whole"))))
+    return Retrieval(*pickle.loads(seen.read_bytes()))
+
+
+def _train(data_dir, path):
+    compiled, before = [], []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, duration, **_: compiled.append(event) if "backend_compile" in event else None
     )
-    path = tmp_path_factory.mktemp("retrieval") / "whole"
     config = runs.retrieval(data_dir, **{"train.baseline": True})
-    family = prvr.PRVR(config, devices.mesh())
-    validate = family.validate
-    family.validate = lambda params: (validate(params), after.append(len(compiled)))[0]
-    trainer = loop.Trainer(config, path, family=family)
+    trainer = loop.Trainer(config, path)
+    steps = trainer.steps
+    trainer.steps = lambda *given: (before.append(len(compiled)), steps(*given))[1]
     initial = jax.device_get(trainer.state.params)
     trainer.run()
+    before.append(len(compiled))
     final = jax.device_get(trainer.state.params)
     outcome = loop.train(config, path)  # nothing is left to train: it tests
-    return Retrieval(path, outcome.results, initial, final, after)
+    return Retrieval(path, outcome.results, initial, final, before)
 
 
 @pytest.fixture

@@ -8,20 +8,16 @@ import time
 import processes
 import runs
 
-CONFIG = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
 
-
-def _arguments(tmp_path, data_dir, workdir):
+def _options(tmp_path, data_dir, workdir):
     """The options of a run with the configuration of the fixture's."""
-    file = tmp_path / "config.py"
-    fields = runs.retrieval(data_dir, **{"train.baseline": True}).to_dict()
-    file.write_text(CONFIG.replace("{}", repr(fields)))
-    return f"--config={file}", f"--workdir={workdir}"
+    runs.write(runs.retrieval(data_dir, **{"train.baseline": True}), tmp_path / "config.py")
+    return f"--config={tmp_path / 'config.py'}", f"--workdir={workdir}"
 
 
-def _kill_when(condition, *arguments):
+def _kill_when(condition, *options):
     """Starts a run and kills it without warning as soon as the condition holds."""
-    process = processes.start("main", *arguments)
+    process = processes.start("main", *options)
     deadline = time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:
         if condition():
@@ -36,7 +32,7 @@ def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
     tmp_path, retrieval, data_dir
 ):
     killed = tmp_path / "killed"
-    arguments = _arguments(tmp_path, data_dir, killed)
+    options = _options(tmp_path, data_dir, killed)
 
     def lines(count):
         path = killed / "metrics.jsonl"
@@ -44,9 +40,9 @@ def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
 
     newest = killed / "checkpoints" / "newest"
     # In mid epoch; then in the middle of a save, while orbax's temporary directory is there.
-    _kill_when(lambda: lines(3), *arguments)
-    _kill_when(lambda: any("tmp" in path.name for path in newest.glob("*")), *arguments)
-    again = processes.run("main", *arguments)
+    _kill_when(lambda: lines(3), *options)
+    _kill_when(lambda: any("tmp" in path.name for path in newest.glob("*")), *options)
+    again = processes.run("main", *options)
     assert again.returncode == 0, again.stderr
     assert re.search(r"best epoch.*\n.*last epoch", again.stdout)
     assert "chance" in again.stdout
@@ -56,9 +52,9 @@ def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
 def test_a_run_is_evaluated_by_the_command_to_the_metrics_it_reported(
     tmp_path, retrieval, data_dir
 ):
-    arguments = _arguments(tmp_path, data_dir, tmp_path / "other")
+    options = _options(tmp_path, data_dir, tmp_path / "other")
     checkpoint = f"--checkpoint={retrieval.path}"
-    evaluated = processes.run("main", "--mode=evaluate", checkpoint, *arguments)
+    evaluated = processes.run("main", "--mode=evaluate", checkpoint, *options)
     assert evaluated.returncode == 0, evaluated.stderr
     reported = json.loads((retrieval.path / "test_metrics.json").read_text())
     assert json.loads((tmp_path / "other" / "test_metrics.json").read_text()) == reported

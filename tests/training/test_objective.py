@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from stub import Linear, cosine_maxima
+from linear import Linear, cosine_maxima
 
 from hlformer_jax import models
 from hlformer_jax.config import WEIGHTS, ConfigError
