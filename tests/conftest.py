@@ -8,10 +8,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
-
-# Annotations of the package are executed: shapes, dtypes and classes of every call.
-install_import_hook("hlformer_jax", "typechecker.check")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
