@@ -25,7 +25,7 @@ BLOCK_CURVATURES = ("fixed", "shared", "block")
 
 @dataclasses.dataclass(frozen=True)
 class TwoBranchOptions:
-    """Options of a `two_branch.TwoBranch`; the fields of `config.model`, see config.py.
+    """Options of a `two_branch.TwoBranch`; the fields of `config.model`, see config/fields.py.
 
     Attributes:
       hidden_size: width H of every encoding.

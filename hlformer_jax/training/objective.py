@@ -53,7 +53,7 @@ class Objective:
       scorer: the scorer of the model.
       hyperparameters: numbers of the loss.
       terms: names of the terms with a weight other than 0, in the order of the log.
-      diversity_form: form of the query diversity, see config.py.
+      diversity_form: form of the query diversity, see config/fields.py.
       encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
       implementation: backend of the similarities, "xla" or "pallas".
       steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.

@@ -61,7 +61,7 @@ class Encoded:
       columns: what the columns of the frame branch are.
       negatives: negatives of the triplet loss.
       values: weights and constants, by their names in `config.loss`.
-      diversity_form: form of the query diversity, see config.py.
+      diversity_form: form of the query diversity, see config/fields.py.
       most_captions: largest number of captions of a video, see `losses.optimal_matching`.
     """
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops import fused_similarity, kernels
-from hlformer_jax.retrieval import similarity
+from hlformer_jax.retrieval.similarity import MaximumSimilarity
+
+PLAIN = MaximumSimilarity(np.ones(2, np.float32))
 
 
 def _vectors(seed, *shape, dtype=np.float32):
@@ -15,7 +18,8 @@ def _vectors(seed, *shape, dtype=np.float32):
 
 
 def _plain(queries, positions):
-    similar = similarity.similarities(queries, positions, None)
+    owner = jnp.zeros(len(queries), jnp.int32)
+    similar = PLAIN.similarities(queries, VideoEncoding(positions, None), owner)
     return similar.clip_cosine, similar.clip_dot
 
 
