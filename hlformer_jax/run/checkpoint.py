@@ -75,7 +75,7 @@ class Series:
         args = ocp.args.Composite(
             tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
         )
-        with self._explained(f"step {step} cannot be written", "make room there and go on"):
+        with self._explained(f"step {step} cannot be written", "make room there and resume"):
             self._manager.save(step, args=args)
             self._manager.wait_until_finished()
             if jax.process_index() == 0:

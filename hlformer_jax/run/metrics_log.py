@@ -17,7 +17,7 @@ from tensorboardX.summary import scalar
 class ScalarLog:
     """Scalars of a run: metrics.jsonl, which is the record, and TensorBoard, which is a view of it.
 
-    The JSON lines hold nothing that depends on the clock, and a run that goes on from a checkpoint
+    The JSON lines hold nothing that depends on the clock, and a run that resumes from a checkpoint
     first drops the lines written after it: an interrupted run leaves the same file as an
     uninterrupted one.
     """

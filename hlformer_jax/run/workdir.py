@@ -22,7 +22,7 @@ MOVABLE = (
     "data.resident",
     "train.checkpoint_seconds",
 )
-"""Fields that may differ when a run goes on: where things lie and fit, not what they are."""
+"""Fields that may differ when a run resumes: where things lie and fit, not what they are."""
 
 
 class WorkdirError(UserError, ValueError):
@@ -112,7 +112,7 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
         )
         raise WorkdirError(
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
-            " another --workdir, or give what it was started with to go on with it"
+            " another --workdir, or give what it was started with to resume it"
         )
 
 

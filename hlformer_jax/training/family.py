@@ -49,7 +49,7 @@ class Family(Protocol):
         """Brings the training batches of these groups of steps to the devices."""
 
     def describe(self) -> dict[str, Any]:
-        """What a checkpoint shares with whoever evaluates it, as JSON has it."""
+        """What a checkpoint must share with a configuration that evaluates it, as JSON has it."""
 
     def validate(self, params: Any) -> Result:
         """Metrics of the validation split."""

@@ -495,7 +495,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
     _, told = process.communicate(timeout=60)
     assert process.returncode == 143, told
     assert "run 2 of 2: w/ MP, seed 0" in told
-    assert "goes on from there" in told.splitlines()[-1]
+    assert "resumes from there" in told.splitlines()[-1]
     result = (first / "result.json").read_bytes()
     assert not (second / "result.json").exists()
     assert json.loads((root / "table.json").read_text())["finished"] == 1
