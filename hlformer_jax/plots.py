@@ -62,7 +62,7 @@ def draw_run(directory: Path, title: str = "") -> bool:
 
     Args:
       directory: a run's, with its metrics.jsonl.
-      title: of the figure; the directory's name by default.
+      title: title of the figure; the directory's name by default.
 
     Returns:
       Whether there was anything to draw.
@@ -96,7 +96,7 @@ def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
     Args:
       records: the lines of its metrics.jsonl.
-      title: of the figure.
+      title: title of the figure.
     """
     validations = [record for record in records if "validation/SumR" in record]
     steps = [record for record in records if "loss" in record]

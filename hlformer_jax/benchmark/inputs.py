@@ -23,7 +23,7 @@ class Row(NamedTuple):
     Attributes:
       what: the work.
       timing: seconds of one unit of it.
-      floor: of the same unit, where it is counted.
+      floor: floor of the same unit, where it is counted.
       facts: further figures, by name and unit.
     """
 
@@ -37,8 +37,8 @@ class Options(NamedTuple):
     """What a command line may change.
 
     Attributes:
-      videos: of the corpus or the training split; 0: those of ActivityNet Captions.
-      repeats: of every measurement at most.
+      videos: number of videos of the corpus or the training split; 0: those of ActivityNet Captions.
+      repeats: largest number of repeats of a measurement.
       steps: in one call of the compiled program.
     """
 

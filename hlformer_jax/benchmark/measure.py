@@ -92,7 +92,7 @@ def matrix_rate(dtype: str = "float32") -> float:
     The product is large enough to fill the device; the factors are random, since zeros run faster.
 
     Args:
-      dtype: of the matrices; float32 products as precise as the package asks for.
+      dtype: dtype of the matrices; float32 products as precise as the package asks for.
     """
     device = jax.local_devices()[0]
     # A GPU is asked for several products at once, lest the asking count as work.

@@ -1,8 +1,8 @@
 """Which videos each step sees, and which steps are computed in one go.
 
 There is no state in the order of the data: the videos of epoch e follow a permutation drawn from
-(seed, e), and the batch of a step is a function of the step. Whoever knows the step can resume
-there.
+(seed, e), and the batch of a step is a function of the step. A run that knows its step
+resumes there.
 """
 
 import itertools

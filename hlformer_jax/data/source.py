@@ -92,7 +92,7 @@ class Reader(Protocol):
           video: its id.
 
         Returns:
-          Features in time order, float32, neither pooled nor normalised. Whoever asked checks the
+          Features in time order, float32, neither pooled nor normalised. The caller checks the
           values: that they are finite, below `LARGEST_MAGNITUDE` and not mostly zero.
 
         Raises:

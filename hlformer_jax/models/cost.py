@@ -19,7 +19,7 @@ class Cost(NamedTuple):
       parameters: numbers it learns.
       flops_video: floating-point operations of encoding one video of the configured sizes; NaN
         where no compiler counts them.
-      flops_caption: of encoding one caption.
+      flops_caption: floating-point operations of encoding one caption.
     """
 
     parameters: int

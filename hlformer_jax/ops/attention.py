@@ -53,7 +53,7 @@ def euclidean_attention(
       window: factor of the logits before the softmax; None is a window of ones.
       mask: True for real keys.
       dropout_key: random key of the dropout of the attention weights; None switches it off.
-      rate: of that dropout.
+      rate: rate of that dropout.
 
     Returns:
       Attended values, in the dtype of `value`.
@@ -109,7 +109,7 @@ def single_query_attention(
       mask: True for real positions.
       dropout_key: random key of the dropout of the attention weights [*batch, N, L]; None switches
         it off.
-      rate: of that dropout.
+      rate: rate of that dropout.
 
     Returns:
       Attended values, in the dtype of `inputs`.

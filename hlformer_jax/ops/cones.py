@@ -98,7 +98,7 @@ def energy(
       x: the apexes.
       y: points.
       c: curvature, positive.
-      min_radius: of `half_aperture`.
+      min_radius: radius within which the aperture is saturated, see `half_aperture`.
 
     Returns:
       Angles in [0, π]; 0, with gradient 0, inside of the cone.

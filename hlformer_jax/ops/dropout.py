@@ -23,7 +23,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
     Args:
       key: a JAX random key, typed or raw.
-      shape: of the result.
+      shape: shape of the result.
 
     Returns:
       Bits; row-major element i is a function of the key and i alone.

@@ -98,7 +98,7 @@ def euclidean_attention(
       mask: True for real keys.
       dropout_key: None for no dropout of the attention weights; otherwise a random key, and the
         weights are those of `ops.dropout.dropout(dropout_key, weights, rate)`.
-      rate: of dropout; static.
+      rate: rate of the dropout; static.
       interpret: run as JAX operations instead of a GPU kernel; None does so where JAX's default
         backend is not a GPU.
 

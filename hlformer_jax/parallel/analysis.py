@@ -15,7 +15,7 @@ def count(function: Callable[..., Any], *arguments: Any) -> float:
     products calls of a library, into which its count does not see.
 
     Args:
-      function: of arrays.
+      function: a function of arrays.
       arguments: arrays, or their shapes.
 
     Returns:

@@ -41,7 +41,7 @@ def claim(
     Args:
       workdir: the run's directory.
       config: the resolved configuration.
-      fingerprint: of the data source.
+      fingerprint: fingerprint of the data source.
       writes: whether it is this one, of several processes of a run, that writes there; the others
         find out whether that one's configuration and data are theirs.
 
@@ -73,7 +73,7 @@ def check(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> 
     Args:
       workdir: the run's directory.
       config: the resolved configuration.
-      fingerprint: of the data source; None where any will do.
+      fingerprint: fingerprint of the data source; None where any will do.
 
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.

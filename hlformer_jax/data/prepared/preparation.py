@@ -70,7 +70,7 @@ def _clear(directory: Path, alone: bool) -> None:
         logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
         shutil.rmtree(directory)
     if alone:
-        # Whoever holds the lock is the only one at work here: what others left is from the dead.
+        # The holder of the lock works alone: what other processes left, they left when they died.
         for stale in directory.parent.glob("incomplete.*"):
             logging.warning("%s was left by a killed process; it is removed", stale)
             shutil.rmtree(stale, ignore_errors=True)
