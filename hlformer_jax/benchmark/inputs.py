@@ -37,7 +37,7 @@ class Options(NamedTuple):
     """What a command line may change.
 
     Attributes:
-      videos: number of videos of the corpus or the training split; 0: those of ActivityNet Captions.
+      videos: number of videos of the corpus or training split; 0: those of ActivityNet Captions.
       repeats: largest number of repeats of a measurement.
       steps: in one call of the compiled program.
     """
