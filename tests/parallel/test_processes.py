@@ -62,7 +62,7 @@ def test_processes_stop_together_and_any_number_resumes(tmp_path):
     workdir = tmp_path / "run"
     running = _start(tmp_path, workdir, 2, devices=2)
     _wait_for(5, workdir, running)
-    running[1].send_signal(signal.SIGTERM)  # one is told, and both stop at the same step
+    running[1].send_signal(signal.SIGTERM)  # one receives it, and both stop at the same step
     output = _output(running)
     assert [process.returncode for process in running] == [143, 143], output
     before = _records(workdir)

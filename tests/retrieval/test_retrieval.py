@@ -112,3 +112,20 @@ def test_zero_frames_have_cosine_zero_and_a_finite_gradient():
     value, gradient = jax.value_and_grad(best)(frames)
     assert value == 0
     assert np.all(np.isfinite(gradient))
+
+
+def test_the_rank_of_several_relevant_candidates_is_that_of_the_best_among_the_others():
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(12, 20)).astype(np.float32)
+    relevant = rng.uniform(size=scores.shape) < 0.2
+    relevant[np.arange(12), rng.integers(0, 20, 12)] = True
+    expected = [
+        1 + np.sum(row[~own] > row[own].max()) for row, own in zip(scores, relevant, strict=True)
+    ]
+    np.testing.assert_array_equal(ranking.ranks_of_any(scores, relevant), expected)
+    alone = np.zeros_like(relevant)
+    columns = np.arange(12, dtype=np.int32)
+    alone[columns, columns] = True
+    np.testing.assert_array_equal(
+        ranking.ranks_of_any(scores, alone), ranking.ranks(scores, columns)
+    )
