@@ -92,7 +92,8 @@ def _chord(sums: _Sums, c: Scalar) -> _Chord:
     lift = jnp.where(curved, (tau_x * tau_y - 1) * inverse(jnp.where(curved, c, 1)), flat)
     aligned = 2 * xy > lift  # so neither is 0, nor much smaller than the other
     r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
-    gap = rise / (r + q)
+    gap = jnp.where(aligned, rise, 0) / (r + q)
+    across2 = jnp.where(aligned, across2, 0)
     # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
     ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))

@@ -110,6 +110,7 @@ def _distances(
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
     flat_near = near.reshape(-1)
 
+    @jax.checkpoint
     def of(pair: Array) -> Array:
         """Distances of the pairs at these places of the flattened result."""
         batch = pair // (rows * columns)
