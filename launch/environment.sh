@@ -88,18 +88,21 @@ find_accelerator() {
   fi
 }
 
-# is_ready KEY EXTRA: whether .venv was made whole for this key and extra, and still runs.
+# is_ready KEY EXTRA: whether .venv was made whole for this key and extra, and still runs. The extra
+# test contains search.
 is_ready() {
-  local stamp="" modules=(hlformer_jax jax flax ${2:+pytest})
+  local stamp="" modules=(hlformer_jax jax flax)
+  if [[ $2 == test ]]; then modules+=(pytest); fi
+  if [[ -n $2 ]]; then modules+=(av fastapi tokenizers); fi
   if [[ -f $root/.venv/.ready ]]; then stamp=$(<"$root/.venv/.ready"); fi
-  [[ $stamp == "$1" && -z $2 || $stamp == "$1 test" ]] &&
+  [[ $stamp == "$1${2:+ $2}" || $stamp == "$1 test" || $stamp == "$1 search" && -z $2 ]] &&
     "$root/.venv/bin/python" -P -c 'import sys
 from importlib.util import find_spec
 sys.exit(any(find_spec(name) is None for name in sys.argv[1:]))' \
       "${modules[@]}" 2>/dev/null </dev/null
 }
 
-# environment [test]: with the extra `test`, or without.
+# environment [search | test]: with that extra, or without.
 environment() {
   local extra=${1-} python accelerator key
   python=$(find_python)
