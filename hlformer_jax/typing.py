@@ -16,13 +16,17 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Array: TypeAlias = jax.Array | np.ndarray
+if TYPE_CHECKING:
+    Array: TypeAlias = jax.Array | np.ndarray
+else:
+    # Where annotations are executed, also what stands for an array: scalars, and shapes alone.
+    Array = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 
 
 class Videos(NamedTuple):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.ops import lorentz
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval.results import Result
@@ -24,51 +25,6 @@ class Edges(NamedTuple):
     parent: Any
 
 
-class Chunk(NamedTuple):
-    first: int
-    num_steps: int
-    features: Edges
-    indices: Any
-
-
-class EdgeFeed:
-    """Edges of a schedule's steps; -1 pads a batch."""
-
-    bytes_ahead = 0.0
-
-    def __init__(self, groups, mesh, batch_size):
-        self.mesh, self._groups, self._size = mesh, groups, batch_size
-        self._longest = max(len(group.steps) for group in groups)
-
-    def load(self):
-        """All of it is at hand."""
-
-    def close(self):
-        """Nothing to give back."""
-
-    def _features(self):
-        return Edges(np.arange(1, len(PARENTS) + 1, dtype=np.int32), PARENTS)
-
-    def chunks(self, first=0):
-        for group in self._groups:
-            if group.end > first:
-                left = group.after(first)
-                indices = np.full((self._longest, self._size), -1, np.int32)
-                for row, edges in zip(indices, left.steps, strict=False):
-                    row[: len(edges)] = edges
-                arrays = devices.replicate(self.mesh, (self._features(), indices))
-                yield Chunk(left.first, len(left.steps), *arrays)
-
-    def shapes(self):
-        indices = np.zeros((self._longest, self._size), np.int32)
-        return devices.abstract(self.mesh, (self._features(), indices))
-
-    def gather(self, features, indices, step):
-        row = indices[step]
-        pick = lambda nodes: jnp.where(row >= 0, nodes[row], 0)
-        return jax.tree.map(pick, features)
-
-
 @flax.struct.dataclass
 class Attraction:
     """Pulls children to their parents and from a node drawn at each step."""
@@ -78,11 +34,12 @@ class Attraction:
     terms: tuple[str, ...] = flax.struct.field(pytree_node=False, default=("near", "far"))
 
     def __call__(self, params, batch, step):
-        points = lorentz.from_space(params["space"])
+        points, (edges, real) = lorentz.from_space(params["space"]), batch
+        child, parent = (jnp.where(real, nodes, 0) for nodes in edges)
         key = jax.random.fold_in(jax.random.key(self.seed), step)
-        other = jax.random.randint(key, batch.child.shape, 0, len(points))
-        away = lambda nodes: lorentz.distance(points[batch.child], points[nodes])
-        near, far = jnp.mean(away(batch.parent)), jnp.mean(jax.nn.relu(self.margin - away(other)))
+        other = jax.random.randint(key, child.shape, 0, len(points))
+        away = lambda nodes: lorentz.distance(points[child], points[nodes])
+        near, far = jnp.mean(away(parent)), jnp.mean(jax.nn.relu(self.margin - away(other)))
         return near + far, {"near": near, "far": far}
 
 
@@ -111,7 +68,8 @@ class Tree:
         return optax.sgd(self.config.optim.learning_rate, momentum=0.9)
 
     def feed(self, groups):
-        return EdgeFeed(groups, self.mesh, self.config.train.batch_size)
+        edges = Edges(np.arange(1, len(PARENTS) + 1, dtype=np.int32), PARENTS)
+        return ExampleFeed(edges, groups, self.mesh)
 
     def describe(self):
         return {"nodes": self.num_examples + 1}

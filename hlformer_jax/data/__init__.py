@@ -11,6 +11,7 @@
     packing     the features of a chunk of steps, packed for the devices
     packed      the batch that a step gathers from packed features
     feed        `DeviceFeed`: a whole split on the devices, or the chunks just ahead
+    examples    `ExampleFeed`: examples that all fit on the devices, of any family
     simulated   videos without a data set, to time the work with
     memory      refuses what no memory holds
 

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -62,6 +62,7 @@ Captions: TypeAlias = Mapping[str, Sequence[Caption]]
 """The captions of every video of a split, by the video's id; both orders are kept."""
 
 
+@runtime_checkable
 class Reader(Protocol):
     """A data set that is open. It is read by one thread at a time.
 
@@ -113,6 +114,7 @@ class Reader(Protocol):
         return f"caption {caption_id!r}"
 
 
+@runtime_checkable
 class Source(Protocol):
     """A data set that can be opened.
 

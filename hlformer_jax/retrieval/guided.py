@@ -1,5 +1,7 @@
 """The score of MS-SL: the best proposal, and what the frames say of it."""
 
+from typing import Any
+
 import flax.struct
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -19,10 +21,10 @@ class GuidedSimilarity:
     """Largest cosine of a proposal, and the cosine of that proposal's guided vector.
 
     Attributes:
-      weights: weights of the proposals and the guided vectors.
+      weights: weights of the proposals and the guided vectors, Float[Array, " 2"].
     """
 
-    weights: Float[Array, " 2"]
+    weights: Any
 
     @property
     def frame_columns(self) -> str:

@@ -5,7 +5,7 @@ HLFormer and its ancestors (eq. 8, 9), `guided` that of MS-SL; a family with ano
 its own. A scorer is a pytree, so that its weights are arguments of compiled programs.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
@@ -29,6 +29,7 @@ class Similarities(NamedTuple):
     frame_dot: Float[Array, "Q V"] | None
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """Scores encoded videos; `Stored` below is what it makes of them, a pytree of [B, ...]."""
 
@@ -53,6 +54,7 @@ class Scorer(Protocol):
         """
 
 
+@runtime_checkable
 class TrainingScorer(Scorer, Protocol):
     """A scorer of the family, which the objective asks as well."""
 

@@ -25,10 +25,10 @@ class MaximumSimilarity:
     """Weighted sum over branches of the largest cosine of the query and a position.
 
     Attributes:
-      weights: weights of the clip and the frame branch.
+      weights: weights of the clip and the frame branch, Float[Array, " 2"].
     """
 
-    weights: Float[Array, " 2"]
+    weights: Any
 
     @property
     def frame_columns(self) -> str:

@@ -6,7 +6,7 @@ and its ancestors.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import optax
 
@@ -15,6 +15,7 @@ from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training.step import Feed, Loss
 
 
+@runtime_checkable
 class Family(Protocol):
     """A family of models on its data, as `loop.Trainer` wants one."""
 

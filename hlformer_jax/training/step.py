@@ -6,7 +6,7 @@ gathers a batch from the features of the chunk and takes a step.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ Step = Callable[[TrainState, Any], tuple[TrainState, Scalars]]
 Steps = Callable[[TrainState, "Chunk"], tuple[TrainState, Scalars]]
 
 
+@runtime_checkable
 class Loss(Protocol):
     """The loss of a family of models: a pytree that can be called.
 
@@ -49,6 +50,7 @@ class Loss(Protocol):
         """
 
 
+@runtime_checkable
 class Chunk(Protocol):
     """Consecutive steps that are computed in one call."""
 
@@ -69,6 +71,7 @@ class Chunk(Protocol):
         """What each step gathers, stacked on a leading axis and padded to the longest chunk."""
 
 
+@runtime_checkable
 class Feed(Protocol):
     """Brings the batches of a run to the devices, in chunks of steps of one shape."""
 

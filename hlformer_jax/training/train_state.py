@@ -5,9 +5,6 @@ from typing import Any
 import flax.struct
 import jax.numpy as jnp
 import optax
-from jaxtyping import Int
-
-from hlformer_jax.typing import Array
 
 
 @flax.struct.dataclass
@@ -15,12 +12,12 @@ class TrainState:
     """Everything that a step changes.
 
     Attributes:
-      step: number of steps taken.
+      step: number of steps taken, Int[Array, ""]; in trees that JAX makes of it, anything.
       params: parameters of the model.
       optimiser: state of the optimiser.
     """
 
-    step: Int[Array, ""]
+    step: Any
     params: Any
     optimiser: Any
 

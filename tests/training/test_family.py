@@ -5,16 +5,15 @@ vectors, whose lifted points are to lie near the point of their class. It has no
 the package's models, and the trainer trains, evaluates and resumes it as it is.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from hlformer_jax.config import debug, default
+from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.ops import lorentz
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, ranking
@@ -26,13 +25,6 @@ from hlformer_jax.training import loop
 class Labelled(NamedTuple):
     features: Any  # [B, D]
     labels: Any  # [B]
-
-
-class RowsOf(NamedTuple):
-    first: int
-    num_steps: int
-    features: Labelled
-    indices: Any  # [S, B]
 
 
 class Distance:
@@ -62,42 +54,16 @@ class NearestClass:
     terms: tuple = flax.struct.field(pytree_node=False, default=("nearest",))
 
     def __call__(self, params, batch, step):
-        scores = Distance().scores(queries(params, batch.features), classes(params))
-        value = optax.softmax_cross_entropy_with_integer_labels(scores, batch.labels).mean()
+        scores = Distance().scores(queries(params, batch.examples.features), classes(params))
+        value = optax.softmax_cross_entropy_with_integer_labels(
+            scores, batch.examples.labels
+        ).mean()
         return value, {"nearest": value}
 
 
 queries = jax.jit(lambda params, features: lorentz.exp_map0(features @ params["map"]))
 classes = jax.jit(lambda params: lorentz.exp_map0(params["classes"]))
 ranks = jax.jit(lambda stored, x, own: ranking.ranks(corpus.scores(stored, x)[:, :4], own))
-
-
-@dataclasses.dataclass
-class RowsFeed:
-    mesh: Any
-    data: Labelled
-    groups: Any
-    bytes_ahead: int = 0
-
-    def chunks(self, first=0):
-        whole = lambda tree: devices.replicate(self.mesh, tree)
-        for group in (group.after(first) for group in self.groups if group.end > first):
-            rows = np.zeros(self.shapes()[1].shape, np.int32)
-            rows[: len(group.steps)] = group.steps
-            yield RowsOf(group.first, len(group.steps), whole(self.data), whole(rows))
-
-    def shapes(self):
-        steps = max(len(group.steps) for group in self.groups)
-        rows = np.zeros((steps, len(self.groups[0].steps[0])), np.int32)
-        return devices.abstract(self.mesh, (self.data, rows))
-
-    def gather(self, features, indices, step):
-        return jax.tree.map(lambda x: jnp.asarray(x)[indices[step]], features)
-
-    def load(self):
-        pass
-
-    close = load
 
 
 class Toy:
@@ -116,7 +82,7 @@ class Toy:
         return {n: draw(key, s) for key, (n, s) in zip(keys, shapes.items(), strict=True)}
 
     def feed(self, groups):
-        return RowsFeed(self.mesh, self.data, groups)
+        return ExampleFeed(self.data, groups, self.mesh)
 
     def validate(self, params):
         stored = corpus.build(classes(params), Distance(), "float32", mesh=self.mesh)

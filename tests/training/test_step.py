@@ -10,20 +10,24 @@ import toy
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
+from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.parallel import analysis, devices
 from hlformer_jax.training import objective, optim, step
 from hlformer_jax.training.train_state import init_state
 
 
-def _quadratic(params, batch, number):
-    near = jnp.sum((params["x"] - batch) ** 2)
-    return near + 2.0 * number, {"near": near}
+class Quadratic:
+    terms = ("near",)
+
+    def __call__(self, params, batch, step):
+        near = jnp.sum((params["x"] - batch) ** 2)
+        return near + 2.0 * step, {"near": near}
 
 
 def test_a_step_is_a_projected_update_with_the_scalars_of_the_loss():
     optimiser = optax.sgd(0.25)
-    take = step.train_step(_quadratic, optimiser, lambda params: {"x": params["x"].clip(-1, 1)})
+    take = step.train_step(Quadratic(), optimiser, lambda params: {"x": params["x"].clip(-1, 1)})
     state = init_state({"x": jnp.asarray([0.0, 1.0])}, optimiser).replace(step=jnp.asarray(3))
     following, scalars = take(state, jnp.asarray([4.0, 0.0]))
     assert int(following.step) == 4
@@ -61,7 +65,7 @@ def test_chunks_of_any_length_take_the_same_steps():
 
 
 def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
-    monkeypatch.setattr(toy.EdgeFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
+    monkeypatch.setattr(ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
     needed = analysis.memory(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
     monkeypatch.setattr(devices, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
