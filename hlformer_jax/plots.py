@@ -73,7 +73,7 @@ def draw_run(directory: Path, title: str = "") -> bool:
         lines.pop()  # of a run that is just writing it, or was killed there
     if not lines:
         return False
-    records = [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    records = [_parsed(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
     with matplotlib.rc_context(STYLE):
         _write(curves_figure(records, title or directory.name), directory / "curves")
     return True
@@ -100,20 +100,20 @@ def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """
     validations = [record for record in records if "validation/SumR" in record]
     steps = [record for record in records if "loss" in record]
-    # A record has the number of its step, and the last step of an epoch ends it.
+    # A record has the index of its step, and the last step of an epoch ends it.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     losses, recalls = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     names = sorted({name for record in steps for name in record if name.startswith("loss/")})
     smallest, signed = math.inf, False
-    for place, name in enumerate(("loss", *names)):
-        found = [(record["step"] + 1, record[name]) for record in steps if name in record]
-        x, y = np.array(found, float).reshape(-1, 2).T
+    for position, name in enumerate(("loss", *names)):
+        points = [(record["step"] + 1, record[name]) for record in steps if name in record]
+        x, y = np.array(points, float).reshape(-1, 2).T
         smallest = min([smallest, *np.abs(y[y != 0])])
         signed = signed or bool((y <= 0).any())
-        _curve(losses, x / length, y, name, place)
-    if signed:  # a logarithm has no place for these
+        _curve(losses, x / length, y, name, position)
+    if signed:  # a logarithm cannot show these
         losses.set_yscale("symlog", linthresh=max(smallest, 1e-4))
     else:
         losses.set_yscale("log")
@@ -136,15 +136,15 @@ def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, place: int) -> None:
+def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -> None:
     """One term: what was recorded, thin, and the mean of each epoch where there are several."""
-    colour = GREY if name == "loss" else COLOURS[(place - 1) % len(COLOURS)]
+    colour = GREY if name == "loss" else COLOURS[(position - 1) % len(COLOURS)]
     label = "loss, weighted sum" if name == "loss" else name.removeprefix("loss/").replace("_", " ")
     epochs = np.ceil(x - 1e-9)
     means = [float(np.mean(y[epochs == epoch])) for epoch in np.unique(epochs)]
     style: dict[str, Any] = {"color": colour, "linestyle": "--" if name == "loss" else "-"}
     if len(means) < 3:
-        axes.plot(x, y, label=label, marker=MARKERS[place % len(MARKERS)], markersize=3, **style)
+        axes.plot(x, y, label=label, marker=MARKERS[position % len(MARKERS)], markersize=3, **style)
         return
     axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.7)
     # In the middle of its epoch, which is what it is the mean of.
@@ -158,20 +158,20 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
     axes = figure.add_subplot()
     rows = table["variants"]
     with_value = [row for row in rows if row["value"] is not None]
-    scale, places = _places([float(row["value"]) for row in with_value])
+    scale, positions = _positions([float(row["value"]) for row in with_value])
     axes.set_xscale(scale)
     lines = list(dict.fromkeys(row["series"] for row in with_value))
     alone: list[float] = []
-    for number, name in enumerate(lines):
+    for index, name in enumerate(lines):
         points = sorted(
             (row for row in with_value if row["series"] == name),
             key=lambda row: float(row["value"]),
         )
-        at = [places[float(row["value"])] for row in points]
+        at = [positions[float(row["value"])] for row in points]
         if len(points) == 1 and len(lines) > 1:
             alone += at
-            at = [_beside(at[0], alone.count(at[0]), scale, list(places.values()))]
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            at = [_beside(at[0], alone.count(at[0]), scale, list(positions.values()))]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         done = [row for row in points if row["mean"][metric] is not None]
         x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
         mean = np.array([row["mean"][metric] for row in done])
@@ -184,14 +184,14 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
         elif spread.any():
             edges = (mean - spread, mean + spread)
             axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
-        found = [(x, row["published"].get(metric)) for x, row in zip(at, points, strict=True)]
-        told = np.array([point for point in found if point[1] is not None]).reshape(-1, 2)
-        if len(told):
+        values = [(x, row["published"].get(metric)) for x, row in zip(at, points, strict=True)]
+        published = np.array([pair for pair in values if pair[1] is not None]).reshape(-1, 2)
+        if len(published):
             label = f"{name}, published" if name else "published"
             style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
-            axes.plot(*told.T, marker, linestyle=":", label=label, color=colour, **style)
-    for number, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
-        colour = COLOURS[number % len(COLOURS)]
+            axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
+    for index, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
+        colour = COLOURS[index % len(COLOURS)]
         mean, spread = row["mean"][metric], row["std"][metric]
         if mean is not None:
             axes.axhline(mean, color=colour, linestyle="--", label=row["variant"])
@@ -200,7 +200,7 @@ def _against_quantity(table: Mapping[str, Any]) -> Figure:
         if (value := row["published"].get(metric)) is not None:
             label = f"{row['variant']}, published"
             axes.axhline(value, color=colour, linestyle=":", label=label)
-    axes.set_xticks(list(places.values()), [_tick(value) for value in places])
+    axes.set_xticks(list(positions.values()), [_tick(value) for value in positions])
     axes.tick_params(axis="x", which="minor", length=0)
     axes.set_xlabel(table["quantity"])
     axes.set_ylabel(f"test {metric}")
@@ -213,25 +213,25 @@ def _headline(table: Mapping[str, Any]) -> str:
     return str(table.get("metrics", ["SumR"])[-1])
 
 
-def _places(values: Sequence[float]) -> tuple[str, dict[float, float]]:
-    """The scale of the axis, and each value's place there; infinity is beyond the largest."""
+def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
+    """The scale of the axis, and each value's position there; infinity is beyond the largest."""
     known = sorted(set(values))
     finite = [value for value in known if math.isfinite(value)]
     scale = "log" if finite and finite[0] > 0 and finite[-1] >= 16 * finite[0] else "linear"
-    places = {value: value for value in finite}
+    positions = {value: value for value in finite}
     if len(finite) < len(known):
         last = finite[-1] if finite else 1.0
         step = (last - finite[0]) / (len(finite) - 1) if len(finite) > 1 else 1.0
-        places[math.inf] = 2 * last if scale == "log" else last + step
-    return scale, places
+        positions[math.inf] = 2 * last if scale == "log" else last + step
+    return scale, positions
 
 
-def _beside(place: float, count: int, scale: str, places: Sequence[float]) -> float:
-    """Where the `count`-th lone point at a place stands, so that it hides no other."""
+def _beside(position: float, count: int, scale: str, positions: Sequence[float]) -> float:
+    """Where the `count`-th lone point at a position stands, so that it hides no other."""
     shift = (count + 1) // 2 * (1 if count % 2 else -1)
     if scale == "log":
-        return place * (max(places) / min(places)) ** (0.02 * shift)
-    return place + 0.02 * shift * ((max(places) - min(places)) or 1.0)
+        return position * (max(positions) / min(positions)) ** (0.02 * shift)
+    return position + 0.02 * shift * ((max(positions) - min(positions)) or 1.0)
 
 
 def _tick(value: float) -> str:
@@ -247,29 +247,31 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.add_subplot()
     seeds = [[run["metrics"][metric] for run in row["runs"]] for row in rows]
-    told = [row["published"].get(metric) for row in rows]
-    known = [x for found in seeds for x in found] + [x for x in told if x is not None]
+    published = [row["published"].get(metric) for row in rows]
+    known = [x for points in seeds for x in points] + [x for x in published if x is not None]
     low, high = _range(known)
     y = range(len(rows))
-    done = [place for place in y if seeds[place]]
-    mean = [rows[place]["mean"][metric] for place in done]
-    spread = [(place, rows[place]["std"][metric]) for place in done]
-    spread = [(place, deviation) for place, deviation in spread if deviation is not None]
+    done = [position for position in y if seeds[position]]
+    mean = [rows[position]["mean"][metric] for position in done]
+    spread = [(position, rows[position]["std"][metric]) for position in done]
+    spread = [(position, deviation) for position, deviation in spread if deviation is not None]
     label = "mean" if spread else "one seed"
     bars = axes.barh(done, np.subtract(mean, low), 0.62, left=low, color=COLOURS[4], label=label)
     if spread:
-        places, deviations = zip(*spread, strict=True)
-        middle = [rows[place]["mean"][metric] for place in places]
+        positions, deviations = zip(*spread, strict=True)
+        middle = [rows[position]["mean"][metric] for position in positions]
         axes.errorbar(
-            middle, places, xerr=deviations, fmt="none", ecolor=PUBLISHED, elinewidth=1.2,
+            middle, positions, xerr=deviations, fmt="none", ecolor=PUBLISHED, elinewidth=1.2,
             capsize=3, label="± standard deviation over seeds",
         )  # fmt: skip
-        dots = [(x, place + 0.2) for place in places for x in seeds[place]]
+        dots = [(x, position + 0.2) for position in positions for x in seeds[position]]
         axes.plot(*np.transpose(dots), ".", color=COLOURS[0], markersize=4, label="one seed")
-    found = [(value, place) for place, value in zip(y, told, strict=True) if value is not None]
-    if found:
+    points = [
+        (value, position) for position, value in zip(y, published, strict=True) if value is not None
+    ]
+    if points:
         axes.plot(
-            *np.transpose(found), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
+            *np.transpose(points), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
             label="published",
         )  # fmt: skip
     for missing in sorted(set(range(len(rows))) - set(done)):
@@ -277,12 +279,12 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
         axes.annotate(
             word, (low, missing), (4, 0), textcoords="offset points", va="center", color=GREY
         )
-    # Beyond all marks, so that no number stands on one.
+    # Beyond all marks, so that no figure stands on one.
     right = axes.get_yaxis_transform()
     if done:
         axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
-    for bar, place in zip(bars, done, strict=True):
-        text = f"{rows[place]['mean'][metric]:.1f}"
+    for bar, position in zip(bars, done, strict=True):
+        text = f"{rows[position]['mean'][metric]:.1f}"
         axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
     axes.set_xlim(low, high)
     axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -62,10 +62,10 @@ def timed(
       Its time.
     """
     clock(run, *arguments)
-    found: list[float] = []
-    while len(found) < 3 or (len(found) < repeats and sum(found) < seconds):
-        found.append(clock(run, *arguments))
-    return summary(found)
+    seconds_taken: list[float] = []
+    while len(seconds_taken) < 3 or (len(seconds_taken) < repeats and sum(seconds_taken) < seconds):
+        seconds_taken.append(clock(run, *arguments))
+    return summary(seconds_taken)
 
 
 def clock(run: Callable[..., Any], *arguments: Any) -> float:

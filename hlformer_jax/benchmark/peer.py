@@ -252,9 +252,9 @@ def settings(config: ConfigDict) -> dict[str, Any]:
     for geometry in ("euclidean", "lorentz"):
         wanted[f"model.{geometry}_blocks"] = blocks
         wanted[f"model.{geometry}_widths"] = widths if model[f"{geometry}_widths"] else ()
-    found = {name: config[name.split(".")[0]][name.split(".")[1]] for name in wanted}
-    if differing := [name for name in wanted if found[name] != wanted[name]]:
-        what = ", ".join(f"config.{n} {found[n]!r} (only {wanted[n]!r})" for n in differing)
+    given = {name: config[name.split(".")[0]][name.split(".")[1]] for name in wanted}
+    if differing := [name for name in wanted if given[name] != wanted[name]]:
+        what = ", ".join(f"config.{n} {given[n]!r} (only {wanted[n]!r})" for n in differing)
         raise PeerError(f"the released code has no counterpart of {what}")
     return {
         "visual_feat_dim": data.visual_dim,

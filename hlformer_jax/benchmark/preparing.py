@@ -21,8 +21,8 @@ def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
         paths = (collection.feature_dir / "feature.bin", collection.text_features)
         size = sum(path.stat().st_size for path in paths)
         clocks, copies = [], []
-        for number in range(3):
-            target = Path(directory) / str(number)
+        for repeat in range(3):
+            target = Path(directory) / str(repeat)
             clocks.append(clock(preparation.prepare, collection, target, config.data.storage))
             copies.append(sum(clock(shutil.copy, path, target) for path in paths))
     timing = summary(clocks)

@@ -29,16 +29,16 @@ def scaling(config: ConfigDict, options: Options) -> Iterator[Row]:
             },
         )
     videos = options.videos or 2 * SEARCHED_VIDEOS
-    for number in (videos // 8, videos // 4, videos // 2, videos):
-        stored = random_corpus(config, number, "bfloat16")
+    for count in (videos // 8, videos // 4, videos // 2, videos):
+        stored = random_corpus(config, count, "bfloat16")
         queries = jax.random.normal(jax.random.key(0), (256, config.model.hidden_size))
         timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
         floor = search_floor(stored, 256)
         yield Row(
-            f"search, {number} videos, 256 queries",
+            f"search, {count} videos, 256 queries",
             timing,
             floor,
             {
-                "us/video": 1e6 * timing.median / number,
+                "us/video": 1e6 * timing.median / count,
             },
         )

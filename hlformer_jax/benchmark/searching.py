@@ -78,26 +78,26 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     one = cost(config)
     for dtype in vectors.DTYPES:
         stored = random_corpus(config, videos, dtype)
-        for number in (1, 256):
-            queries = jax.random.normal(jax.random.key(number), (number, config.model.hidden_size))
-            found = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
+        for count in (1, 256):
+            queries = jax.random.normal(jax.random.key(count), (count, config.model.hidden_size))
+            timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
             yield Row(
-                f"search, {dtype}, {number} at once",
-                each(found, number),
-                search_floor(stored, number, number),
+                f"search, {dtype}, {count} at once",
+                each(timing, count),
+                search_floor(stored, count, count),
                 {
                     "bytes/video": analysis.nbytes(stored) / videos,
                     "parameters": float(one.parameters),
                 },
             )
     encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
-    for number in (1, 256):
-        captions = models.zero_batch(config, captions=number).captions
-        timing = each(timed(encode, params, captions, repeats=options.repeats), number)
-        moved = analysis.nbytes((params, captions)) / number
+    for count in (1, 256):
+        captions = models.zero_batch(config, captions=count).captions
+        timing = each(timed(encode, params, captions, repeats=options.repeats), count)
+        moved = analysis.nbytes((params, captions)) / count
         floor = measure.floor(one.flops_caption, moved, config.dtype)
         operations = {"MFLOPs": one.flops_caption / 1e6}
-        yield Row(f"encode {number} queries, each", timing, floor, operations)
+        yield Row(f"encode {count} queries, each", timing, floor, operations)
 
 
 def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:

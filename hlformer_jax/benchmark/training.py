@@ -211,8 +211,8 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
 def _save(state: TrainState, options: Options) -> Row:
     """What a run does at most every `checkpoint_seconds`, after a validation."""
     with tempfile.TemporaryDirectory() as directory:
-        series, number = checkpoint.newest(Path(directory)), itertools.count(1)
-        timing = timed(lambda: series.save(next(number), state, {}), repeats=options.repeats)
+        series, steps = checkpoint.newest(Path(directory)), itertools.count(1)
+        timing = timed(lambda: series.save(next(steps), state, {}), repeats=options.repeats)
         series.close()
     return Row("checkpoint", timing, None, {"GB": analysis.nbytes(state) / 1e9})
 

@@ -256,8 +256,8 @@ def _call(
     def body(*references: Any) -> None:
         given, made = references[: len(inputs)], references[len(inputs) :]
         cell, start = pl.program_id(0), pl.program_id(1) * block
-        place = (cell, start, 0) if by_query else (cell, 0, start)
-        kernel(form, place, *jax.tree.unflatten(structure, given), *made)
+        tile_start = (cell, start, 0) if by_query else (cell, 0, start)
+        kernel(form, tile_start, *jax.tree.unflatten(structure, given), *made)
 
     return pl.pallas_call(
         body,
@@ -272,7 +272,7 @@ def _call(
 
 
 def _forward_kernel(
-    form: _Form, place: Any, operands: _Operands, _: None, out: Any, peak: Any, total: Any
+    form: _Form, tile_start: Any, operands: _Operands, _: None, out: Any, peak: Any, total: Any
 ) -> None:
     logits = _logits(form, operands)
     # The largest logit is finite: there is at least one key that does not pad.
@@ -280,16 +280,16 @@ def _forward_kernel(
     weights = jnp.exp(logits - largest[:, None])
     mass = jnp.sum(weights, axis=1)
     peak[...], total[...] = largest, mass
-    kept = _kept(form, operands, place, weights.shape)
+    kept = _kept(form, operands, tile_start, weights.shape)
     dropped = _drop(form, (weights / mass[:, None]).astype(out.dtype), kept)
     for piece in _pieces(out):
         out[:, piece] = _dot(form, dropped, operands.value[:, piece], (1, 0)).astype(out.dtype)
 
 
 def _query_kernel(
-    form: _Form, place: Any, operands: _Operands, rows: _Rows, out: Any, offset: Any
+    form: _Form, tile_start: Any, operands: _Operands, rows: _Rows, out: Any, offset: Any
 ) -> None:
-    _, slopes = _slopes(form, place, operands, rows)
+    _, slopes = _slopes(form, tile_start, operands, rows)
     offset[...] = jnp.sum(slopes, axis=1)
     slopes = (slopes / form.divisor).astype(out.dtype)
     for piece in _pieces(out):
@@ -297,9 +297,9 @@ def _query_kernel(
 
 
 def _key_kernel(
-    form: _Form, place: Any, operands: _Operands, rows: _Rows, key: Any, value: Any
+    form: _Form, tile_start: Any, operands: _Operands, rows: _Rows, key: Any, value: Any
 ) -> None:
-    weights, slopes = _slopes(form, place, operands, rows)
+    weights, slopes = _slopes(form, tile_start, operands, rows)
     for piece in _pieces(value):
         gradient = _dot(form, weights, rows.cotangent[:, piece], (0, 0))
         value[:, piece] = gradient.astype(value.dtype)
@@ -322,10 +322,10 @@ def _logits(form: _Form, operands: _Operands) -> Array:
     return logits + term if form.euclidean else jnp.where(term == 0, logits, term)
 
 
-def _slopes(form: _Form, place: Any, operands: _Operands, rows: _Rows) -> tuple[Array, Array]:
+def _slopes(form: _Form, tile_start: Any, operands: _Operands, rows: _Rows) -> tuple[Array, Array]:
     """Weights after dropout, and the gradient of the logits before window and mask."""
     weights = jnp.exp(_logits(form, operands) - rows.peak[...][:, None]) / rows.total[...][:, None]
-    kept = _kept(form, operands, place, weights.shape)
+    kept = _kept(form, operands, tile_start, weights.shape)
     slopes = _drop(form, _product(form, rows.cotangent, operands.value), kept)
     slopes = weights * (slopes - rows.mean[...][:, None])
     if operands.key_term is not None and not form.euclidean:
@@ -336,16 +336,16 @@ def _slopes(form: _Form, place: Any, operands: _Operands, rows: _Rows) -> tuple[
 
 
 def _kept(
-    form: _Form, operands: _Operands, place: Any, shape: tuple[int, ...]
+    form: _Form, operands: _Operands, tile_start: Any, shape: tuple[int, ...]
 ) -> Bool[Array, "rows columns"] | None:
     """Which weights dropout keeps, None for all: the bits of `ops.dropout.random_bits`."""
     if operands.seed is None:
         return None
     low, high = (operands.seed[i] for i in range(2))
     unsigned = lambda index: jnp.asarray(index).astype(jnp.uint32)
-    cell = unsigned(place[0])
+    cell = unsigned(tile_start[0])
     row, column = (
-        unsigned(place[1 + i] + jax.lax.broadcasted_iota(jnp.int32, shape, i)) for i in (0, 1)
+        unsigned(tile_start[1 + i] + jax.lax.broadcasted_iota(jnp.int32, shape, i)) for i in (0, 1)
     )
     element = (cell * np.uint32(form.rows) + row) * np.uint32(form.length) + column
     bits = mix(mix(element ^ low) ^ high)

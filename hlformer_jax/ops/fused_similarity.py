@@ -81,7 +81,7 @@ def _forward(
     per_pair = pl.BlockSpec((None, block), lambda at, video: (video, at))
     pairs = lambda dtype: jax.ShapeDtypeStruct((videos, q.shape[0]), dtype)
     # Queries first: programs that run at the same time share a video.
-    scaled, dots, *places = pl.pallas_call(
+    scaled, dots, *argmaxima = pl.pallas_call(
         partial(_forward_kernel, length),
         out_shape=[pairs(q.dtype), pairs(q.dtype), pairs(jnp.int32), pairs(jnp.int32)],
         grid=(q.shape[0] // block, videos),
@@ -96,20 +96,20 @@ def _forward(
         name="similarity",
     )(q, x, norm)
     scaled, dots = scaled[:, :count].T, dots[:, :count].T
-    return (scaled, dots), (queries, positions, inverse_norm, scaled, places)
+    return (scaled, dots), (queries, positions, inverse_norm, scaled, argmaxima)
 
 
 def _backward(interpret: bool, saved: Any, gradients: Maxima) -> tuple[Array, Array, Array]:
-    queries, positions, inverse_norm, scaled, places = saved
+    queries, positions, inverse_norm, scaled, argmaxima = saved
     q, x = _padded(queries, positions)
     videos, length, features = x.shape
     block, feature = min(q.shape[0], _QUERIES), _feature_block(features)
     of_scaled, of_dots = (pad(g.T, (q.shape[0],)) for g in gradients)
     # What a product weighs in the maximum of the scaled ones: its position's inverse norm.
     videos_first = jnp.arange(videos, dtype=jnp.int32)[:, None]
-    place = jnp.minimum(places[0], inverse_norm.shape[1] - 1)
-    factor = inverse_norm[videos_first, place]
-    tiles = of_scaled * factor, of_dots, *places
+    argmax = jnp.minimum(argmaxima[0], inverse_norm.shape[1] - 1)
+    factor = inverse_norm[videos_first, argmax]
+    tiles = of_scaled * factor, of_dots, *argmaxima
     call = partial(
         pl.pallas_call, compiler_params=compiler_params(_WARPS, _STAGES), interpret=interpret
     )
@@ -140,7 +140,7 @@ def _backward(interpret: bool, saved: Any, gradients: Maxima) -> tuple[Array, Ar
     # d scaled / d inverse_norm is the product itself, scaled / inverse_norm.
     count = queries.shape[0]
     slope = of_scaled[:, :count] * scaled.T / jnp.where(factor == 0, 1, factor)[:, :count]
-    norm = jnp.zeros_like(inverse_norm).at[videos_first, place[:, :count]].add(slope)
+    norm = jnp.zeros_like(inverse_norm).at[videos_first, argmax[:, :count]].add(slope)
     rows, columns = positions.shape[1:]
     return query[:count, :columns], position[:, :rows, :columns], norm
 
@@ -163,7 +163,7 @@ def _feature_block(features: int) -> int:
 
 
 def _forward_kernel(
-    length: int, query: Any, position: Any, norm: Any, scaled: Any, dots: Any, *places: Any
+    length: int, query: Any, position: Any, norm: Any, scaled: Any, dots: Any, *argmaxima: Any
 ) -> None:
     rows, columns, step = query.shape[0], position.shape[0], _feature_block(query.shape[1])
 
@@ -174,36 +174,36 @@ def _forward_kernel(
     start = jnp.zeros((rows, columns), query.dtype)
     product = jax.lax.fori_loop(0, query.shape[1] // step, add, start)
     column = jax.lax.broadcasted_iota(jnp.int32, product.shape, 1)
-    for x, out, place in (
-        (product * norm[...][None, :], scaled, places[0]),
-        (product, dots, places[1]),
+    for x, out, argmax in (
+        (product * norm[...][None, :], scaled, argmaxima[0]),
+        (product, dots, argmaxima[1]),
     ):
         x = jnp.where(column < length, x, -jnp.inf)
         largest = jnp.max(x, axis=1)
         out[...] = largest
-        place[...] = jnp.min(jnp.where(x == largest[:, None], column, columns), axis=1)
+        argmax[...] = jnp.min(jnp.where(x == largest[:, None], column, columns), axis=1)
 
 
 def _query_kernel(
-    videos: int, position: Any, of_scaled: Any, of_dots: Any, *places_and_out: Any
+    videos: int, position: Any, of_scaled: Any, of_dots: Any, *argmaxima_and_out: Any
 ) -> None:
-    *places, out = places_and_out
+    *argmaxima, out = argmaxima_and_out
 
     def add(video: Any, total: Array) -> Array:
-        tile = [x[video, :] for x in (of_scaled, of_dots, *places)]
+        tile = [x[video, :] for x in (of_scaled, of_dots, *argmaxima)]
         return total + _dot(_spread(tile, position.shape[1]), position[video, :, :], (1, 0))
 
     out[...] = jax.lax.fori_loop(0, videos, add, jnp.zeros(out.shape, out.dtype))
 
 
 def _position_kernel(
-    block: int, query: Any, of_scaled: Any, of_dots: Any, *places_and_out: Any
+    block: int, query: Any, of_scaled: Any, of_dots: Any, *argmaxima_and_out: Any
 ) -> None:
-    *places, out = places_and_out
+    *argmaxima, out = argmaxima_and_out
 
     def add(i: Any, total: Array) -> Array:
         at = pl.ds(i * block, block)
-        tile = [x[at] for x in (of_scaled, of_dots, *places)]
+        tile = [x[at] for x in (of_scaled, of_dots, *argmaxima)]
         return total + _dot(_spread(tile, out.shape[0]), query[at, :], (0, 0))
 
     steps = query.shape[0] // block

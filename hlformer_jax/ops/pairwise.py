@@ -25,7 +25,7 @@ from hlformer_jax.ops.numerics import (
 from hlformer_jax.typing import Array
 
 # As a share of lift. Of random pairs none is near; of a set with itself at least those of a point
-# with itself are, so that there is room for a few to each point.
+# with itself are, so a few to each point are provided for.
 _NEAR, _NEAR_PER_POINT = 1 / 16, 4
 
 
@@ -106,13 +106,13 @@ def _distances(
     far = safe_sqrt(m) * asinhc_sqrt(curvature * m / 4)
 
     count = far.size
-    room = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
+    capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
     flat_near = near.reshape(-1)
 
     @jax.checkpoint
     def of(pair: Array) -> Array:
-        """Distances of the pairs at these places of the flattened result."""
+        """Distances of the pairs at these indices of the flattened result."""
         batch = pair // (rows * columns)
         first, second = pair // columns, batch * columns + pair % columns
         take = lambda v, at: jnp.take(v, at, axis=0, mode="fill", fill_value=1)
@@ -120,7 +120,7 @@ def _distances(
 
     @jax.checkpoint
     def of_few(far: jax.Array) -> jax.Array:
-        (pair,) = jnp.nonzero(flat_near, size=room, fill_value=count)
+        (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
         return far.at[pair].set(of(pair), mode="drop")
 
     @jax.checkpoint
@@ -129,7 +129,7 @@ def _distances(
         return jnp.where(flat_near, jax.lax.map(of, every).reshape(-1), far)
 
     far = far.reshape(-1)
-    if room == count:
+    if capacity == count:
         return jnp.where(flat_near, of(jnp.arange(count)), far).reshape(shape)
-    few = jnp.sum(flat_near, dtype=jnp.int32) <= room
+    few = jnp.sum(flat_near, dtype=jnp.int32) <= capacity
     return jax.lax.cond(few, of_few, of_many, far).reshape(shape)

@@ -31,9 +31,9 @@ def available_bytes(mesh: Mesh, free: bool = False) -> int | None:
     """
     stats = [device.memory_stats() or {} for device in mesh.local_devices]
     limits = [
-        found["bytes_limit"] - (found["bytes_in_use"] if free else 0)
-        for found in stats
-        if "bytes_limit" in found
+        device["bytes_limit"] - (device["bytes_in_use"] if free else 0)
+        for device in stats
+        if "bytes_limit" in device
     ]
     return min(limits, default=None)
 
@@ -106,12 +106,12 @@ def take(mesh: Mesh, rows: Array, index: Array) -> Array:
         return jnp.asarray(rows).at[index].get(mode="promise_in_bounds")
 
     def local(block: Array, index: Array) -> Array:
-        place = index - jax.lax.axis_index(AXIS).astype(index.dtype) * block.shape[0]
-        mine = (place >= 0) & (place < block.shape[0])
-        found = jnp.asarray(block)[jnp.where(mine, place, 0)]
-        mine = mine.reshape(mine.shape + (1,) * (found.ndim - mine.ndim))
-        found = jnp.where(mine, found, jnp.zeros((), found.dtype))
-        return jax.lax.psum_scatter(found, AXIS, scatter_dimension=0, tiled=True)
+        row = index - jax.lax.axis_index(AXIS).astype(index.dtype) * block.shape[0]
+        mine = (row >= 0) & (row < block.shape[0])
+        taken = jnp.asarray(block)[jnp.where(mine, row, 0)]
+        mine = mine.reshape(mine.shape + (1,) * (taken.ndim - mine.ndim))
+        taken = jnp.where(mine, taken, jnp.zeros((), taken.dtype))
+        return jax.lax.psum_scatter(taken, AXIS, scatter_dimension=0, tiled=True)
 
     whole, parts = PartitionSpec(), PartitionSpec(AXIS)
     return jax.shard_map(local, mesh=mesh, in_specs=(parts, whole), out_specs=parts)(rows, index)

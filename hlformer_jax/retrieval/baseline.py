@@ -36,9 +36,9 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
         return _unit((words - word_mean) @ weights) @ _unit(frames - frame_mean).T
 
     def mean_rank(penalty: float) -> float:
-        found = scores(val, penalty)
-        own = found[np.arange(len(found)), val.caption_video]
-        return float(np.mean(np.sum(found > own[:, None], axis=1)))
+        similarity = scores(val, penalty)
+        own = similarity[np.arange(len(similarity)), val.caption_video]
+        return float(np.mean(np.sum(similarity > own[:, None], axis=1)))
 
     return scores(test, min(PENALTIES, key=mean_rank))
 

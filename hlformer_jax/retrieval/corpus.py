@@ -164,8 +164,8 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
 
     def score(block: tuple[Any, Array]) -> Float[Array, "Q B"]:
         stored, mask = block
-        found = corpus.scorer.scores(queries, stored)
-        return jnp.where(mask[None], found, -jnp.inf)
+        scored = corpus.scorer.scores(queries, stored)
+        return jnp.where(mask[None], scored, -jnp.inf)
 
     blocks = jax.lax.map(score, (corpus.stored, corpus.mask), batch_size=min(at_once, num_blocks))
     return jnp.moveaxis(blocks, 0, 1).reshape(len(queries), -1)

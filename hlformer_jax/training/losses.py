@@ -56,8 +56,8 @@ class NegativeRanks(NamedTuple):
     """How far down its sorted negatives the triplet loss looks; 0 is the hardest.
 
     Attributes:
-      video: for each caption, the place among the other videos.
-      caption: for each video, the place among the captions of other videos.
+      video: for each caption, its index among the other videos.
+      caption: for each video, its index among the captions of other videos.
     """
 
     video: Int[Array, " Q"]
@@ -120,7 +120,7 @@ def triplet(
     Args:
       scores: cosine maxima of one branch.
       pairs: captions and videos.
-      negatives: place of the negatives in descending order of score.
+      negatives: rank of the negatives in descending order of score.
       margin: m.
 
     Returns:
@@ -148,7 +148,7 @@ def triplet(
 def _at_rank(
     candidates: Float[Array, "M X"], rank: Int[Array, " M"]
 ) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
-    """The candidate at that place of each row in descending order, and whether it is one."""
+    """The candidate at that rank of each row in descending order, and whether it is one."""
     order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
     index = jnp.take_along_axis(order, rank[:, None], axis=-1)
     value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
@@ -298,7 +298,7 @@ def optimal_matching(
       clips: encoded clips.
       pairs: captions and videos.
       most_captions: at least the number of captions of any video, by which time and memory grow;
-        None: as many as the batch has room for.
+        None: the capacity of the batch.
 
     Returns:
       The loss; 0 where no video has two captions (the released code fails there).
@@ -314,19 +314,19 @@ def optimal_matching(
     most = min(most_captions or len(own), len(own))
     counts = _count(own, axis=0)
     several = pairs.caption_mask & (counts[pairs.video] > 1)
-    # The place of a caption among those of its video; rows that stay empty cost more than any
+    # The index of a caption among those of its video; rows that stay empty cost more than any
     # real one (a cosine is at most 1), so they never take its clip.
-    place = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
-    place = jnp.where(several, place, most)  # beyond the last: dropped
+    index = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
+    index = jnp.where(several, index, most)  # beyond the last: dropped
     cost = jax.lax.stop_gradient(-cosine)
     cost = jnp.where(jnp.isfinite(cost), cost, 1)  # the search must end, the loss may be NaN
-    room = jnp.full((len(clips), most, clips.shape[1]), 3, cost.dtype)
-    room = room.at[pairs.video, place].set(cost, mode="drop")
+    costs = jnp.full((len(clips), most, clips.shape[1]), 3, cost.dtype)
+    costs = costs.at[pairs.video, index].set(cost, mode="drop")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(room)
+        rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(costs)
     videos = jnp.arange(len(clips), dtype=jnp.int32)[:, None]
-    clip = jnp.full(room.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
-    clip = clip.at[pairs.video, place].get(mode="fill", fill_value=-1)
+    clip = jnp.full(costs.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
+    clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
     matched = several & (clip >= 0)
     chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
     return _mean(jnp.where(matched, 1 - chosen, 0), matched)
