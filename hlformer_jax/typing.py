@@ -8,10 +8,11 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     C  clip positions (glance branch)       N  heads
     L  positions of either branch           d  coordinates of a head
     M  positions that attend, or rows       n  Lorentz dimension
-    W  words                                n1 coordinates of a point of it, n + 1, time first
-    P  proposals, windows over clips        K  Gaussian blocks (variants)
-    T  frames or words before sampling      B  videos of a block of a corpus
-    k  results of a search                  S  steps of a chunk
+    W  words                                dv coordinates of a value
+    P  proposals, windows over clips        n1 coordinates of a point of it, n + 1, time first
+    T  frames or words before sampling      K  Gaussian blocks (variants)
+    k  results of a search                  B  videos of a block of a corpus
+                                            S  steps of a chunk
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
 """

@@ -7,7 +7,12 @@ import tempfile
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import jaxtyping
 import pytest
+from jaxtyping import install_import_hook
+
+# Before the package is imported: its annotations are executed in all tests.
+install_import_hook("hlformer_jax", "typechecker.check")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -28,6 +33,15 @@ def pytest_configure(config):
         config.add_cleanup(folder.cleanup)
         os.environ[PROGRAMS] = folder.name
         config.add_cleanup(lambda: os.environ.pop(PROGRAMS))
+
+
+@pytest.fixture
+def unchecked():
+    """Leaves annotations unchecked, for tests of what the functions themselves refuse or stand in
+    for."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import Any
 import flax.struct
 import numpy as np
 
+from hlformer_jax.models.registry import Model
 from hlformer_jax.models.two_branch import VideoEncoding
 
 
@@ -15,7 +16,7 @@ class Module:
 
 
 @flax.struct.dataclass
-class Linear:
+class Linear(Model):
     """Stands for a `models.Model`: its embeddings are products of features and one matrix."""
 
     hyperparameters: Any = None

@@ -6,6 +6,7 @@ its own devices alone.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class DeviceFeed:
         self.steps = max(len(group.steps) for group in self.groups)
         self.videos = devices.round_up(self.batch_size, num_devices)
         most = max(int(counts[step].sum()) for group in self.groups for step in group.steps)
-        multiple = np.lcm(packing.CAPTION_MULTIPLE, num_devices)
+        multiple = math.lcm(packing.CAPTION_MULTIPLE, num_devices)
         self.captions = devices.round_up(most, multiple)
         self._whole: Future[Features] | None = None
         if self.resident:

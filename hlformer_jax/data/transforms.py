@@ -18,7 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def boundaries(
     num_frames: int, num_spans: int, dtype: type[np.floating] = np.float64
-) -> Int[np.ndarray, " spans+1"]:
+) -> Int[np.ndarray, " bounds"]:
     """Boundaries of the spans that a video is cut into.
 
     Args:
@@ -89,7 +89,7 @@ def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarr
 
 
 def _span_means(
-    frames: Float[np.ndarray, "T D"], bounds: Int[np.ndarray, " spans+1"]
+    frames: Float[np.ndarray, "T D"], bounds: Int[np.ndarray, " bounds"]
 ) -> Float[np.ndarray, "spans D"]:
     # reduceat has the rule of the released code: an empty span gives the frame at its start. The
     # last boundary closes the last span; what reduceat sums from there on is dropped.

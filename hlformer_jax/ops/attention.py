@@ -36,14 +36,14 @@ def lorentz_masked(dtype: jnp.dtype) -> float:
 
 
 def euclidean_attention(
-    query: Float[Array, "*#batch N M d"],
-    key: Float[Array, "*#batch N L d"],
-    value: Float[Array, "*#batch N L d"],
+    query: Float[Array, "*#batch #N M d"],
+    key: Float[Array, "*#batch #N L d"],
+    value: Float[Array, "*#batch #N L dv"],
     window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
-) -> Float[Array, "*#batch N M d"]:
+) -> Float[Array, "*#batch N M dv"]:
     """Scaled dot-product attention whose logits are multiplied by a window.
 
     Args:
@@ -134,15 +134,15 @@ def single_query_attention(
 
 
 def lorentz_attention(
-    query: Float[Array, "*#batch N M d"],
-    key: Float[Array, "*#batch N L d"],
-    value: Float[Array, "*#batch N L d"],
+    query: Float[Array, "*#batch #N M d"],
+    key: Float[Array, "*#batch #N L d"],
+    value: Float[Array, "*#batch #N L dv"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
     window: Float[Array, "M L"] | None = None,
     log_window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
-) -> Float[Array, "*#batch N M d"]:
+) -> Float[Array, "*#batch N M dv"]:
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
 
     The logits are -d_L^2(q, k) / scale + bias <= bias. As released they are multiplied by

@@ -79,15 +79,15 @@ class _Rows(NamedTuple):
 
 
 def euclidean_attention(
-    query: Float[Array, "*#batch N M d"],
-    key: Float[Array, "*#batch N L d"],
-    value: Float[Array, "*#batch N L d"],
+    query: Float[Array, "*#batch #N M d"],
+    key: Float[Array, "*#batch #N L d"],
+    value: Float[Array, "*#batch #N L dv"],
     window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
     interpret: bool | None = None,
-) -> Float[Array, "*#batch N M d"]:
+) -> Float[Array, "*#batch N M dv"]:
     """`attention.euclidean_attention`, fused.
 
     Args:
@@ -118,16 +118,16 @@ def euclidean_attention(
 
 
 def lorentz_attention(
-    query: Float[Array, "*#batch N M d"],
-    key: Float[Array, "*#batch N L d"],
-    value: Float[Array, "*#batch N L d"],
+    query: Float[Array, "*#batch #N M d"],
+    key: Float[Array, "*#batch #N L d"],
+    value: Float[Array, "*#batch #N L dv"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
     window: Float[Array, "M L"] | None = None,
     log_window: Float[Array, "M L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
     interpret: bool | None = None,
-) -> Float[Array, "*#batch N M d"]:
+) -> Float[Array, "*#batch N M dv"]:
     """`attention.lorentz_attention`, fused, with its arguments, result and errors.
 
     Both windows are constants; `interpret` is that of `euclidean_attention`.

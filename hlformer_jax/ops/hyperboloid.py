@@ -13,6 +13,8 @@ inner product of tangent vectors and the direction from one point to another are
 Here ``c`` is an array of the dtype and the rank of the batch.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
@@ -115,14 +117,30 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (lift - xy))
 
 
+class Components(NamedTuple):
+    """The way from x to y, split at x as `lorentz.direction` describes.
+
+    Attributes:
+      unit: unit vector along x.
+      tau: τ_x.
+      radial: the radial component.
+      across: the transverse component.
+    """
+
+    unit: Space
+    tau: Scalar
+    radial: Scalar
+    across: Space
+
+
 def components(
     x: Space,
     y: Space,
     difference: Space,
     c: Scalar,
     negligible: Float[Array, "*#batch 1"] | None = None,
-) -> tuple[Space, Scalar, Space, Scalar]:
-    """Unit vector along x, τ_x, and the way to y, split as `lorentz.direction` describes.
+) -> Components:
+    """The way from x to y, split at x.
 
     The arguments come from `rescale`. At the origin the unit vector is 0; so it is where no
     coordinate of x is larger than `negligible`.
@@ -139,7 +157,8 @@ def components(
     along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
     along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
     bend = dot((tau_x / jnp.where(outward, q + p, 1))[..., None] * across, across)
-    return unit, tau_x, jnp.where(outward, along - bend, tau_x * p - r * tau_y), across
+    radial = jnp.where(outward, along - bend, tau_x * p - r * tau_y)
+    return Components(unit, tau_x, radial, across)
 
 
 def _is_near(x: Space, c: Scalar) -> Bool[Array, "*#batch"]:
@@ -147,9 +166,7 @@ def _is_near(x: Space, c: Scalar) -> Bool[Array, "*#batch"]:
     return c * dot(x, x) <= 1
 
 
-def _components_afar(
-    x: Space, y: Space, difference: Space, c: Scalar
-) -> tuple[Space, Scalar, Space, Scalar]:
+def _components_afar(x: Space, y: Space, difference: Space, c: Scalar) -> Components:
     """`components` where x is not near the origin; there, some of other points."""
     near = _is_near(x, c)[..., None]
     x, y, difference = (jnp.where(near, 1, v) for v in (x, y, difference))

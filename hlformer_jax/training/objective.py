@@ -204,7 +204,7 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
 def draw_negatives(
     key: Array,
     batch: Batch,
-    hard: Bool[Array, ""],
+    hard: bool | Bool[Array, ""],
     pool: int | Int[Array, ""],
     columns: FrameColumns = FRAME_COLUMNS["videos"],
 ) -> Negatives:

@@ -41,7 +41,7 @@ def linear_warmup(learning_rate: float, warmup: float, total_steps: int) -> opta
       The rate as a function of the step, from 0; 0 at step 0 when `warmup` > 0.
     """
 
-    def schedule(step: jax.Array) -> jax.Array:
+    def schedule(step: int | jax.Array) -> jax.Array:
         progress = jnp.asarray(step, jnp.result_type(float)) / total_steps
         rising = progress / warmup if warmup > 0 else jnp.ones_like(progress)
         falling = jnp.maximum((1 - progress) / (1 - warmup), 0)

@@ -4,7 +4,7 @@ The name of a term is that of its weight in `config.loss`; the order is that of 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
@@ -72,7 +72,7 @@ class Encoded:
     pairs: Pairs
     columns: FrameColumns
     negatives: Negatives
-    values: dict[str, Float[Array, ""]]
+    values: Mapping[str, float | Float[Array, ""]]
     diversity_form: str
     most_captions: int | None
 

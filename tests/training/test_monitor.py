@@ -20,7 +20,7 @@ def monitor(tmp_path):
 
 def _chunk(first, *losses):
     scalars = {"loss": np.asarray(losses, np.float32), "loss/near": np.ones(len(losses))}
-    return SimpleNamespace(first=first, num_steps=len(losses)), scalars
+    return SimpleNamespace(first=first, num_steps=len(losses), features=None, indices=None), scalars
 
 
 def test_a_chunk_is_recorded_when_the_next_one_is_under_way(monitor, tmp_path):

@@ -1,0 +1,46 @@
+"""First and second derivatives against finite differences, in four compiled programs.
+
+`jax.test_util.check_grads` traces and compiles every operation of every order by itself, which for
+the formulas of this package takes a hundred times as long.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_two_derivatives(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
+    """Compares forward and reverse derivatives, and each again of the reverse one, in float64."""
+    args = tuple(jnp.asarray(x, jnp.float64) for x in args)
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(rng.normal(size=x.shape))
+    value = jax.jit(function)
+    cotangent = jax.tree.map(draw, jax.eval_shape(function, *args))
+    tangent = tuple(map(draw, args))
+    dot = lambda a, b: sum(
+        jnp.vdot(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    )
+    total = lambda *args: dot(function(*args), cotangent)
+    gradient = jax.grad(total, tuple(range(len(args))))
+
+    @jax.jit
+    def derivatives(args):
+        _, along = jax.jvp(function, args, tangent)
+        slopes, curve = jax.jvp(gradient, args, tangent)
+        return along, slopes, curve
+
+    again = jax.jit(jax.grad(lambda args: dot(gradient(*args), tangent)))
+    shift = lambda sign: tuple(x + sign * step * dx for x, dx in zip(args, tangent, strict=True))
+    difference = lambda f: jax.tree.map(
+        lambda a, b: (a - b) / (2 * step), f(*shift(1)), f(*shift(-1))
+    )
+    along, slopes, curve = derivatives(args)
+    close = lambda got, want: jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol * (1 + abs(b).max())),
+        got,
+        want,
+    )
+    close(along, difference(value))
+    np.testing.assert_allclose(dot(slopes, tangent), dot(along, cotangent), rtol=1e-9, atol=1e-9)
+    close(curve, difference(jax.jit(gradient)))
+    close(again(args), curve)
