@@ -71,8 +71,9 @@ class Split:
         """Returns the number of videos."""
         return len(self.video_ids)
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int | np.integer) -> Example:
         """Returns a video, read from the prepared set or from memory."""
+        index = int(index)
         example = self._cache.get(index)
         if example is None:
             example = self.read(index)
@@ -83,10 +84,10 @@ class Split:
                     self._cache[index] = example
         return example
 
-    def read(self, index: int) -> Example:
+    def read(self, index: int | np.integer) -> Example:
         """Returns a video, read from the prepared set, without keeping it."""
         sizes = self.max_clips, self.max_frames, self.max_words
-        return transform(self._videos[index], *sizes, self.dtype)
+        return transform(self._videos[int(index)], *sizes, self.dtype)
 
     def caption_ids(self) -> list[str]:
         """Ids of all captions, in the order of `caption_video`; reads the whole split."""

@@ -260,7 +260,7 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
     return jnp.where(long, unit(jnp.where(long, v, 1)) * limit[..., None], v)
 
 
-def max_hyperbolic_norm(dtype: jnp.dtype) -> float:
+def max_hyperbolic_norm(dtype: DTypeLike) -> float:
     """Largest √c · distance from the origin of the points that the exponential maps return.
 
     It is −2 log eps, 31.9 in float32 and 72.1 in float64. There √c x_time is 1 / (2 eps²), and

@@ -107,6 +107,7 @@ def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_weights_without_an_axis_of_centroids_are_refused():
     points = lorentz.from_space(POINTS)
     for shape in ((3, 6), (6,), (3, 1, 5)):

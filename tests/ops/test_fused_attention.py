@@ -238,6 +238,7 @@ def test_batch_axes_and_heads_broadcast_as_in_the_plain_attention(geometry, lead
     _assert_same(through(fused_attention), through(attention), inputs)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_shapes_that_do_not_go_together_are_refused_by_name():
     query, key, value = _inputs(5, 7, 6)
     attend = fused_attention.euclidean_attention

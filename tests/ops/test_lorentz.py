@@ -321,6 +321,7 @@ def test_curvature_broadcasts_over_trailing_batch_axes():
         np.testing.assert_allclose(got[:, i], lorentz.distance(a[:, i], b[:, i], c[i]), 1e-14)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("function", [lorentz.inner, lorentz.distance, lorentz.log_map])
 def test_points_of_different_dimensions_are_refused(function):
     with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
@@ -381,6 +382,7 @@ OF_THE_BALL = [
 ]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("number", range(len(EVERY)))
 def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(number):
     function, x, y = EVERY[number], *lorentz.from_space(POINTS[:2])
@@ -411,6 +413,7 @@ def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(number):
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("number", range(len(TWO_POINTS)))
 @pytest.mark.parametrize("width", [2, 3])
 def test_every_function_refuses_vectors_of_another_width(number, width):
@@ -504,6 +507,7 @@ def test_points_of_integers_are_as_wide_as_they_are():
     assert lorentz.origin(2, dtype=jnp.bfloat16).dtype == jnp.float32
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("number", range(len(EVERY)))
 def test_complex_numbers_and_lists_are_refused_by_all_functions(number):
     x = lorentz.from_space(POINTS[0])

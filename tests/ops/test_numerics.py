@@ -88,6 +88,7 @@ def test_primitives_are_twice_differentiable_away_from_zero():
     v = jnp.array([0.3, -1.2, 2.0])
 
     def everything(v):
+        v = jnp.asarray(v)
         unit, norm = numerics.safe_normalize(v)
         return unit, norm, numerics.safe_atan2(v[1], v[2]), numerics.safe_sqrt(v[0])
 
@@ -174,6 +175,7 @@ def test_a_sum_of_products_of_many_terms_is_rounded_as_one_of_few():
         np.testing.assert_allclose(got, wide, rtol=bound)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], (1.0,), np.ones(2, complex)])
 def test_lists_and_complex_numbers_are_no_floats(wrong):
     with pytest.raises(TypeError, match="give"):

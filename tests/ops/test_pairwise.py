@@ -84,6 +84,7 @@ def test_second_derivatives_of_pairwise_distances():
     check_two_derivatives(function, (x, y[:2], jnp.asarray(0.7)))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_pairwise_distances_take_time_and_memory_of_a_product():
     a = jax.ShapeDtypeStruct((256, 129), jnp.float32)
     gradient = jax.grad(lambda x, y: lorentz.pairwise_distance(x, y).sum(), (0, 1))

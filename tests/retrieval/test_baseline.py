@@ -29,6 +29,7 @@ def _split(rng, videos, weights, linear):
     return _Split(examples)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("linear", [True, False])
 def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_one(linear):
     rng = np.random.default_rng(0)
