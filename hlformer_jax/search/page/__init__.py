@@ -4,6 +4,8 @@ server      the addresses below, and `serve`
 guard       who may ask: the hosts and origins that are answered, and the headers of every answer
 lanes       threads for what takes long, so that a busy server answers others
 answers     what the page is told, in JSON
+files       the files that it is given, by ids
+refusals    errors, as it takes them
 index.html, page.css, page.js    the page, without a build and without anything from elsewhere
 
     GET /                    the page

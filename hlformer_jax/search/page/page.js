@@ -120,12 +120,12 @@ async function showHome() {
   try {
     facts = await (await get("api/status")).json();
   } catch (error) {
-    if (mine === turn) showNote("The server does not answer", error.message, true);
+    if (mine === turn && !values().q) showNote("Nothing can be searched", error.message, true);
     return;
   }
   const model = make("span", { id: "encoder" }, ` · ${facts.encoder}`);
   $("facts").replaceChildren(`${many(facts.videos, "video")} · ${long(facts.seconds)}`, model);
-  if (mine !== turn || $("q").value.trim()) return;
+  if (mine !== turn || values().q) return;
   if (!facts.videos) {
     showNote("No video is indexed yet",
       "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR");
@@ -258,7 +258,7 @@ function draw(canvas, hit, now = null) {
   canvas.height = Math.round(height * scale);
   const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const x = (time) => time / hit.duration * width;
+  const x = (time) => time / (hit.duration || 1) * width;
   const y = (score) => height - 2 - (height - 5) * (score - low) / (high - low || 1);
   pen.scale(scale, scale);
   pen.fillStyle = colour("--tint");

@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import socket
-import stat
 import tempfile
 import threading
 import time
@@ -21,13 +20,10 @@ from typing import Annotated, Any, TypeVar
 import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.page import answers, guard
+from hlformer_jax.search.page import answers, files, guard, refusals
 from hlformer_jax.search.page.answers import Library
 from hlformer_jax.search.page.lanes import Lane
 
@@ -43,21 +39,8 @@ LONGEST_SENTENCE = 500
 LONGEST_CUT = 1800.0
 """Most seconds of a clip that is cut, margins aside."""
 
-MEDIA_TYPES = {
-    ".avi": "video/x-msvideo",
-    ".m4v": "video/mp4",
-    ".mkv": "video/x-matroska",
-    ".mov": "video/quicktime",
-    ".mp4": "video/mp4",
-    ".mpeg": "video/mpeg",
-    ".mpg": "video/mpeg",
-    ".ogv": "video/ogg",
-    ".ts": "video/mp2t",
-    ".webm": "video/webm",
-}
-"""What a browser is told of a file, by its suffix; it looks into any other itself. Never HTML."""
-
 KEPT_THUMBNAILS = 512
+"""Most thumbnails that stay in memory."""
 
 Answer = TypeVar("Answer")
 Day = Annotated[date | None, Query(ge=date(1970, 1, 2), le=date(9000, 1, 1))]
@@ -65,20 +48,6 @@ Day = Annotated[date | None, Query(ge=date(1970, 1, 2), le=date(9000, 1, 1))]
 
 class ServeError(UserError, OSError):
     """A server that cannot be started."""
-
-
-class PageError(UserError, ValueError):
-    """A parameter of a request that makes no sense."""
-
-
-class _Passing(FileResponse):
-    """A file that is deleted once it has been sent, or could not be."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            Path(self.path).unlink(missing_ok=True)
 
 
 def app(
@@ -119,9 +88,7 @@ def app(
 
     server = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses)
-    server.add_exception_handler(HTTPException, _refused)
-    server.add_exception_handler(RequestValidationError, _misspelt)
-    server.add_exception_handler(UserError, _wrong)
+    refusals.install(server)
     for address, (name, media_type) in STATIC.items():
         server.get(address)(_static(Path(__file__).with_name(name), media_type))
 
@@ -137,7 +104,7 @@ def app(
     ) -> JSONResponse:
         sentence = " ".join("".join(c if c.isprintable() else " " for c in q).split())
         if not sentence:
-            raise PageError("q: the sentence is empty: say what happens in the video")
+            raise refusals.PageError("q: the sentence is empty: say what happens in the video")
         first = None if since is None else _midnight(since)
         # The whole of the last day counts.
         last = None if until is None else _midnight(until + timedelta(days=1)) - 1e-3
@@ -160,10 +127,8 @@ def app(
 
     @server.api_route("/video/{id}", methods=["GET", "HEAD"])
     async def whole(id: str) -> FileResponse:
-        entry, found = await _at_once(lambda: _file(library, id))
-        media_type = MEDIA_TYPES.get(
-            PurePosixPath(entry.video).suffix.lower(), "application/octet-stream"
-        )
+        entry, found = await _at_once(lambda: files.find(library, id))
+        media_type = files.media_type(entry.video)
         return FileResponse(entry.path, media_type=media_type, stat_result=found)
 
     @server.get("/thumbnail/{id}")
@@ -173,7 +138,7 @@ def app(
         t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
         width: Annotated[int, Query(ge=16, le=1920)] = 320,
     ) -> Response:
-        entry, found = await _at_once(lambda: _file(library, id))
+        entry, found = await _at_once(lambda: files.find(library, id))
         draw = lambda: thumbnail_of(Path(entry.path), found.st_mtime_ns, round(t, 2), width)
         picture = await drawing.run(request, draw)
         return Response(
@@ -188,9 +153,9 @@ def app(
         end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
         margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
-        entry, _ = await _at_once(lambda: _file(library, id))
+        entry, _ = await _at_once(lambda: files.find(library, id))
         if not start < end <= start + LONGEST_CUT:
-            raise PageError(
+            raise refusals.PageError(
                 f"end: a cut goes from start to a later end, {LONGEST_CUT:.0f} seconds at most"
             )
         handle, name = tempfile.mkstemp(".mp4", dir=clips.name)
@@ -203,7 +168,7 @@ def app(
             out.unlink(missing_ok=True)
             raise
         title = f"{PurePosixPath(entry.video).stem} {_clock(start)}-{_clock(end)}.mp4"
-        return _Passing(out, media_type="video/mp4", filename=title)
+        return files.Passing(out, media_type="video/mp4", filename=title)
 
     return server
 
@@ -243,11 +208,10 @@ def serve(
         listener.listen(128)  # from now on a browser is answered, if a moment later
         port = listener.getsockname()[1]
         everywhere = host in ("0.0.0.0", "::")
-        local = host in guard.LOOPBACK or everywhere
         name = "127.0.0.1" if everywhere else f"[{host}]" if family == socket.AF_INET6 else host
         address = f"http://{name}:{port}/"
         tell(f"the page is at {address} (Ctrl-C ends it)")
-        if everywhere or not local:
+        if host not in guard.LOOPBACK:
             tell(f"whoever reaches this machine as {host} can watch the indexed videos")
         hosts = guard.LOOPBACK | {host, socket.gethostname()}
         config = uvicorn.Config(
@@ -274,29 +238,6 @@ def _static(path: Path, media_type: str) -> Callable[[], Any]:
     return answer
 
 
-def _file(library: Library, id: str) -> tuple[Any, os.stat_result]:
-    """The entry of an id and what its file is; refuses what is unknown, gone or closed to us."""
-    try:
-        entry = library.entry(id)
-    except (LookupError, UserError):
-        raise HTTPException(
-            404, f"there is no video {id[:80]!r} in this index: search again"
-        ) from None
-    try:
-        found = os.stat(entry.path)
-        with open(entry.path, "rb"):
-            pass
-    except PermissionError:
-        raise HTTPException(403, f"{entry.video} may not be read: change its rights") from None
-    except OSError:
-        found = None
-    if found is None or not stat.S_ISREG(found.st_mode):
-        raise HTTPException(
-            410, f"{entry.video} was deleted or moved since it was indexed: index the folder again"
-        )
-    return entry, found
-
-
 async def _at_once(work: Callable[[], Answer]) -> Answer:
     """What takes no time but that of a disk, in a thread of its own: never behind a search."""
     return await anyio.to_thread.run_sync(work)
@@ -310,20 +251,3 @@ def _midnight(day: date) -> float:
 def _clock(seconds: float) -> str:
     """Minutes and seconds as a file's name holds them, 1m05s."""
     return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
-
-
-async def _refused(_: Request, error: Any) -> Response:
-    known = {"Not Found": "there is nothing at this address", "Method Not Allowed": "use GET"}
-    line = known.get(error.detail, error.detail)
-    return JSONResponse({"error": line}, error.status_code, error.headers)
-
-
-async def _misspelt(_: Request, error: Any) -> Response:
-    first = error.errors()[0]
-    name = first["loc"][-1] if first["loc"] else "request"
-    return JSONResponse({"error": f"{name}: {first['msg']}"}, 400)
-
-
-async def _wrong(_: Request, error: Any) -> Response:
-    status = 400 if isinstance(error, PageError) else 422
-    return JSONResponse({"error": " ".join(str(error).split())}, status)
