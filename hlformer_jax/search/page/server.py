@@ -211,9 +211,10 @@ def serve(
         name = "127.0.0.1" if everywhere else f"[{host}]" if family == socket.AF_INET6 else host
         address = f"http://{name}:{port}/"
         tell(f"the page is at {address} (Ctrl-C ends it)")
-        if host not in guard.LOOPBACK:
+        hosts = guard.LOOPBACK
+        if host not in hosts:
             tell(f"whoever reaches this machine as {host} can watch the indexed videos")
-        hosts = guard.LOOPBACK | {host, socket.gethostname()}
+            hosts |= {host, socket.gethostname()}
         config = uvicorn.Config(
             app(library, video, hosts, everywhere),
             log_level="warning",
