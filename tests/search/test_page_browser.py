@@ -344,13 +344,14 @@ def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_pa
         elif sentence:
             search(page, sentence)
             is_at(page, 6)
+            if "HLFORMER_SCREENSHOTS" in os.environ:
+                page.wait_for_timeout(2500)  # the browser's own spinner fades
         else:
             expect(page.locator("#results .open")).to_have_count(3)
         if sentence != "nothing":
             page.wait_for_function(
                 "() => [...document.images].every((one) => one.complete && one.naturalWidth)"
             )
-        page.wait_for_timeout(300)  # the browser's own spinner fades
         page.screenshot(path=folder / f"{state}_{width}_{scheme}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         unnamed = [

@@ -176,7 +176,8 @@ function card(hit, index) {
   const image = make("img", { src: `thumbnail/${hit.id}?t=${at.toFixed(2)}&width=320`, alt: "",
     loading: "lazy", onerror: () => image.remove() });
   const open = make("button", { type: "button", class: "open", title: hit.video,
-    "aria-label": `Play ${name}` + (first ? ` from ${clock(first.start)}` : "") }, name);
+    "aria-label": `Play ${name}` + (first ? ` from ${clock(first.start)}` : "") },
+    make("span", {}, name));
   const row = make("p", { class: "row quiet" }, make("span", {}, hit.folder || "\u00a0"));
   if (first) row.append(make("span", { title: "How well the best moment matches" }, points(hit.score)));
   open.addEventListener("focus", () => { if (first && chosen !== index) choose(index); });
@@ -184,7 +185,7 @@ function card(hit, index) {
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
-    make("div", { class: "chips" }, ...hit.moments.map((m) => chip(index, m, name))));
+    make("div", { class: "chips" }, ...hit.moments.slice(0, 3).map((m) => chip(index, m, name))));
 }
 
 // ---- the player
