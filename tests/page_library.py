@@ -158,7 +158,9 @@ class Library:
         found = sorted(found, key=lambda one: -one[3]) or [(best, best + 1, best, scores[best])]
         names = ("start", "end", "peak", "score")
         return SimpleNamespace(
+            id=entry.id,
             video=entry.video,
+            folder=entry.folder,
             path=entry.path,
             score=np.float32(scores.max()),
             moments=[

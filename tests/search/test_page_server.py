@@ -85,7 +85,12 @@ def test_the_status_counts_what_is_there_and_names_what_failed(client):
         "garden.m",
     ]
     assert status["index"]["age"] is None and status["index"]["rate"] == 1
-    assert client.get("/api/folders").json() == {"folders": ["", "trips", "trips/lake"]}
+    assert client.get("/api/folders").json() == {"folders": ["trips", "trips/lake"]}
+
+
+def test_a_folder_that_holds_only_folders_can_be_chosen_too():
+    entries = [SimpleNamespace(video=video) for video in ("a/b/c.mp4", "a/d.mp4", "e.mp4")]
+    assert answers.folders(entries) == ["a", "a/b"]
 
 
 def test_numbers_that_json_lacks_are_null():

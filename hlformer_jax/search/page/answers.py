@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,15 +23,17 @@ class Library(Protocol):
     `query` is called by one thread at a time; the others by any, also meanwhile.
     """
 
-    encoder_name: str
+    @property
+    def encoder_name(self) -> str:
+        """The name of the encoder."""
 
     def query(
         self,
         sentence: str,
         k: int = 10,
         folder: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Any = None,
+        until: Any = None,
         moments: int = 3,
     ) -> Sequence[Any]:
         """Hits, best first; `since` and `until` bound the files' times, in epoch seconds."""
@@ -45,36 +48,24 @@ class Library(Protocol):
         """The state of the index."""
 
 
-def hits(found: Sequence[Any], entries: Sequence[Any]) -> list[dict[str, Any]]:
+def hits(found: Sequence[Any]) -> list[dict[str, Any]]:
     """Results as the page takes them.
 
     Args:
       found: the library's hits, best first.
-      entries: the library's entries, which know ids and folders; a hit without one, of a video that
-        was removed meanwhile, is left out.
 
     Returns:
       One mapping a hit; curves of scores have at most `POINTS` points.
     """
-    known = {entry.video: entry for entry in entries}
     told = []
     for hit in found:
-        if (entry := known.get(hit.video)) is None:
-            continue
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
         moments = [
             {name: getattr(moment, name) for name in ("start", "end", "peak", "score")}
             for moment in hit.moments
         ]
         told.append(
-            _video(entry)
-            | {
-                "score": hit.score,
-                "duration": hit.duration,
-                "moments": moments,
-                "times": times,
-                "scores": scores,
-            }
+            _video(hit) | {"score": hit.score, "moments": moments, "times": times, "scores": scores}
         )
     return finite(told)
 
@@ -95,15 +86,16 @@ def status(library: Library) -> dict[str, Any]:
             "failed": [
                 {"video": entry.video, "reason": entry.reason} for entry in failed[:FAILURES]
             ],
-            "recent": [_video(entry) | {"duration": entry.duration} | bare for entry in recent],
+            "recent": [_video(entry) | bare for entry in recent],
             "index": dict(library.status()),
         }
     )
 
 
 def folders(entries: Sequence[Any]) -> list[str]:
-    """The folders that hold videos, sorted."""
-    return sorted({entry.folder for entry in entries})
+    """The folders that hold videos, themselves or below, sorted; without the indexed folder."""
+    paths = (PurePosixPath(entry.video).parents for entry in entries)
+    return sorted({str(path) for parents in paths for path in parents} - {".", "/"})
 
 
 def thin(
@@ -141,5 +133,6 @@ def finite(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | bool) else str(value)
 
 
-def _video(entry: Any) -> dict[str, Any]:
-    return {"id": entry.id, "video": entry.video, "folder": entry.folder}
+def _video(one: Any) -> dict[str, Any]:
+    """What hits and entries have in common."""
+    return {name: getattr(one, name) for name in ("id", "video", "folder", "duration")}

@@ -40,7 +40,7 @@ def find(library: Library, id: str) -> tuple[Any, os.stat_result]:
     """
     try:
         entry = library.entry(id)
-    except (LookupError, UserError):
+    except (LookupError, UserError):  # whatever the library says, a path in it is not told
         line = f"there is no video {id[:80]!r} in this index: search again"
         raise HTTPException(404, line) from None
     try:

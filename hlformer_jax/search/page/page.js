@@ -13,7 +13,8 @@ function clock(seconds) {
     : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
 }
 const span = (m) => `${clock(m.start)}–${clock(m.end)}`;
-const points = (score) => score === null ? "–" : score.toFixed(3);
+const points = (score) => score === null ? "–" : score === 0 || Math.abs(score) >= 0.01
+  ? score.toFixed(3) : score.toPrecision(2);    // probabilities may be small
 const many = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 function long(seconds) {
   const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60);

@@ -111,7 +111,7 @@ def app(
 
         def search() -> list[dict[str, Any]]:
             found = library.query(sentence, k, folder or None, first, last, moments)
-            return answers.hits(found, library.videos())
+            return answers.hits(found)
 
         begun = time.perf_counter()
         hits = await searching.run(request, search)
