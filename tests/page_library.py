@@ -1,0 +1,214 @@
+"""A library for the tests of the page: three real videos, one colour a second, found by its name.
+
+It has the members that `hlformer_jax.search.page` needs of an index, and what makes thumbnails and
+cuts, so that these tests need no encoder.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import socket
+import threading
+import time
+from datetime import datetime
+from types import SimpleNamespace
+
+import av
+import numpy as np
+import uvicorn
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.search.page import server
+
+COLOURS = {
+    "red": (200, 40, 45),
+    "green": (40, 150, 80),
+    "blue": (45, 90, 200),
+    "yellow": (230, 190, 60),
+    "violet": (130, 70, 170),
+    "grey": (120, 125, 130),
+}
+RATE = 10
+
+# video: the day of its file, and the colour of each second.
+VIDEOS = {
+    "garden.mp4": ("2026-03-01", "grey grey grey green green grey grey grey red grey"),
+    "trips/lake/boat ride.mp4": (
+        "2026-06-15",
+        "grey grey blue blue grey grey grey grey blue blue blue grey",
+    ),
+    "trips/Küche & <b>Herd.mp4": (
+        "2026-09-20",
+        "yellow grey grey grey grey grey red red red grey grey grey grey violet",
+    ),
+}
+
+
+class QueryError(UserError, ValueError):
+    """A query that the library refuses."""
+
+
+def render(path, colours):
+    """A film in H.264: a square wanders over each second's colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream("libx264", rate=RATE, options={"g": str(RATE)})
+        stream.width, stream.height, stream.pix_fmt = 320, 180, "yuv420p"
+        for i in range(len(colours) * RATE):
+            shade = np.linspace(1.0, 0.7, 180)[:, None, None]
+            image = np.full((180, 320, 3), COLOURS[colours[i // RATE]]) * shade
+            x = 20 + 2 * i % 240
+            image[60:120, x : x + 60] = (245, 245, 240)
+            frame = av.VideoFrame.from_ndarray(image.astype(np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+class Library:
+    """The videos of `VIDEOS`, rendered into a folder.
+
+    Attributes:
+      asked: arguments of every query.
+      gate: closed to keep queries waiting.
+      inside: set when a query has begun.
+    """
+
+    encoder_name = "colours-by-name"
+
+    def __init__(self, folder):
+        self.asked = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.inside = threading.Event()
+        self.entries = []
+        self.colours = {}
+        for video, (day, words) in VIDEOS.items():
+            path = folder / video
+            render(path, words.split())
+            modified = datetime.fromisoformat(day + "T12:00").timestamp()
+            os.utime(path, (modified, modified))
+            self.colours[video] = words.split()
+            self.entries.append(
+                SimpleNamespace(
+                    id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+                    video=video,
+                    folder=os.path.dirname(video),
+                    path=path,
+                    size=path.stat().st_size,
+                    modified=modified,
+                    duration=float(len(words.split())),
+                    frames=len(words.split()),
+                    state="indexed",
+                    reason="",
+                )
+            )
+        self.entries.append(
+            SimpleNamespace(
+                id="f" * 16, video="broken.mp4", folder="", path=folder / "broken.mp4", size=3,
+                modified=0.0, duration=None, frames=0, state="failed", reason="holds no video",
+            )
+        )  # fmt: skip
+
+    def id(self, part):
+        return next(entry.id for entry in self.entries if part in entry.video)
+
+    def videos(self):
+        return list(self.entries)
+
+    def entry(self, id):
+        return {entry.id: entry for entry in self.entries}[id]
+
+    def status(self):
+        return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
+
+    def query(self, sentence, k=10, folder=None, since=None, until=None, moments=3):
+        self.asked.append((sentence, k, folder, since, until, moments))
+        self.inside.set()
+        assert self.gate.wait(20)
+        if sentence == "refuse":
+            raise QueryError("the sentence\nis refused")
+        if sentence == "crash":
+            raise RuntimeError("a secret")
+        hits = []
+        for entry in self.entries:
+            if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
+                continue
+            if not (since or 0) <= entry.modified <= (until or 1e12):
+                continue
+            hits.append(self.hit(entry, sentence.lower(), moments))
+        hits = sorted(hits, key=lambda hit: -hit.score)
+        return [] if sentence == "nothing" else hits[:k]
+
+    def hit(self, entry, sentence, count):
+        colours = self.colours[entry.video]
+        times = np.arange(len(colours), dtype=np.float64)
+        waves = 0.08 * np.sin(1.7 * times + len(colours))
+        scores = 0.12 + waves + 0.7 * np.array([colour in sentence for colour in colours])
+        found, start = [], None
+        for i in range(len(colours) + 1):
+            match = i < len(colours) and colours[i] in sentence
+            if match and start is None:
+                start = i
+            if not match and start is not None:
+                peak = start + int(np.argmax(scores[start:i]))
+                found.append((start, i, peak, scores[peak]))
+                start = None
+        best = int(np.argmax(scores))
+        found = sorted(found, key=lambda one: -one[3]) or [(best, best + 1, best, scores[best])]
+        names = ("start", "end", "peak", "score")
+        return SimpleNamespace(
+            id=entry.id,
+            video=entry.video,
+            folder=entry.folder,
+            path=entry.path,
+            score=np.float32(scores.max()),
+            moments=[
+                SimpleNamespace(**dict(zip(names, map(float, one), strict=True)))
+                for one in found[:count]
+            ],
+            times=times,
+            scores=scores.astype(np.float32),
+            duration=entry.duration,
+        )
+
+
+def thumbnail(path, at, width):
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            if frame.time >= at - 0.5 / RATE:
+                break
+        picture = frame.to_image().resize((width, width * frame.height // frame.width))
+    out = io.BytesIO()
+    picture.save(out, "JPEG")
+    return out.getvalue()
+
+
+def cut(path, start, end, out, margin=0.0):
+    words = f"{path.name} {start} {end} {margin}"
+    out.write_bytes(words.encode())
+
+
+VIDEO = SimpleNamespace(thumbnail=thumbnail, cut=cut)
+
+
+@contextlib.contextmanager
+def running(library, video=VIDEO):
+    """The address of a server that runs in a thread until the block ends."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        config = uvicorn.Config(
+            server.app(library, video), log_level="critical", timeout_graceful_shutdown=1
+        )
+        runner = uvicorn.Server(config)
+        thread = threading.Thread(target=runner.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not runner.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            runner.should_exit = True
+            thread.join(10)

@@ -1,0 +1,376 @@
+"""The page in a real browser: Debian's chromium, steered by Playwright.
+
+HLFORMER_SCREENSHOTS names a folder for the pictures; they go to a temporary one without it.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+
+import page_library
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(CHROMIUM),
+    reason="the page is tested in chromium, and there is none: apt-get install chromium",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return page_library.Library(tmp_path_factory.mktemp("videos"))
+
+
+@pytest.fixture(scope="module")
+def url(library):
+    with page_library.running(library) as url:
+        yield url
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages; at the end of the test none may have had an error that was not expected."""
+    faults, contexts = [], []
+
+    def open_page(address, width=1280, height=860, scheme="light"):
+        contexts.append(
+            browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB"
+            )
+        )
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda line: line.type == "error" and faults.append(line.text))
+        page.expected = faults
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture
+def page(opened, url):
+    return opened(url)
+
+
+def search(page, sentence):
+    page.locator("#q").fill(sentence)
+    expect(page.locator("#said")).to_contain_text(f"“{sentence}”")
+
+
+def names(page):
+    return page.locator("#results .open").all_inner_texts()
+
+
+def time_of(page):
+    return page.evaluate("document.getElementById('player').currentTime")
+
+
+def is_at(page, seconds, within=1.0):
+    """Waits until the video stands, or plays, within so many seconds after an instant."""
+    page.wait_for_function(
+        """([from, to]) => { const v = document.getElementById('player');
+            return v.readyState >= 2 && !v.seeking && v.currentTime >= from - 0.05
+                && v.currentTime <= to; }""",
+        arg=[seconds, seconds + within],
+    )
+
+
+def is_playing(page):
+    page.wait_for_function("() => { const v = document.getElementById('player');"
+                           " return !v.paused && v.readyState >= 3; }")  # fmt: skip
+
+
+def colour(page):
+    """The colour that the video shows in its corner."""
+    seen = page.evaluate(
+        """() => { const pen = document.createElement('canvas').getContext('2d');
+            pen.drawImage(document.getElementById('player'), 0, 0);
+            return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
+    )
+    distance = lambda name: sum(
+        (a - b) ** 2 for a, b in zip(seen, page_library.COLOURS[name], strict=True)
+    )
+    return min(page_library.COLOURS, key=distance)
+
+
+def test_a_sentence_finds_the_video_and_enter_plays_it_from_the_moment(page):
+    page.keyboard.type("a red scene")  # the field has the focus from the start
+    page.keyboard.press("Enter")
+    expect(page.locator("#name")).to_have_text("Küche & <b>Herd.mp4")
+    is_playing(page)
+    is_at(page, 6)
+    assert names(page) == ["Küche & <b>Herd.mp4", "garden.mp4", "boat ride.mp4"]
+    assert colour(page) == "red"
+    assert page.locator("main b").count() == 0  # a name is text, whatever it holds
+
+
+def test_results_come_as_the_sentence_is_typed_and_not_with_every_letter(page, library):
+    asked = len(library.asked)
+    page.locator("#q").press_sequentially("a blue scene", delay=20)
+    expect(page.locator("#said")).to_have_text("3 videos for “a blue scene”")
+    assert names(page)[0] == "boat ride.mp4"
+    assert 1 <= len(library.asked) - asked <= 4
+    page.wait_for_function("() => document.querySelector('.card img').naturalWidth == 320")
+    is_at(page, 8)
+    assert page.evaluate("document.getElementById('player').paused")
+
+
+def test_an_answer_that_was_overtaken_is_not_shown(page):
+    # As if requests could not be aborted: the late answer arrives after the newer one.
+    page.evaluate(
+        """() => { const real = fetch; window.late = 0;
+            window.fetch = async (url, options) => {
+                const answer = await real(url, {});
+                if (!String(url).includes('violet')) return answer;
+                await new Promise((go) => setTimeout(go, 1200));
+                window.late += 1;
+                return answer; }; }"""
+    )
+    page.locator("#q").fill("violet")
+    page.wait_for_timeout(350)
+    search(page, "blue")
+    page.wait_for_function("() => window.late == 1")
+    page.wait_for_timeout(100)
+    assert page.locator("#said").inner_text() == "3 videos for “blue”"
+    assert names(page)[0] == "boat ride.mp4"
+
+
+def test_the_strip_seeks_by_click_and_by_keys(page):
+    search(page, "red")
+    strip = page.locator("#strip")
+    box = strip.bounding_box()
+    strip.click(position={"x": box["width"] * 13.25 / 14, "y": 20})
+    is_at(page, 13.25, 0.8)
+    assert colour(page) == "violet"
+    page.keyboard.press("Escape")
+    strip.focus()
+    page.keyboard.press("Home")
+    is_at(page, 0, 0)
+    assert colour(page) == "yellow"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    is_at(page, 2, 0.1)
+    expect(strip).to_have_attribute("aria-valuetext", "0:02 of 0:14")
+    page.keyboard.press("End")
+    is_at(page, 13.9, 0.1)
+
+
+def test_the_strip_is_drawn_with_its_moments(page):
+    search(page, "red")
+    drawn = page.evaluate(
+        """() => new Promise((done) => requestAnimationFrame(() => {
+            const c = document.getElementById('strip'), w = c.width, h = c.height;
+            const at = (time) => String([...c.getContext('2d')
+                .getImageData(time / 14 * w, h - 4, 1, 1).data]);
+            done([at(7.5), at(8.5), at(4.5)]); }))"""
+    )
+    assert drawn[0] == drawn[1] == "15,118,110,255" and drawn[2] != drawn[0]
+
+
+def test_every_moment_is_a_chip_that_plays_it(page):
+    search(page, "blue")
+    chips = page.locator("#chips .chip")
+    assert chips.all_inner_texts() == ["0:08–0:11", "0:02–0:04"]
+    chips.nth(1).click()
+    is_playing(page)
+    is_at(page, 2)
+    assert colour(page) == "blue"
+    expect(chips.nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(chips.nth(0)).to_have_attribute("aria-pressed", "false")
+    # Those of another result play that one.
+    page.locator("#results li").nth(2).locator(".chip").first.click()
+    assert page.locator("#name").inner_text() == names(page)[2]
+
+
+def test_filters_by_folder_and_date_narrow_the_results(page):
+    search(page, "grey")
+    page.get_by_label("Folder").select_option("trips/lake")
+    expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.get_by_label("From date").fill("2026-06-15")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_label("To date").fill("2026-06-15")
+    expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
+    page.get_by_label("From date").fill("2027-01-01")
+    page.get_by_label("To date").fill("")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    expect(page.locator("#note-text")).to_contain_text("filters")
+
+
+def test_the_keyboard_alone_is_enough(page):
+    search(page, "red")
+    first, second = (page.locator("#results .open").nth(i) for i in (0, 1))
+    page.keyboard.press("ArrowDown")
+    expect(first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(second).to_be_focused()
+    expect(page.locator("#name")).to_have_text("garden.mp4")
+    expect(second).to_have_attribute("aria-current", "true")
+    page.keyboard.press("Enter")
+    is_playing(page)
+    is_at(page, 8)
+    page.keyboard.press("Escape")
+    expect(page.locator("#q")).to_be_focused()
+    assert page.evaluate("document.getElementById('player').paused")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")  # in a list of folders it is a letter
+    expect(page.locator("#q")).not_to_be_focused()
+    first.focus()
+    page.keyboard.press("/")
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.type("blue")  # what was there is selected
+    expect(page.locator("#said")).to_contain_text("“blue”")
+
+
+def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
+    search(page, "red")
+    page.get_by_label("Folder").select_option("trips")
+    page.get_by_label("From date").fill("2026-01-01")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.locator("#results .open").nth(1).click()
+    page.locator("#strip").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("PageUp")
+    is_at(page, 1.2, 8)
+    page.keyboard.press("Escape")
+    time = time_of(page)
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#toast")).to_contain_text("link")
+
+    other = opened(page.url)
+    expect(other.locator("#name")).to_have_text("boat ride.mp4")
+    assert other.locator("#q").input_value() == "red"
+    assert other.locator("#folder").input_value() == "trips"
+    assert other.locator("#since").input_value() == "2026-01-01"
+    is_at(other, time - 0.1, 0.2)
+    # The address of a search without more is a link too, and going back to it works.
+    other.goto(f"{url}/#q=blue&until=2026-07-01")
+    expect(other.locator("#said")).to_have_text("2 videos for “blue”")
+
+
+def test_a_cut_is_downloaded_with_its_margin(page):
+    search(page, "red")
+    page.get_by_label("Margin before").select_option("5")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Cut this moment").click()
+    assert download.value.suggested_filename == "Küche & _b_Herd 0m06s-0m09s.mp4"
+    content = pathlib.Path(download.value.path()).read_text()
+    assert content == "Küche & <b>Herd.mp4 6.0 9.0 5.0"
+    expect(page.locator("#toast")).to_contain_text("downloads")
+
+
+def test_a_search_that_takes_long_shows_that_it_is_under_way(page, library):
+    library.gate.clear()
+    try:
+        page.locator("#q").fill("red")
+        expect(page.locator(".skeleton").first).to_be_visible()
+        expect(page.locator("#found")).to_have_attribute("aria-busy", "true")
+    finally:
+        library.gate.set()
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.locator("#found")).to_have_attribute("aria-busy", "false")
+
+
+def test_what_fails_is_said_and_can_be_tried_again(page):
+    page.route("**/api/query*", lambda route: route.abort())
+    page.locator("#q").fill("red")
+    expect(page.get_by_role("heading", name="The search failed")).to_be_visible()
+    expect(page.locator("#note-text")).to_contain_text("does not answer")
+    page.unroute("**/api/query*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    page.locator("#q").fill("refuse")
+    expect(page.locator("#note-text")).to_have_text("the sentence is refused")
+    assert all("Failed to load resource" in fault for fault in page.expected)
+    page.expected.clear()
+
+
+def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp_path):
+    entry = library.entry(library.id("garden"))
+    kept, entry.path = entry.path, tmp_path / "gone.mp4"
+    try:
+        search(page, "red")
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
+        entry.path.write_bytes(b"no film")
+        page.locator("#results .open").nth(0).click()
+        expect(page.locator("#trouble")).to_be_hidden()
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("cannot play")
+    finally:
+        entry.path = kept
+    page.expected[:] = [fault for fault in page.expected if "Failed to load" not in fault]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 380])
+def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_path, width, scheme):
+    folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = opened(url, width, 860 if width == 1280 else 800, scheme)
+    for state, sentence in (("start", ""), ("results", "a red scene"), ("nothing", "nothing")):
+        if sentence == "nothing":
+            page.locator("#q").fill(sentence)
+            expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+        elif sentence:
+            search(page, sentence)
+            is_at(page, 6)
+            if "HLFORMER_SCREENSHOTS" in os.environ:
+                page.wait_for_timeout(2500)  # the browser's own spinner fades
+        else:
+            expect(page.locator("#results .open")).to_have_count(3)
+        if sentence != "nothing":
+            page.wait_for_function(
+                "() => [...document.images].every((one) => one.complete && one.naturalWidth)"
+            )
+        page.screenshot(path=folder / f"{state}_{width}_{scheme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        unnamed = [
+            (node["role"]["value"], node.get("name", {}).get("value"))
+            for node in accessible(page)
+            if is_focusable(node) and not node.get("name", {}).get("value", "").strip()
+        ]
+        assert unnamed == []
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 384) == (scheme == "light")
+
+
+def accessible(page):
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    assert len(nodes) > 20
+    return [node for node in nodes if not node.get("ignored")]
+
+
+def is_focusable(node):
+    states = {one["name"]: one["value"].get("value") for one in node.get("properties", ())}
+    return states.get("focusable") and node["role"]["value"] != "RootWebArea"
