@@ -39,7 +39,7 @@ def euclidean_attention(
     query: Float[Array, "*#batch #N M d"],
     key: Float[Array, "*#batch #N L d"],
     value: Float[Array, "*#batch #N L dv"],
-    window: Float[Array, "M L"] | None = None,
+    window: Float[Array, "#M #L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
@@ -139,8 +139,8 @@ def lorentz_attention(
     value: Float[Array, "*#batch #N L dv"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
-    window: Float[Array, "M L"] | None = None,
-    log_window: Float[Array, "M L"] | None = None,
+    window: Float[Array, "#M #L"] | None = None,
+    log_window: Float[Array, "#M #L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
 ) -> Float[Array, "*#batch N M dv"]:
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
@@ -228,7 +228,7 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
     return heads.reshape(*heads.shape[:-2], -1)
 
 
-def _broadcast_window(window: Float[Array, "M L"], logits: Array) -> Array:
+def _broadcast_window(window: Float[Array, "#M #L"], logits: Array) -> Array:
     return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)
 
 
