@@ -3,6 +3,7 @@
     source      what a data set must offer: the protocols `Source` and `Reader`, and `DataError`
     released/   the layout in which MS-SL published its features, as a source
     synthetic   a small corpus with planted moments, made in memory, as a source
+    extracted   features of one's own videos, as a source
     prepared/   any source → array_record, written once and checked on the way; read by index
     transforms  pooling, sampling and normalisation of one video
     split       the videos of one split, transformed and kept in memory

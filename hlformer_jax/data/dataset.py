@@ -5,13 +5,18 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.data import extracted
 from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.source import SPLITS, DataError, Source
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.synthetic import Corpus, SyntheticSource
 
-SOURCES: dict[str, Callable[[ConfigDict], Source]] = {}
+SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
+    extracted.COLLECTION: lambda data: extracted.ExtractedSource(
+        data.manual_dir, data.feature, data.visual_dim, data.text_dim
+    )
+}
 """Makes the source of a collection from `config.data`, by the name that `config.data.collection`
 has. What is not listed is read in the released layout."""
 

@@ -1,0 +1,243 @@
+"""Features extracted from one's own videos, as a source: a folder of arrays and their contents.
+
+    features.json   splits, captions with their times, where each video and caption lies, widths
+    frames.npy      vectors of all frames, a row each, one video after the other
+    words.npy       token features of all captions, likewise
+    encoder.json    what identifies the encoder
+
+`python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.data.source import (
+    SPLITS,
+    Caption,
+    DataError,
+    MissingSourceError,
+    Reader,
+    digest,
+)
+
+COLLECTION = "own"
+"""`config.data.collection` of such a folder."""
+
+FORMAT = 1
+CONTENTS, FRAMES, WORDS, ENCODER = "features.json", "frames.npy", "words.npy", "encoder.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedCaption(Caption):
+    """A caption whose moment may be known.
+
+    Attributes:
+      start: second at which the moment begins; None where that is not known.
+      end: second at which it ends.
+    """
+
+    start: float | None = None
+    end: float | None = None
+
+
+def contents(folder: str | Path) -> dict[str, Any]:
+    """The table of contents of a folder of features.
+
+    Args:
+      folder: what `write` wrote.
+
+    Raises:
+      MissingSourceError: when there is none.
+      DataError: when it is damaged, or of another version.
+    """
+    path = Path(folder).expanduser() / CONTENTS
+    try:
+        read: Any = json.loads(path.read_text(encoding="utf-8"))
+        known = read["format"]
+    except FileNotFoundError:
+        remedy = "make it by `python -m hlformer_jax.search features`"
+        raise MissingSourceError(f"{path} is missing", remedy) from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is damaged: make the features again") from None
+    if known != FORMAT:
+        raise DataError(f"{path} is of format {known}, not {FORMAT}: make the features again")
+    return dict(read)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractedSource:
+    """The `source.Source` of a folder of features.
+
+    Attributes:
+      folder: the folder.
+      feature: name of the encoder, with the beginning of its fingerprint.
+      visual_dim: D, width of a frame's vector.
+      text_dim: E, width of a token's features.
+      name: the collection.
+    """
+
+    folder: str
+    feature: str
+    visual_dim: int
+    text_dim: int
+    name: str = COLLECTION
+
+    def fingerprint(self) -> str:
+        """Identifies the content by the digest that was written with it."""
+        read = contents(self.folder)
+        if read["feature"] != self.feature:
+            raise DataError(
+                f"{self.folder} has features of {read['feature']}, and config.data.feature is"
+                f" {self.feature}: start from --config=configs/own.py:{self.folder}"
+            )
+        return digest(self.name, FORMAT, read["digest"])
+
+    def open(self) -> contextlib.nullcontext["ExtractedReader"]:
+        """Opens the folder; its arrays are mapped, not read."""
+        return contextlib.nullcontext(ExtractedReader(self.folder))
+
+
+class ExtractedReader(Reader):
+    """The `source.Reader` of a folder of features."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder).expanduser()
+        read = contents(self._folder)
+        self._frame_rows: dict[str, list[int]] = read["frames"]
+        self._word_rows: dict[str, list[int]] = read["words"]
+        self._splits = {
+            split: {
+                video: tuple(TimedCaption(*fields) for fields in captions)
+                for video, captions in read["splits"][split].items()
+            }
+            for split in SPLITS
+        }
+        self._frames = self._map(FRAMES, self._frame_rows, read["visual_dim"])
+        self._words = self._map(WORDS, self._word_rows, read["text_dim"])
+
+    @property
+    def splits(self) -> Mapping[str, Mapping[str, Sequence[TimedCaption]]]:
+        """The captions of every video of train, val and test, with their moments."""
+        return self._splits
+
+    def num_frames(self, video: str) -> int:
+        """The number of frames of a video."""
+        start, end = self._frame_rows[video]
+        return end - start
+
+    def num_words(self, caption_id: str) -> int:
+        """The number of tokens of a caption."""
+        start, end = self._word_rows[caption_id]
+        return end - start
+
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """The vectors of a video's frames, float32."""
+        return self._frames[slice(*self._frame_rows[video])].astype(np.float32)
+
+    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
+        """The token features of a caption, float32."""
+        return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
+
+    def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
+        path = self._folder / name
+        try:
+            mapped: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read ({error}): make the features again") from None
+        most = max((end for _, end in rows.values()), default=0)
+        if mapped.ndim != 2 or mapped.shape[1] != width or len(mapped) < most:
+            raise DataError(
+                f"{path} is {mapped.shape}, not {(most, width)}: make the features again"
+            )
+        return mapped
+
+
+def write(
+    folder: Path,
+    feature: str,
+    encoder: Mapping[str, Any],
+    splits: Mapping[str, Mapping[str, Sequence[TimedCaption]]],
+    frames: Iterator[tuple[str, Float[np.ndarray, "T D"]]],
+    words: Iterator[tuple[str, Float[np.ndarray, "T E"]]],
+) -> None:
+    """Writes a folder of features whole, or not at all; an older one is replaced.
+
+    Args:
+      folder: the folder.
+      feature: name of the encoder, a word that can be part of a file's name.
+      encoder: what identifies the encoder.
+      splits: the captions of every video of train, val and test.
+      frames: ids and frame features of all videos, one after the other.
+      words: ids and token features of all captions.
+
+    Raises:
+      OSError: when it cannot be written.
+    """
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        hashed = hashlib.sha256()
+        frame_rows, visual_dim = _stack(draft / FRAMES, frames, np.float16, hashed)
+        word_rows, text_dim = _stack(draft / WORDS, words, np.float32, hashed)
+        content = {
+            "format": FORMAT,
+            "feature": feature,
+            "visual_dim": visual_dim,
+            "text_dim": text_dim,
+            "max_words": max(end - start for start, end in word_rows.values()),
+            "splits": {
+                split: {video: [dataclasses.astuple(c) for c in own] for video, own in of.items()}
+                for split, of in splits.items()
+            },
+            "frames": frame_rows,
+            "words": word_rows,
+        }
+        hashed.update(json.dumps(content, sort_keys=True).encode())
+        content["digest"] = hashed.hexdigest()
+        (draft / ENCODER).write_text(json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8")
+        (draft / CONTENTS).write_text(json.dumps(content) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        # The table of contents comes last: without it the folder has no features.
+        (folder / CONTENTS).unlink(missing_ok=True)
+        for name in (FRAMES, WORDS, ENCODER, CONTENTS):
+            (draft / name).replace(folder / name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _stack(
+    path: Path,
+    features: Iterator[tuple[str, np.ndarray]],
+    dtype: type[np.floating],
+    hashed: Any,
+) -> tuple[dict[str, list[int]], int]:
+    """Writes rows one after the other as one .npy; where each id's rows lie, and their width."""
+    rows: dict[str, list[int]] = {}
+    total, width = 0, 0
+    with path.open("wb") as file:
+        header = lambda: {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+            "fortran_order": False,
+            "shape": (total, width),
+        }
+        np.lib.format.write_array_header_1_0(file, header())
+        for name, own in features:
+            own = np.ascontiguousarray(own, dtype)
+            rows[name] = [total, total + len(own)]
+            total, width = total + len(own), own.shape[1]
+            file.write(own.tobytes())
+            hashed.update(own.tobytes())
+        # NumPy leaves room for the length in the header, so that it can be written at the end.
+        file.seek(0)
+        np.lib.format.write_array_header_1_0(file, header())
+    return rows, width

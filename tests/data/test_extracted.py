@@ -1,0 +1,99 @@
+"""Features of one's own videos: what is written is what a model is trained on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hlformer_jax.config import ConfigError, load
+from hlformer_jax.data import extracted
+from hlformer_jax.data.dataset import open_data
+from hlformer_jax.data.extracted import ExtractedReader, TimedCaption
+from hlformer_jax.data.source import DataError
+
+SPLITS = {
+    split: {
+        f"{split}/{k}.mp4": [TimedCaption(f"{split}#{k}", "a circle", 1.0, 2.5 + k)]
+        for k in range(2)
+    }
+    for split in ("train", "val", "test")
+}
+VIDEOS = [video for split in SPLITS.values() for video in split]
+CAPTIONS = [own[0].caption_id for split in SPLITS.values() for own in split.values()]
+
+
+def frames(video):
+    rng = np.random.default_rng(len(video) + VIDEOS.index(video))
+    return rng.normal(size=(4 + VIDEOS.index(video), 6)).astype(np.float16)
+
+
+def words(caption):
+    return np.random.default_rng(CAPTIONS.index(caption)).normal(size=(3, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    of = lambda names, features: ((name, features(name)) for name in names)
+    extracted.write(
+        tmp_path / "features",
+        "tiny-0123",
+        {"name": "tiny", "fingerprint": "0123"},
+        SPLITS,
+        of(VIDEOS, frames),
+        of(CAPTIONS, words),
+    )
+    return tmp_path / "features"
+
+
+def test_what_is_read_is_what_was_written(folder):
+    reader = ExtractedReader(folder)
+    assert reader.splits == {
+        split: {video: tuple(own) for video, own in of.items()} for split, of in SPLITS.items()
+    }
+    for video in VIDEOS:
+        np.testing.assert_array_equal(reader.read_frames(video), frames(video))
+        assert reader.num_frames(video) == len(frames(video))
+    for caption in CAPTIONS:
+        np.testing.assert_array_equal(reader.read_words(caption), words(caption))
+        assert reader.num_words(caption) == 3
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["features"]
+
+
+def test_the_configuration_of_a_folder_opens_it(folder, tmp_path):
+    config = load("configs/own.py", f"{folder},gmmformer_v2")
+    assert config.model.name == "gmmformer_v2"
+    assert (config.data.visual_dim, config.data.text_dim, config.data.max_words) == (6, 4, 3)
+    config.data.data_dir = str(tmp_path / "prepared")
+    train, _, test, _ = open_data(config)
+    assert train.video_ids == tuple(SPLITS["train"])
+    assert test[1].words[0].shape == (3, 4)
+    want = frames(test.video_ids[1]).astype(np.float32)
+    want /= np.linalg.norm(want, axis=-1, keepdims=True)
+    np.testing.assert_allclose(test[1].frames, want, atol=1e-3)
+
+
+def test_another_content_is_another_data_set(folder):
+    source = extracted.ExtractedSource(str(folder), "tiny-0123", 6, 4)
+    before = source.fingerprint()
+    other = {**SPLITS, "val": {"val/0.mp4": SPLITS["val"]["val/0.mp4"]}}
+    of = lambda names, features: ((name, features(name)) for name in names)
+    extracted.write(folder, "tiny-0123", {}, other, of(VIDEOS, frames), of(CAPTIONS, words))
+    assert source.fingerprint() != before
+    with pytest.raises(DataError, match="has features of tiny-0123.*own.py"):
+        extracted.ExtractedSource(str(folder), "other", 6, 4).fingerprint()
+
+
+def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
+    with pytest.raises(ConfigError, match="say which features"):
+        load("configs/own.py")
+    with pytest.raises(ConfigError, match="features.json is missing.*hlformer_jax.search features"):
+        load("configs/own.py", str(tmp_path))
+    whole = (folder / "frames.npy").read_bytes()
+    for damage in (whole[:200], b"", whole.replace(b"NUMPY", b"NUMPX")):
+        (folder / "frames.npy").write_bytes(damage)
+        with pytest.raises(DataError, match="frames.npy.*make the features again"):
+            ExtractedReader(folder)
+    for damage in ("{", "[]", json.dumps({"format": 99})):
+        (folder / "features.json").write_text(damage)
+        with pytest.raises(DataError, match="make the features again"):
+            ExtractedReader(folder)
