@@ -8,6 +8,7 @@
     names          where each parameter stands in a file
     weights        parameters from safetensors, and back
     tokenizer      sentences → ids
+    sentence_piece a tokenizer from the file that old SigLIP folders have
     images         how an image is resized and cropped
     vision, text   the two encoders, pure functions over parameters
     layers         the transformer that both are made of

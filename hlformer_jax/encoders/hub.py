@@ -55,7 +55,8 @@ def missing(folder: Path) -> list[str]:
     has = lambda name: (folder / name).exists()
     lacks = [] if has(CONFIG) else [CONFIG]
     lacks += [path.name for path in weights.files(folder) if not path.exists()]
-    if not has(tokenizer.FILE) and not all(map(has, tokenizer.OLD_FILES)):
+    old = any(all(map(has, names)) for names in tokenizer.OLD_FILES.values())
+    if not has(tokenizer.FILE) and not old:
         lacks.append(tokenizer.FILE)
     if not any(map(has, PREPROCESSORS)):
         lacks.append(PREPROCESSORS[0])
@@ -131,7 +132,8 @@ def _wanted(names: set[str], model: str) -> list[str]:
     if tokenizer.FILE in names:
         wanted.append(tokenizer.FILE)
     else:
-        wanted += [name for name in tokenizer.OLD_FILES if name in names]
+        old = (name for files in tokenizer.OLD_FILES.values() for name in files)
+        wanted += [name for name in old if name in names]
     if weights.SINGLE in names:
         return [*wanted, weights.SINGLE]
     if weights.INDEX in names:

@@ -19,12 +19,13 @@ import tokenizers
 from jaxtyping import Bool, Int
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from hlformer_jax.encoders import sentence_piece
 from hlformer_jax.encoders.config import Config
 from hlformer_jax.encoders.errors import EncoderError
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-OLD_FILES = ("vocab.json", "merges.txt")
-"""What old CLIP folders have in place of `tokenizer.json`."""
+OLD_FILES = {"clip": ("vocab.json", "merges.txt"), "siglip": (sentence_piece.FILE,)}
+"""What old folders have in place of `tokenizer.json`, by family."""
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -90,12 +91,12 @@ def read(folder: Path, config: Config) -> Tokenizer:
     """The tokenizer of a folder.
 
     Args:
-      folder: has `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`.
+      folder: has `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, or SigLIP's
+        `spiece.model`.
       config: how many tokens a sentence has.
 
     Raises:
-      EncoderError: when a file is damaged, or its ids do not fit the encoder's.
-      FileNotFoundError: when the files are missing.
+      EncoderError: when a file is missing or damaged, or its ids do not fit the encoder's.
     """
     settings = _settings(folder)
     if (folder / FILE).exists():
@@ -106,13 +107,19 @@ def read(folder: Path, config: Config) -> Tokenizer:
             raise EncoderError(
                 f"{folder / FILE}: no tokenizer ({str(error).splitlines()[0]}); fetch it again"
             ) from error
-    elif config.family == "clip" and all((folder / name).exists() for name in OLD_FILES):
-        content = b"\0".join((folder / name).read_bytes() for name in OLD_FILES)
+    elif config.family == "clip" and all((folder / name).exists() for name in OLD_FILES["clip"]):
+        content = b"\0".join((folder / name).read_bytes() for name in OLD_FILES["clip"])
         backend = _from_pairs(folder)
+    elif config.family == "siglip" and (folder / sentence_piece.FILE).exists():
+        content = (folder / sentence_piece.FILE).read_bytes()
+        backend = sentence_piece.read(folder / sentence_piece.FILE)
+        # Such a folder is an old one of SigLIP, even where no file says so.
+        settings = {"tokenizer_class": "SiglipTokenizer", **settings}
     else:
-        raise FileNotFoundError(
-            f"{folder}: has no {FILE}; in an environment with transformers and sentencepiece,"
-            f" AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}') writes one"
+        raise EncoderError(
+            f"{folder}: lacks {FILE}; in an environment with transformers,"
+            f" AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            " writes one from the tokenizer's other files"
         )
     return build(backend, content, settings, config, str(folder))
 
@@ -209,7 +216,7 @@ def _mark_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], where
 
 def _from_pairs(folder: Path) -> tokenizers.Tokenizer:
     """CLIP's tokenizer from its vocabulary and its list of merged pairs."""
-    vocabulary, merges = (folder / name for name in OLD_FILES)
+    vocabulary, merges = (folder / name for name in OLD_FILES["clip"])
     try:
         ids, pairs = models.BPE.read_file(str(vocabulary), str(merges))
         ends = [(token, ids[token]) for token in (END, START)]

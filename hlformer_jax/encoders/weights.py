@@ -4,13 +4,13 @@ A file is read strictly: a tensor that is missing, unknown or of another shape i
 model that runs with a part of its weights gives numbers that mean nothing.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors
@@ -107,8 +107,13 @@ def empty(config: Config) -> Params:
     params: Params = {}
     for place, leaf in leaves(config).items():
         one = leaf.read(np.zeros(leaf.shape, np.float32))
-        _put(params, place, jnp.zeros((len(leaf.names),) * leaf.stacked + one.shape, jnp.float32))
+        _put(params, place, np.zeros((len(leaf.names),) * leaf.stacked + one.shape, np.float32))
     return params
+
+
+def digest(content: bytes) -> str:
+    """Hexadecimal SHA-256 of the content of a weights' file."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check(holders: Mapping[str, Any], config: Config, where: str) -> None:

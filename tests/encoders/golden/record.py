@@ -222,6 +222,7 @@ def siglip(out):
             minloglevel=2,
         )
         model_file = pathlib.Path(folder, "spiece.model")
+        shutil.copy(model_file, out)
         slow = transformers.SiglipTokenizer(str(model_file))
         pieces = sentencepiece.SentencePieceProcessor(str(model_file))
         ids = slow(TEXTS, padding="max_length", truncation=True, max_length=64)["input_ids"]
