@@ -121,7 +121,7 @@ def _fetch(
     except Exception as error:  # the library's transport, and with it its errors, changes
         raise EncoderError(
             f"{name}: not fetched from {constants.ENDPOINT}"
-            f" ({type(error).__name__}: {str(error).strip().splitlines()[0:1] or ['']});"
+            f" ({type(error).__name__}: {' '.join(str(error).split())});"
             " is there a network? A folder works without"
         ) from error
 
