@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "typing", "errors", "config", "ops", "parallel", "run", "data", "models", "retrieval",
     },
     "torch_checkpoint": {"errors", "run"},
+    "encoders": {"typing", "errors", "run"},
     "plots": {"errors", "command", "run"},
     "sweep": {
         "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",

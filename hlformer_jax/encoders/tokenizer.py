@@ -1,0 +1,248 @@
+"""Sentences as tokens, by the files of a Hugging Face folder.
+
+What `tokenizer.json` says is done by the library `tokenizers`. What transformers does outside of
+it, by the class that `tokenizer_config.json` names, is done here: SigLIP's sentences lose capitals
+and punctuation, SigLIP2's capitals (it was trained so), and a Gemma tokenizer marks the ends that
+the configuration asks for.
+"""
+
+import json
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from jaxtyping import Bool, Int
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from hlformer_jax.encoders import sentence_piece
+from hlformer_jax.encoders.config import Config
+from hlformer_jax.encoders.errors import EncoderError
+
+FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+OLD_FILES = {"clip": ("vocab.json", "merges.txt"), "siglip": (sentence_piece.FILE,)}
+"""What old folders have in place of `tokenizer.json`, by family."""
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+_CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Sentences → ids of a fixed number, padded.
+
+    Attributes:
+      backend: the tokenizer, set to truncate and pad.
+      length: tokens of a padded sentence.
+      content: the bytes that define it, for a fingerprint and to save it.
+      settings: the content of `tokenizer_config.json`.
+    """
+
+    backend: tokenizers.Tokenizer
+    length: int
+    content: bytes
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The class of transformers that the folder names, without "Fast"; "" where none."""
+        return str(self.settings.get("tokenizer_class") or "").removesuffix("Fast")
+
+    @property
+    def gemma(self) -> bool:
+        """Whether it is the tokenizer of a SigLIP2."""
+        return self.name in ("GemmaTokenizer", "Siglip2Tokenizer")
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int[np.ndarray, "Q W"], Bool[np.ndarray, "Q W"]]:
+        """Ids of sentences and which of them are real, not padding.
+
+        Args:
+          texts: sentences of any length; what is too long is cut off, the end mark stays.
+
+        Raises:
+          EncoderError: when one is no string.
+        """
+        for text in texts:
+            if not isinstance(text, str):
+                raise EncoderError(f"a sentence is a string, not {text!r}")
+        found = self.backend.encode_batch([self._prepared(text) for text in texts])
+        shape = (len(texts), self.length)
+        ids = np.array([one.ids for one in found], np.int32).reshape(shape)
+        return ids, np.array([one.attention_mask for one in found], bool).reshape(shape)
+
+    def _prepared(self, text: str) -> str:
+        # Lone surrogates, as file names may hold, are no text.
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        if self.name == "SiglipTokenizer":
+            if self.settings.get("do_lower_case", True):
+                text = text.lower()
+            return re.sub(r"\s+", " ", text.translate(_PUNCTUATION)).strip()
+        return text.lower() if self.gemma else text
+
+
+def read(folder: Path, config: Config) -> Tokenizer:
+    """The tokenizer of a folder.
+
+    Args:
+      folder: has `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, or SigLIP's
+        `spiece.model`.
+      config: how many tokens a sentence has.
+
+    Raises:
+      EncoderError: when a file is missing or damaged, or its ids do not fit the encoder's.
+    """
+    settings = _settings(folder)
+    if (folder / FILE).exists():
+        content = (folder / FILE).read_bytes()
+        try:
+            backend = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        except Exception as error:  # the library raises bare exceptions
+            raise EncoderError(
+                f"{folder / FILE}: no tokenizer ({str(error).splitlines()[0]}); fetch it again"
+            ) from error
+    elif config.family == "clip" and all((folder / name).exists() for name in OLD_FILES["clip"]):
+        content = b"\0".join((folder / name).read_bytes() for name in OLD_FILES["clip"])
+        backend = _from_pairs(folder)
+    elif config.family == "siglip" and (folder / sentence_piece.FILE).exists():
+        content = (folder / sentence_piece.FILE).read_bytes()
+        backend = sentence_piece.read(folder / sentence_piece.FILE)
+        # Such a folder is an old one of SigLIP, even where no file says so.
+        settings = {"tokenizer_class": "SiglipTokenizer", **settings}
+    else:
+        raise EncoderError(
+            f"{folder}: lacks {FILE}; in an environment with transformers,"
+            f" AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            " writes one from the tokenizer's other files"
+        )
+    return build(backend, content, settings, config, str(folder))
+
+
+def build(
+    backend: tokenizers.Tokenizer,
+    content: bytes,
+    settings: Mapping[str, Any],
+    config: Config,
+    where: str,
+) -> Tokenizer:
+    """A tokenizer set to truncate and pad to an encoder's number of tokens.
+
+    Args:
+      backend: the tokenizer; it is changed.
+      content: the bytes that define it.
+      settings: the content of `tokenizer_config.json`; may be empty.
+      config: how many tokens a sentence has.
+      where: the folder's name, for errors.
+
+    Raises:
+      EncoderError: when its ids do not fit the encoder's, or it marks no end where CLIP pools.
+    """
+    length = config.text.positions
+    found = Tokenizer(backend, length, content, settings)
+    if found.gemma and ("add_bos_token" in settings or "add_eos_token" in settings):
+        _mark_ends(backend, settings, where)
+    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= config.text.vocabulary:
+        raise EncoderError(
+            f"{where}: the tokenizer has the id {largest}, but config.json says that there are"
+            f" {config.text.vocabulary} tokens; it belongs to another model"
+        )
+    pad = _pad(found, config)
+    backend.enable_truncation(length, direction=str(settings.get("truncation_side", "right")))
+    backend.enable_padding(
+        direction=str(settings.get("padding_side", "right")),
+        pad_id=pad,
+        pad_token=backend.id_to_token(pad) or "",
+        length=length,
+    )
+    return found
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    """The content of `tokenizer_config.json`, with what `special_tokens_map.json` adds."""
+    merged: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", SETTINGS):
+        path = folder / name
+        if path.exists():
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise EncoderError(f"{path}: no JSON ({error}); fetch it again") from error
+            if not isinstance(content, dict):
+                raise EncoderError(f"{path}: no object; fetch it again")
+            merged |= content
+    return merged
+
+
+def _token(value: Any) -> str | None:
+    """A special token, which files give as a string or as an object."""
+    return value.get("content") if isinstance(value, Mapping) else value
+
+
+def _pad(found: Tokenizer, config: Config) -> int:
+    """The id that pads: of the named token, of `tokenizer.json`, of `config.json`, in this order.
+
+    SigLIP reads its padding, so that a wrong one changes every embedding.
+    """
+    token = _token(found.settings.get("pad_token"))
+    by_name = found.backend.token_to_id(token) if token else None
+    if by_name is not None:
+        return int(by_name)
+    padding = found.backend.padding
+    return int(padding["pad_id"]) if padding else config.text.pad
+
+
+def _mark_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], where: str) -> None:
+    """Marks the ends of a sentence as `add_bos_token` and `add_eos_token` say."""
+    template, marks = ["$A"], []
+    for side, default, flag in (("bos", True, "add_bos_token"), ("eos", False, "add_eos_token")):
+        if settings.get(flag, default):
+            token = _token(settings.get(f"{side}_token")) or f"<{side}>"
+            number = backend.token_to_id(token)
+            if number is None:
+                raise EncoderError(f"{where}: the tokenizer lacks the token {token}")
+            marks.append((token, number))
+            template = [token, *template] if side == "bos" else [*template, token]
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(template), special_tokens=marks
+    )
+
+
+def _from_pairs(folder: Path) -> tokenizers.Tokenizer:
+    """CLIP's tokenizer from its vocabulary and its list of merged pairs."""
+    vocabulary, merges = (folder / name for name in OLD_FILES["clip"])
+    try:
+        ids, pairs = models.BPE.read_file(str(vocabulary), str(merges))
+        ends = [(token, ids[token]) for token in (END, START)]
+    except Exception as error:  # the library raises bare exceptions
+        raise EncoderError(f"{vocabulary}, {merges}: no CLIP vocabulary ({error})") from error
+    backend = tokenizers.Tokenizer(
+        models.BPE(ids, pairs, end_of_word_suffix="</w>", unk_token=END, fuse_unk=False)
+    )
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
+            normalizers.Lowercase(),
+        ]
+    )
+    pieces = tokenizers.Regex(rf"{re.escape(START)}|{re.escape(END)}|{_CLIP_PIECES}")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pieces, behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.RobertaProcessing(
+        ends[0], ends[1], trim_offsets=False, add_prefix_space=False
+    )
+    backend.add_special_tokens([START, END])
+    backend.enable_padding(pad_id=ids[END], pad_token=END)
+    return backend

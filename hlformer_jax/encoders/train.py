@@ -1,0 +1,253 @@
+"""A tiny SigLIP of one's own from images and sentences, without any download.
+
+It is made of the same functions as the large ones and is saved as any other. Trained for a minute,
+it knows the words and the looks of its few hundred pairs, and is no encoder of the world.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tokenizers
+from jaxtyping import Float, Int, UInt8
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from hlformer_jax.encoders import text, vision, weights
+from hlformer_jax.encoders.config import Config, Text, Vision
+from hlformer_jax.encoders.encoder import Encoder
+from hlformer_jax.encoders.errors import EncoderError
+from hlformer_jax.encoders.images import Preprocessing
+from hlformer_jax.encoders.layers import Params
+from hlformer_jax.encoders.tokenizer import Tokenizer, build
+from hlformer_jax.typing import Array
+
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
+END_ID = 1
+_GREY = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a tiny encoder.
+
+    Attributes:
+      width: coordinates of a unit vector, and of every position of both encoders.
+      layers: layers of each encoder.
+      heads: attention heads; a divisor of the width.
+      patch: height and width of a patch, in pixels.
+      tokens: tokens of a sentence, its end mark included; longer ones are cut off.
+      vocabulary: words that are known at most.
+    """
+
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    patch: int = 8
+    tokens: int = 16
+    vocabulary: int = 2000
+
+
+def train(
+    images: UInt8[np.ndarray, "V S S 3"],
+    sentences: Sequence[str],
+    *,
+    size: Size | None = None,
+    steps: int = 400,
+    batch: int = 64,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+    name: str = "tiny-siglip",
+    tell: Callable[[str], None] = print,
+) -> Encoder:
+    """Trains a SigLIP on pairs of an image and a sentence.
+
+    Every image of a batch is told from every sentence of it by a sigmoid of its own; sentences that
+    are equal belong to each other's images.
+
+    Args:
+      images: square images of one size, at least one patch.
+      sentences: a sentence of each.
+      size: sizes of the encoder; None: `Size()`.
+      steps: number of steps.
+      batch: pairs of a step, drawn without repetition as far as there are pairs.
+      learning_rate: the rate at its peak; it rises for a tenth of the steps and falls as a cosine.
+      seed: of the initial parameters and of the batches; equal seeds give equal encoders on the
+        same machine.
+      name: the encoder's name.
+      tell: gets a line with the loss, ten times.
+
+    Raises:
+      EncoderError: when images and sentences are no pairs, or too few, or the sizes do not fit.
+    """
+    size = size or Size()
+    images = np.asarray(images)
+    _check(images, sentences, size, steps, batch)
+    backend = _words(sentences, size.vocabulary)
+    config = _config(images.shape[1], size, backend.get_vocab_size())
+    content = backend.to_str(pretty=True).encode()
+    settings = {
+        "eos_token": END,
+        "model_input_names": ["input_ids"],
+        "model_max_length": size.tokens,
+        "pad_token": PAD,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": UNKNOWN,
+    }
+    tokenizer = build(backend, content, settings, config, name)
+    preparation = Preprocessing(images.shape[1], None, "bicubic", 1 / 255, _GREY, _GREY)
+
+    generator = np.random.default_rng(seed)
+    params = _initial(config, generator)
+    params = _fit(
+        params, config, preparation, images, tokenizer, sentences, steps, batch, learning_rate,
+        generator, tell,
+    )  # fmt: skip
+    params = jax.tree.map(np.asarray, params)
+    return Encoder(
+        config,
+        params,
+        tokenizer,
+        preparation,
+        name=name,
+        digest=lambda: weights.digest(weights.to_bytes(params, config)),
+    )
+
+
+def loss(
+    params: Params,
+    config: Config,
+    preparation: Preprocessing,
+    pixels: UInt8[Array, "V S S 3"],
+    ids: Int[Array, "V W"],
+    same: Int[Array, " V"],
+) -> Float[Array, ""]:
+    """SigLIP's loss: the mean over images of the sigmoid losses with every sentence.
+
+    Args:
+      params: the parameter tree.
+      config: sizes and options.
+      preparation: how pixels are normalised.
+      pixels: images of 0 to 255.
+      ids: tokens of each image's sentence.
+      same: a number of each sentence; equal sentences have equal ones.
+    """
+    seen = vision.encode(params["vision"], config, pixels, preparation.shift, preparation.scale)
+    said, _ = text.encode(params["text"], config, ids)
+    logits = jnp.exp(params["scale"]) * (seen @ said.T) + params["bias"]
+    signs = jnp.where(same[:, None] == same[None], 1.0, -1.0)
+    return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
+
+
+def _check(
+    images: np.ndarray, sentences: Sequence[str], size: Size, steps: int, batch: int
+) -> None:
+    """Refuses what cannot be trained on, in one line."""
+    shape = images.shape
+    if images.dtype != np.uint8 or len(shape) != 4 or shape[1] != shape[2] or shape[3] != 3:
+        raise EncoderError(
+            f"images are an array [N, S, S, 3] of uint8, not {list(shape)} of {images.dtype}"
+        )
+    if len(images) != len(sentences) or len(set(sentences)) < 2:
+        raise EncoderError(
+            f"{len(images)} images and {len(sentences)} sentences, {len(set(sentences))} different:"
+            " give a sentence of each image, at least two different ones"
+        )
+    if shape[1] < size.patch or size.width % size.heads or steps < 1 or batch < 2:
+        raise EncoderError(
+            f"images of {shape[1]} pixels, {size}, {steps} steps, batches of {batch}: a patch must"
+            " fit an image, heads divide the width, and a batch have two pairs"
+        )
+
+
+def _words(sentences: Sequence[str], most: int) -> tokenizers.Tokenizer:
+    """A tokenizer of whole words, without capitals and punctuation."""
+    backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed")]
+    )
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=most, special_tokens=[PAD, END, UNKNOWN], show_progress=False
+    )
+    backend.train_from_iterator(sorted(sentences), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, END_ID)]
+    )
+    return backend
+
+
+def _config(image_size: int, size: Size, vocabulary: int) -> Config:
+    tower: dict[str, Any] = {
+        "width": size.width,
+        "hidden": 2 * size.width,
+        "layers": size.layers,
+        "heads": size.heads,
+        "activation": "gelu_pytorch_tanh",
+        "epsilon": 1e-6,
+    }
+    return Config(
+        "siglip",
+        Vision(**tower, image_size=image_size, patch_size=size.patch),
+        Text(**tower, vocabulary=vocabulary, positions=size.tokens, eos=END_ID, pad=0),
+        size.width,
+    )
+
+
+def _initial(config: Config, generator: np.random.Generator) -> Params:
+    """Kernels with the variance of one over their inputs, norms that do nothing, zero biases."""
+
+    def fill(path: tuple, zeros: np.ndarray) -> np.ndarray:
+        name = path[-1].key
+        if name == "kernel":
+            deviation = zeros.shape[-2] ** -0.5
+        elif name in ("tokens", "positions", "probe"):
+            deviation = 0.5
+        elif len(path) > 1:
+            return np.full_like(zeros, name == "scale")
+        else:  # of the logits: most pairs of a batch do not belong together
+            return np.full_like(zeros, {"scale": np.log(10.0), "bias": -5.0}[name])
+        return (deviation * generator.standard_normal(zeros.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, weights.empty(config))
+
+
+def _fit(
+    params: Params,
+    config: Config,
+    preparation: Preprocessing,
+    images: np.ndarray,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    generator: np.random.Generator,
+    tell: Callable[[str], None],
+) -> Params:
+    """The steps of the training."""
+    ids, _ = tokenizer(sentences)
+    _, same = np.unique(np.asarray(sentences), return_inverse=True)
+    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max(steps // 10, 1), steps)
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=1e-4))
+
+    @jax.jit
+    def step(params: Params, state: Any, rows: tuple) -> tuple[Params, Any, Float[Array, ""]]:
+        value, gradient = jax.value_and_grad(loss)(params, config, preparation, *rows)
+        updates, state = optimiser.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    state = optimiser.init(params)
+    order = np.zeros(0, np.int64)
+    for number in range(steps):
+        while len(order) < batch:
+            order = np.concatenate([order, generator.permutation(len(images))])
+        chosen, order = order[:batch], order[batch:]
+        rows = (images[chosen], ids[chosen], same[chosen].astype(np.int32))
+        params, state, value = step(params, state, rows)
+        if (number + 1) % max(steps // 10, 1) == 0:
+            tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
+    return params
