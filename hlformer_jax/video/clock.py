@@ -47,11 +47,16 @@ class Clock:
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
-    def time(self, frame: av.VideoFrame) -> Fraction | None:
-        """Seconds of a frame; None when it is to be left out."""
+    def time(self, frame: av.VideoFrame, coming: int = 0) -> Fraction | None:
+        """Seconds of a frame; None when it is to be left out.
+
+        Args:
+          frame: the next that the decoder gave.
+          coming: further frames that it gave at the same time.
+        """
         stamp = frame.pts if frame.pts is not None else frame.dts
         if self._by_decoding:
-            stamp = heapq.heappop(self._decoding) if self._decoding else None
+            stamp = self._least_decoding_time(coming)
         time = self._relative(stamp)
         if self._last is not None and time <= self._last:
             if self._last - time <= _DISORDER:
@@ -63,7 +68,17 @@ class Clock:
         self._last = time
         length = frame.duration * self._video.unit if frame.duration else self._video.period
         self.end = time + (length if 0 < length <= LONGEST_GAP else self._video.period)
+        if self._video.end is not None and not self._shift and time < self._video.end:
+            self.end = min(self.end, self._video.end)
         return time
+
+    def _least_decoding_time(self, coming: int) -> int | None:
+        stamp = heapq.heappop(self._decoding) if self._decoding else None
+        # The decoder holds no more frames back than it reorders: of others nothing came out.
+        held = self._video.stream.codec_context.reorder_depth + coming
+        while len(self._decoding) > held:
+            stamp = heapq.heappop(self._decoding)
+        return stamp
 
     def _relative(self, stamp: int | None) -> Fraction:
         if stamp is None:

@@ -71,8 +71,8 @@ class Decoder:
                     raise
                 self.damaged += 1
                 continue
-            for frame in frames:
-                time = self.clock.time(frame)
+            for place, frame in enumerate(frames, 1):
+                time = self.clock.time(frame, len(frames) - place)
                 if time is not None:
                     self.frames += 1
                     yield time, frame
@@ -93,7 +93,10 @@ class Decoder:
 
     def warning(self) -> str:
         """One line on what was wrong with a video that was decoded to its end; "" if nothing."""
-        stated, end = self._stated(), float(self.clock.end)
+        # Of a container without lengths of streams, the sound may be longer.
+        video = self._video
+        own = video.stream.duration is not None or not video.container.streams.audio
+        stated, end = float(own and video.end or 0), float(self.clock.end)
         early = stated - end > max(1, _HARDLY * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
@@ -159,12 +162,3 @@ class Decoder:
             if packet.size:  # FFmpeg ends with an empty one; an AVI has empty ones for stills
                 self.packets += 1
                 yield packet
-
-    def _stated(self) -> float:
-        """Seconds that the file states for its video; 0 where it does not."""
-        stream, container = self._video.stream, self._video.container
-        if stream.duration is not None:
-            return float(stream.duration * self._video.unit)
-        if container.duration is None or container.streams.audio:
-            return 0.0
-        return container.duration / av.time_base

@@ -55,6 +55,7 @@ _MEANINGS = (
     (FileNotFoundError, "is not there any more", "was it moved, or its disk taken away?"),
     (PermissionError, "may not be read", "ask for permission, or leave it out"),
     (IsADirectoryError, "is a folder", "give a file"),
+    (EOFError, "holds no frame", "copy it again, or delete it"),
     (
         av.error.InvalidDataError,
         "is no video that FFmpeg knows, or it is damaged",

@@ -70,7 +70,7 @@ def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[
             if entry.name.startswith("."):
                 continue
             path = place / entry.name
-            if not entry.is_dir():
+            if not path.is_dir():
                 if _is_video(path):
                     found.append(path)
             elif entry.is_symlink():

@@ -16,14 +16,20 @@ from av.video.stream import VideoStream
 
 from hlformer_jax.video.errors import fault, named
 
-MOST_PIXELS = 2**28
-"""Of a picture: 16,384 x 16,384, 0.4 GB decoded. More is a damaged header or an attack."""
+MOST_PIXELS = 2**27
+"""Of a picture: 11,585 x 11,585, 0.2 GB decoded. More is a damaged header or an attack."""
 
 _NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 """A cover is a video stream to FFmpeg."""
 
 _CLOSE = Fraction(1, 1000)
 """A container's beginning is rounded to microseconds; this near it is the stream's own."""
+
+_GUESSING = frozenset({"mpeg", "mpegts"})
+"""Containers without a length: FFmpeg guesses it from timestamps near the end."""
+
+_LATE = Fraction(1, 2)
+"""Seconds; a container whose first timestamp is later leaves open what its length counts from."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Video:
       container: FFmpeg's demuxer.
       stream: the video stream.
       start: the timestamp that is second 0, in seconds; None where the file has no timestamps.
+      end: seconds at which the file states that its video ends; None where it states nothing that
+        can be trusted.
       period: usual seconds between two frames.
     """
 
@@ -42,6 +50,7 @@ class Video:
     container: InputContainer
     stream: VideoStream
     start: Fraction | None
+    end: Fraction | None
     period: Fraction
 
     @property
@@ -87,7 +96,9 @@ def opened(path: str | Path, *, pictures_only: bool = True) -> Iterator[Video]:
                         other.discard = Discard.all
             # One thread: videos are decoded side by side in processes.
             stream.codec_context.thread_count = 1
-            yield Video(path, container, stream, _start(container, stream), _period(stream))
+            start = _start(container, stream)
+            end = _end(container, stream, start)
+            yield Video(path, container, stream, start, end, _period(stream))
 
 
 def check_size(path: Path, width: int, height: int) -> None:
@@ -129,7 +140,8 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     context = stream.codec_context
     check_size(path, context.width, context.height)
     if not (context.width and context.height):
-        raise fault(path, "holds no frame that can be decoded", "copy it again, or delete it")
+        what = "holds no frame that can be decoded, or absurdly large ones"
+        raise fault(path, what, "copy it again, or delete it")
     return stream
 
 
@@ -142,6 +154,17 @@ def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
         return own
     whole = max(Fraction(container.start_time, av.time_base), min(own, Fraction(0)))
     return own if abs(own - whole) < _CLOSE else min(own, whole)
+
+
+def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
+    """When the video ends by what the file states, from its second 0."""
+    if start is None or container.format.name in _GUESSING:
+        return None
+    if stream.duration and stream.start_time is not None and stream.time_base is not None:
+        return (stream.start_time + stream.duration) * stream.time_base - start
+    if not container.duration or start > _LATE:  # Matroska's counts from timestamp 0, or from start
+        return None
+    return Fraction(container.duration, av.time_base)
 
 
 def _period(stream: VideoStream) -> Fraction:

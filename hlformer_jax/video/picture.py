@@ -7,13 +7,16 @@ from typing import cast
 import av
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer, Type
-from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
+from av.video.reformatter import Colorspace, VideoReformatter
 from jaxtyping import UInt8
 
 from hlformer_jax.video.opening import Video, check_size
 
 _WIDEST_PIXEL = 4
 """Width over height of a pixel, or its inverse; more is a damaged header."""
+
+_INTERPOLATION = 0x4 | 0x40000 | 0x2000
+"""swscale's: bicubic, exact rounding (colours are off by two without), chroma interpolated."""
 
 _UNTOLD = 2
 """FFmpeg's number for colours of which the file does not say how they are coded ..."""
@@ -53,7 +56,7 @@ class Painter:
             height,
             "rgb24",
             src_colorspace=Colorspace.ITU709 if untold else None,
-            interpolation=Interpolation.BICUBIC,
+            interpolation=_INTERPOLATION,
             threads=1,
         )
         return _upright(scaled.to_ndarray(), _matrix(frame))

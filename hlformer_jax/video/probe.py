@@ -12,11 +12,8 @@ from hlformer_jax.video.errors import named
 from hlformer_jax.video.opening import Video, opened
 from hlformer_jax.video.picture import Painter
 
-_GUESSING = frozenset({"mpeg", "mpegts"})
-"""Containers without a length: FFmpeg guesses it from timestamps near the end."""
-
 _MOST_BYTES_READ = 2**26
-"""Of such a file: a smaller one is read through, since the guess is poor for it."""
+"""Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
 
 
 class Info(NamedTuple):
@@ -70,17 +67,11 @@ def probe(path: str | Path) -> Info:
 
 
 def _stated(video: Video) -> Fraction | None:
-    """Seconds that the container states; None where it states none, or one not to be trusted."""
-    stream, container = video.stream, video.container
-    if container.format.name in _GUESSING and container.size < _MOST_BYTES_READ:
-        return None
-    start = video.start or Fraction(0)
-    if stream.duration:
-        begins = (stream.start_time or 0) * video.unit
-        return begins - start + stream.duration * video.unit
-    if container.duration:
-        return Fraction(container.duration, av.time_base)
-    return None
+    """Seconds that a file states, or that FFmpeg guesses for a large one; None to count them."""
+    if video.end is not None or video.container.size < _MOST_BYTES_READ:
+        return video.end
+    guessed = video.container.duration
+    return Fraction(guessed, av.time_base) if guessed else None
 
 
 def _counted(video: Video) -> Fraction:
