@@ -34,10 +34,10 @@ MAY_IMPORT = {
     "sweep": {
         "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",
     },
-    "encoders": {"errors", "typing", "run"},
-    "video": {"errors", "typing"},
+    "encoders": {"typing", "errors", "run"},
+    "video": {"typing", "errors"},
     "search": {
-        "errors", "typing", "command", "config", "parallel", "run", "data", "models", "retrieval",
+        "typing", "errors", "command", "config", "parallel", "run", "data", "models", "retrieval",
         "training", "encoders", "video",
     },
     "benchmark": {

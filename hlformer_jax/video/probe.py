@@ -1,0 +1,93 @@
+"""What a video file states about itself, and what its first frame shows."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import av
+
+from hlformer_jax.video.decoding import Decoder
+from hlformer_jax.video.errors import named
+from hlformer_jax.video.opening import Video, opened
+from hlformer_jax.video.picture import Painter
+
+_MOST_BYTES_READ = 2**26
+"""Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
+
+
+class Info(NamedTuple):
+    """What is known of a video before it is decoded.
+
+    Attributes:
+      duration: seconds from second 0 to the end of the last frame.
+      width: pixels, as shown: after rotation, and with square pixels.
+      height: pixels, as shown.
+      rate: frames a second on average.
+      codec: FFmpeg's name of it, for example h264.
+      start: the timestamp that is second 0, in seconds.
+    """
+
+    duration: float
+    width: int
+    height: int
+    rate: float
+    codec: str
+    start: float
+
+
+def probe(path: str | Path) -> Info:
+    """What a video file is, found by decoding one frame of it.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Its length, size, rate, codec and start. Where the file states no length, its packets are
+      read (not decoded) to the end.
+
+    Raises:
+      VideoError: when the file cannot be read or no frame of it be decoded.
+    """
+    with named(path):
+        with opened(path) as video:
+            decoder = Decoder(video)
+            height, width = 0, 0
+            for _, frame in decoder:
+                height, width, _ = Painter(video).paint(frame).shape
+                break
+            decoder.check()
+            duration = _stated(video)
+            rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
+            start = float(video.start or 0)
+        if duration is None:
+            with opened(path) as video:
+                duration = _counted(video)
+    return Info(float(duration), width, height, rate, codec, start)
+
+
+def _stated(video: Video) -> Fraction | None:
+    """Seconds that a file states, or that FFmpeg guesses for a large one; None to count them."""
+    if video.end is not None or video.container.size < _MOST_BYTES_READ:
+        return video.end
+    guessed = video.container.duration
+    return Fraction(guessed, av.time_base) if guessed else None
+
+
+def _counted(video: Video) -> Fraction:
+    """Seconds from second 0 to the end of the last packet, by reading them all."""
+    count, end, length = 0, Fraction(0), Fraction(0)
+    for packet in _packets(video):
+        count += 1
+        own = packet.duration * video.unit if packet.duration else video.period
+        length += own
+        if packet.pts is not None and video.start is not None:
+            end = max(end, packet.pts * video.unit - video.start + own)
+    return end or length
+
+
+def _packets(video: Video) -> Iterator[av.Packet]:
+    try:
+        yield from (packet for packet in video.container.demux(video.stream) if packet.size)
+    except (av.FFmpegError, OSError):
+        return  # as far as it can be read

@@ -1,0 +1,143 @@
+"""Clips: their bounds, frames, sound and shape."""
+
+import math
+
+import av
+import numpy as np
+import pytest
+import videos
+
+from hlformer_jax import video
+
+
+def shown(path, fps=12):
+    return [(frame.time, videos.number(frame.image)) for frame in video.sample(path, fps)]
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.mp4", "libx264"),
+        ("a.mkv", "libx264"),
+        ("a.ts", "libx264"),
+        ("a.avi", "libx264"),
+        ("a.h264", "libx264"),
+        ("a.webm", "libvpx-vp9"),
+        ("a.mov", "mjpeg"),
+    ],
+)
+def test_a_clip_holds_exactly_the_frames_between_its_bounds(tmp_path, name, codec):
+    fine = {"pixels": "yuvj420p", "qmin": 1, "qmax": 1} if codec == "mjpeg" else {"gop_size": 9}
+    path = videos.write(tmp_path / name, codec, **fine)
+    out = tmp_path / "clip.mp4"
+    video.cut(path, 1.01, 2.26, out)
+    # Frame 12 is shown until 1.0833, frame 27 from 2.25: 10 ms of it.
+    assert [number for _, number in shown(out, 100)] == [
+        math.floor((1.01 + k / 100) * 12 + 1e-9) for k in range(125)
+    ] or name in {"a.mkv", "a.webm"}  # whose timestamps are rounded
+    found = dict.fromkeys(number for _, number in shown(out, 100))
+    assert list(found) == list(range(12, 28))
+    assert video.probe(out).duration == pytest.approx(1.25, abs=2e-3)
+
+
+def test_a_margin_is_added_at_both_ends_and_kept_inside_the_video(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    video.cut(path, 1, 2, tmp_path / "b.mp4", margin=0.5)
+    assert video.probe(tmp_path / "b.mp4").duration == pytest.approx(2)
+    video.cut(path, 1, 2, tmp_path / "c.mp4", margin=50)
+    assert video.probe(tmp_path / "c.mp4").duration == pytest.approx(3)
+    assert shown(tmp_path / "c.mp4")[0] == (0, 0)
+
+
+def test_frames_of_a_variable_rate_keep_their_times(tmp_path):
+    path = videos.write(tmp_path / "a.mkv", times=[0, 0.4, 0.5, 2.0, 2.1], frames=5)
+    video.cut(path, 0.45, 2.05, tmp_path / "clip.mp4")
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        times = [frame.time for frame in container.decode(video=0)]
+    assert times == pytest.approx([0, 0.05, 1.55], abs=1e-4)
+    assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1.6, abs=1e-4)
+
+
+def test_sound_is_cut_where_the_pictures_are(tmp_path):
+    """The tone sounds from 0.5 to 2 s: in the clip from 1 s, up to its second 1."""
+    path = videos.write(tmp_path / "a.mp4", frames=36, sound=(0.5, 2))
+    out = tmp_path / "clip.mp4"
+    video.cut(path, 0.25, 2.5, out)
+    with av.open(str(out)) as container:
+        stream = container.streams.audio[0]
+        loud = np.zeros(round(2.25 * 48_000))
+        for frame in container.decode(stream):
+            place = round(frame.time * 48_000)
+            piece = np.abs(frame.to_ndarray()[0])[: len(loud) - place]
+            loud[place : place + len(piece)] = piece
+        length = float(stream.duration * stream.time_base)
+    edges = np.flatnonzero(loud > 0.3)
+    assert edges[0] / 48_000 == pytest.approx(0.25, abs=0.03)
+    assert edges[-1] / 48_000 == pytest.approx(1.75, abs=0.03)
+    assert 1.7 < length <= 2.26
+
+
+def test_a_clip_is_upright_and_of_even_size(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", frames=12, paint=videos.quadrants)
+    videos.turned(path, (0, 1, -1, 0))
+    video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
+    image = next(video.sample(tmp_path / "clip.mp4")).image
+    assert image.shape == (64, 48, 3)
+    corners = image[[16, 16, 48, 48], [12, 36, 12, 36]]
+    wanted = np.array([[0, 0, 255], [255, 0, 0], [255, 255, 255], [0, 255, 0]])
+    assert np.abs(corners.astype(int) - wanted).max() < 12  # the colours survive too
+
+
+def test_odd_sizes_lose_a_row_at_most(tmp_path):
+    odd = lambda k: np.full((47, 63, 3), 90, np.uint8)
+    path = videos.write(tmp_path / "a.mkv", "ffv1", paint=odd, pixels="bgr0", frames=6)
+    video.cut(path, 0, 0.4, tmp_path / "clip.mp4")
+    assert video.probe(tmp_path / "clip.mp4")[1:3] == (62, 46)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "margin"),
+    [(1, 1, 0), (2, 1, 0), (0, 1, -1), (math.nan, 1, 0), (0, math.inf, 0)],
+)
+def test_bounds_without_sense_are_refused(tmp_path, start, end, margin):
+    path = videos.write(tmp_path / "a.mp4")
+    with pytest.raises(video.VideoError, match="cannot be cut"):
+        video.cut(path, start, end, tmp_path / "clip.mp4", margin)
+
+
+def test_a_part_behind_the_end_is_refused(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    with pytest.raises(video.VideoError, match=r"ends at 3\.00 s, before the clip begins"):
+        video.cut(path, 3.5, 4, tmp_path / "clip.mp4")
+    assert not (tmp_path / "clip.mp4").exists()
+
+
+def test_a_clip_never_replaces_its_video(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    before = path.read_bytes()
+    (tmp_path / "link.mp4").symlink_to(path)
+    for out in (path, tmp_path / "link.mp4"):
+        with pytest.raises(video.VideoError, match="overwritten by its own clip"):
+            video.cut(path, 0, 1, out)
+    assert path.read_bytes() == before
+
+
+def test_a_clip_that_cannot_be_written_leaves_what_was_there(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    with pytest.raises(video.VideoError, match=r"cannot be written \(No such file") as error:
+        video.cut(path, 0, 1, tmp_path / "nowhere" / "clip.mp4")
+    assert repr(str(tmp_path / "nowhere" / "clip.mp4")) in str(error.value)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    path = videos.write(tmp_path / "a.mp4")
+    (tmp_path / "clip.mp4").write_text("an older clip")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(video.VideoError, match="No space left on device"):
+        video.cut(path, 0, 1, tmp_path / "clip.mp4")
+    assert (tmp_path / "clip.mp4").read_text() == "an older clip"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
