@@ -33,6 +33,12 @@ MAY_IMPORT = {
     "sweep": {
         "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",
     },
+    "encoders": {"errors", "typing", "run"},
+    "video": {"errors", "typing"},
+    "search": {
+        "errors", "typing", "command", "config", "parallel", "run", "data", "models", "retrieval",
+        "training", "encoders", "video",
+    },
     "benchmark": {
         "typing", "errors", "command", "config", "ops", "parallel", "run", "data", "models",
         "retrieval", "training",
