@@ -100,7 +100,7 @@ def sample(path, fps, size):
 
 def _read(path):
     if path.read_bytes()[:6] == b"broken":
-        raise FilmError(f"{path} is no film")
+        raise FilmError(f"{str(path)!r} is no film: copy it again")
     return np.load(path, allow_pickle=False)
 
 

@@ -11,6 +11,7 @@
     moments                    scores over time → start, end, peak
     library, filters           an archive that is asked
     encoding                   encoders by name
+    captions, evaluation       sentences of which the answer is known; recalls
     commands                   the command line, a file for each command
 
 ```python

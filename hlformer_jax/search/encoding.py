@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,15 @@ def load(given: str | Path) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: when there is none, or it cannot be read.
     """
-    encoder = extra("encoders").load(str(given))
+    encoder = extra("encoders").load(str(given), tell=_tell)
     if os.path.isdir(given):
         return encoder, (str(Path(given).resolve()),)
     return encoder, (str(given),)
+
+
+def _tell(line: str) -> None:
+    """Prints a line beside the results, which a program may read."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def reload(facts: EncoderFacts, given: str | Path | None = None) -> Any:

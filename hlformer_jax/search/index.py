@@ -14,10 +14,12 @@ while its path or its content does.
 import contextlib
 import errno
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hlformer_jax.errors import suggestion
 from hlformer_jax.run import lock
 from hlformer_jax.search import arrays, manifest
 from hlformer_jax.search.arrays import VideoArrays
@@ -151,6 +153,25 @@ class Index:
         modified = record.modified_ns / 1e9
         sizes = record.size, modified, record.duration, record.frames
         return Entry(record.id, name, folder, self.root / name, *sizes, record.state, record.reason)
+
+    def name_of(self, video: str) -> str:
+        """The path, as a record names it, of a video that a person names.
+
+        Args:
+          video: that path, an absolute one, one from the working directory, or an id.
+
+        Raises:
+          SearchError: when the index has no such video.
+        """
+        known = self.manifest.videos
+        absolute = os.path.abspath(video)
+        for name in (video, os.path.relpath(absolute, self.root), absolute):
+            if name in known:
+                return name
+        for name, record in known.items():
+            if record.id == video:
+                return name
+        raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, known)}")
 
     def summary(self) -> dict[str, Any]:
         """What the index holds: counts, seconds and bytes, and what made it."""

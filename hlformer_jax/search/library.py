@@ -123,6 +123,39 @@ class Library:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
 
+    @property
+    def encoder(self) -> Any:
+        """The encoder, loaded at its first use.
+
+        Raises:
+          SearchError: when it is not the one of the index.
+        """
+        with self._lock:
+            return self._loaded()
+
+    def ranked(self) -> list[Entry]:
+        """The videos that a query ranks: all that are indexed, in the order of their paths."""
+        return self._ready()[0].entries
+
+    def examine(
+        self, sentence: str, position: int, moments: int = 1
+    ) -> tuple[Float[np.ndarray, " V"], Hit]:
+        """What a sentence says of all videos, and of one.
+
+        Args:
+          sentence: the sentence.
+          position: the video's place in `ranked`.
+          moments: how many of its moments.
+
+        Returns:
+          The scores by which `ranked` is ranked, not yet probabilities, and that video as a hit.
+        """
+        now, encoder = self._ready()
+        query = now.ranker.encode(encoder, sentence)
+        scores = now.ranker.scores(query)[now.own]
+        hit = self._hit(now, encoder, position, float(scores[position]), query, moments)
+        return scores, hit
+
     def query(
         self,
         sentence: str,
@@ -212,12 +245,11 @@ class Library:
     def _ready(self) -> tuple[_Snapshot, Any]:
         """The videos as the index has them now, and the encoder."""
         with self._lock:
-            if self._encoder is None:
-                self._encoder = self._load_encoder()
+            encoder = self._loaded()
             stamp = _stamp(self._directory)
             if self._snapshot is None or self._snapshot.stamp != stamp:
                 self._snapshot = self._take(stamp)
-            return self._snapshot, self._encoder
+            return self._snapshot, encoder
 
     def _take(self, stamp: tuple[int, int, int]) -> _Snapshot:
         index = self._index = Index.open(self._directory)
@@ -241,11 +273,14 @@ class Library:
 
         return trained.Trained(self._checkpoint, index, records)
 
-    def _load_encoder(self) -> Any:
+    def _loaded(self) -> Any:
+        if self._encoder is not None:
+            return self._encoder
         encoder = self._given
         if encoder is None or isinstance(encoder, str | Path):
             encoder = encoding.reload(self._index.manifest.encoder, encoder)
         self._index.check_encoder(encoder)
+        self._encoder = encoder
         return encoder
 
 

@@ -81,6 +81,13 @@ def rows(
     return mapped if found is None else found
 
 
+def forget(index: Index) -> None:
+    """Removes the matrices; processes that have them mapped keep them."""
+    with contextlib.suppress(OSError):
+        for path in (index.directory / "packed").glob("*.npy"):
+            path.unlink(missing_ok=True)
+
+
 def _mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
     """The matrix of a file; None where it is not there, or is not of that form."""
     try:
