@@ -78,9 +78,12 @@ def embed(colours):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def find(folder):
+def find(folder, tell):
     found = []
     for directory, _, names in os.walk(folder):
+        if "unlisted" in directory:
+            tell(f"{directory} may not be listed")
+            continue
         found += [Path(directory, name) for name in names if name.endswith(".film")]
     return sorted(found)
 

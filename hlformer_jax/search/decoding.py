@@ -29,12 +29,12 @@ class Video(NamedTuple):
     """The functions that read videos; those of `hlformer_jax.video`, or a test's.
 
     Attributes:
-      find: all video files of a folder.
+      find: all video files of a folder; tells a line on each folder that it cannot list.
       probe: facts of a file, with its `duration` in seconds.
       sample: its frames, each with `time` and `image`, at a rate and of a least size.
     """
 
-    find: Callable[[Path], Sequence[Path]]
+    find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
 

@@ -25,8 +25,8 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.segments import segments, unit
 
-SAVE_SECONDS = 2.0
-"""Least time between two writings of the manifest."""
+SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
+"""Least time between two writings of the manifest, and the largest share of all time they take."""
 
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
@@ -162,8 +162,7 @@ class _Run:
         self._index, self._encoder, self._video = index, encoder, video
         self._tell, self._progress = tell, progress
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
-        self._whole: dict[str, VideoArrays | None] = {}
-        self._saved = time.monotonic()
+        self._next_save = time.monotonic() + SAVE_SECONDS
 
     def perform(self, workers: int, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
@@ -172,13 +171,16 @@ class _Run:
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        paths = list(self._video.find(root) if only is None else only)
+        unlisted: list[str] = []
+        paths = list(self._video.find(root, unlisted.append) if only is None else only)
+        for line in unlisted:
+            self._tell(f"{line}; nothing of the index is forgotten in this run")
         inside = self._index.directory.resolve()
         names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
-        if only is None:
-            self._forget_missing(names)
-        else:
+        if only is not None:
             self._index.manifest.excluded -= set(names)
+        elif not unlisted:
+            self._forget_missing(names)
         tasks = self._plan(names, retry)
         if tasks:
             self._decode(tasks, workers)
@@ -317,9 +319,10 @@ class _Run:
                 self._tell(f"{_printable(founds[0].name)}: {warning}")
             self._count["indexed"] += 1
             self._count["known"] += len(founds) - 1
-        if time.monotonic() - self._saved > SAVE_SECONDS:
+        if (now := time.monotonic()) > self._next_save:
             self._index.save()
-            self._saved = time.monotonic()
+            took = time.monotonic() - now
+            self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
 
     def _fail(self, found: _Found, content: str, reason: str) -> None:
         self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)

@@ -92,7 +92,8 @@ class Library:
         self._given = encoder
         self._encoder: Any = None
         self._snapshot: _Snapshot | None = None
-        self._lock = threading.Lock()
+        self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
+        self._lock, self._listing_lock = threading.Lock(), threading.Lock()
 
     @property
     def encoder_name(self) -> str:
@@ -106,7 +107,7 @@ class Library:
 
     def videos(self) -> list[Entry]:
         """All videos that the index knows, failed ones too, in the order of their paths."""
-        return Index.open(self._directory).entries()
+        return list(self._listed().values())
 
     def entry(self, id: str) -> Entry:
         """The video of an id.
@@ -114,10 +115,10 @@ class Library:
         Raises:
           SearchError: when there is none.
         """
-        for entry in self.videos():
-            if entry.id == id:
-                return entry
-        raise SearchError(f"{self._directory} holds no video of the id {id!r}")
+        entry = self._listed().get(id)
+        if entry is None:
+            raise SearchError(f"{self._directory} holds no video of the id {id!r}")
+        return entry
 
     def status(self) -> dict[str, Any]:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
@@ -241,6 +242,15 @@ class Library:
             np.asarray(raw, np.float32),
             duration,
         )
+
+    def _listed(self) -> dict[str, Entry]:
+        """All entries by their ids, read again when the manifest has changed."""
+        with self._listing_lock:  # not the other: loading an encoder takes long
+            stamp = _stamp(self._directory)
+            if stamp != self._listing[0]:
+                entries = Index.open(self._directory).entries()
+                self._listing = stamp, {entry.id: entry for entry in entries}
+            return self._listing[1]
 
     def _ready(self) -> tuple[_Snapshot, Any]:
         """The videos as the index has them now, and the encoder."""

@@ -115,10 +115,14 @@ class Manifest:
         Raises:
           OSError: when it cannot be written.
         """
-        content = dataclasses.asdict(self) | {
+        content = {
             "format": FORMAT,
             "dtype": DTYPE,
-            "videos": {name: dataclasses.asdict(self.videos[name]) for name in sorted(self.videos)},
+            "root": self.root,
+            "encoder": vars(self.encoder),
+            "fps": self.fps,
+            "checkpoint": self.checkpoint,
+            "videos": {name: vars(self.videos[name]) for name in sorted(self.videos)},
             "excluded": sorted(self.excluded),
         }
         files.write_json(directory / NAME, content)

@@ -134,6 +134,17 @@ def test_a_missing_or_emptied_folder_does_not_empty_the_index(index, films, tmp_
     assert len(Index.open(index.directory).entries()) == 3
 
 
+def test_a_folder_that_cannot_be_listed_for_once_loses_nothing(index, films):
+    (films / "trips").rename(films / "unlisted")
+    report, told = archive.fill(index)
+    assert counts(report) == {"unchanged": 2} and len(index.entries()) == 3
+    assert told == [
+        f"{films}/unlisted may not be listed; nothing of the index is forgotten in this run"
+    ]
+    (films / "unlisted").rename(films / "trips")
+    assert counts(archive.fill(index)[0]) == {"unchanged": 3}
+
+
 def test_files_that_are_added_leave_the_others_alone(index, films):
     new = [archive.film(films / f"{name}.film", ["red"] * 2 + [name]) for name in ("blue", "white")]
     (films / "b.film").unlink()

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{given} is not in {index.root}, the folder of this index: move it there, or index"
                 " its own folder by another --index"
             )
-        files += video.find(path) if path.is_dir() else [path]
+        files += video.find(path, indexing.tell) if path.is_dir() else [path]
     encoder = encoding.reload(index.manifest.encoder, options.encoder)
     indexing.report(indexing.perform(index, encoder, options, files), index)
     return 0
