@@ -84,7 +84,7 @@ def rows(
 def forget(index: Index) -> None:
     """Removes the matrices; processes that have them mapped keep them."""
     with contextlib.suppress(OSError):
-        for path in (index.directory / "packed").glob("*.npy"):
+        for path in (index.directory / "packed").glob("*.np[yz]"):
             path.unlink(missing_ok=True)
 
 

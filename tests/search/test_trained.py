@@ -11,8 +11,9 @@ from hlformer_jax import models, search
 from hlformer_jax.data import transforms
 from hlformer_jax.models.ms_sl import proposals
 from hlformer_jax.run import checkpoint
-from hlformer_jax.search import trained
+from hlformer_jax.search import model, trained
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
 
 FRAMES = (3, 8, 21, 14, 1)
 
@@ -23,7 +24,7 @@ def write_run(path, config, fingerprint="f" * 64):
     (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
     (path / "features").mkdir()
     facts = {"name": "colours", "fingerprint": fingerprint}
-    (path / "features" / trained.FACTS).write_text(json.dumps(facts))
+    (path / "features" / model.FACTS).write_text(json.dumps(facts))
     return path
 
 
@@ -50,11 +51,11 @@ def unit(vectors):
 
 def encoder_of(config):
     """Unit vectors of a video's positions, by the model applied to it alone."""
-    model, params = models.build(config), tiny.params(config)
-    encode = tiny.jit(lambda videos: models.encode_video(model, params, videos))
+    built, params = models.build(config), tiny.params(config)
+    encode = tiny.jit(lambda videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
-        found = encode(trained.videos_of([vectors], config.data, 1))
+        found = encode(model.videos_of([vectors], config.data, 1))
         return {
             name: unit(np.asarray(branch[0], np.float64))
             for name, branch in found._asdict().items()
@@ -120,13 +121,37 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
+    config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
+    run = write_run(tmp_path / "run", config)
+    with index.writing():
+        index.manifest.checkpoint = str(run)  # as `index --checkpoint` does
+    first = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    [kept] = (index.directory / "packed").iterdir()
+    encode = model.encode_videos
+    monkeypatch.setattr(model, "encode_videos", None)
+    again = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
+    monkeypatch.setattr(model, "encode_videos", encode)
+    kept.write_bytes(b"damaged")
+    known = Index.open(index.directory).manifest.videos.values()
+    records = sorted(known, key=lambda record: record.content)
+    trained.Trained(run, index, records)
+    assert len(kept.read_bytes()) > 100
+    (run / "config.json").write_text((run / "config.json").read_text() + " ")
+    trained.Trained(run, index, records)
+    [other] = (index.directory / "packed").iterdir()
+    assert other.name != kept.name
+
+
 def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
     records = list(index.manifest.videos.values())
     config = configuration("gmmformer_v2")
     run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
     with pytest.raises(SearchError, match="features of the encoder 'colours', and the index has"):
         trained.Trained(run, index, records)
-    (run / "features" / trained.FACTS).unlink()
+    (run / "features" / model.FACTS).unlink()
     with pytest.raises(SearchError, match="does not say which encoder made its features"):
         trained.Trained(run, index, records)
     with pytest.raises(SearchError, match=r"has no config.json: give the directory of a run"):
@@ -142,9 +167,9 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="features of width 7, and the index has vectors of"):
         trained.Trained(run, index, list(index.manifest.videos.values()))
-    found = trained.Model(config, None, None, None)
+    found = model.Model(config, None, None, None)
     with pytest.raises(SearchError, match="token features of width 12, and the encoder gives 5"):
-        trained.encode_query(found, np.zeros((2, 5), np.float32))
+        model.encode_query(found, np.zeros((2, 5), np.float32))
 
 
 def test_clips_hold_the_best_of_their_proposals():

@@ -11,6 +11,7 @@ from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.extract import Progress, Report, index_folder
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.library import Library
 
 HELP = "index a folder of videos, or bring its index up to date"
 
@@ -46,15 +47,17 @@ def run(options: argparse.Namespace) -> int:
         directory = folder / ".hlformer-search"
     index, encoder = prepare(directory, folder, options.encoder, options.fps)
     if options.checkpoint is not None:
-        from hlformer_jax.search import trained
+        from hlformer_jax.search import model
 
-        config = trained.read_config(options.checkpoint)
-        trained.check_encoder(config, options.checkpoint, index.manifest.encoder)
+        config = model.read_config(options.checkpoint)
+        model.check_encoder(config, options.checkpoint, index.manifest.encoder)
         with index.writing():
             index.manifest.checkpoint = str(options.checkpoint.resolve())
     report(perform(index, encoder, options), index)
     if not index.manifest.videos:
         raise SearchError(f"{folder} holds no video that FFmpeg reads")
+    if index.manifest.checkpoint and any(one.indexed for one in index.manifest.videos.values()):
+        Library(directory, index.manifest.checkpoint, encoder=encoder).ranked()
     return 0
 
 
