@@ -1,0 +1,71 @@
+"""Search in one's own videos: a folder, a sentence, the moment.
+
+    python -m hlformer_jax.search index FOLDER --index=DIR
+    python -m hlformer_jax.search query "a person opens the fridge" --index=DIR
+
+    index, manifest, arrays    what lies on the disk; the files of an index
+    fingerprint                what makes a file the same one elsewhere
+    extract, decoding          a folder into an index; decoding in processes
+    segments                   intervals of a video, without training
+    rankers, packed            scores of videos and of their frames, without training
+    trained, model             those of a trained model
+    moments                    scores over time → start, end, peak
+    library, filters           an archive that is asked
+    encoding                   encoders by name
+    captions, evaluation       sentences of which the answer is known; recalls
+    commands                   the command line, a file for each command
+
+```python
+from hlformer_jax import search
+
+library = search.open("DIR")
+for hit in library.query("a person opens the fridge", k=5):
+    print(hit.video, hit.moments[0].start, hit.moments[0].end, hit.moments[0].score)
+```
+
+Scores are the larger the better. With SigLIP and a ranker without training a score is a
+probability, by the scale and the bias that the encoder has learned, that the sentence describes the
+frame or interval; it is calibrated for pairs of images and sentences from the web, and small as
+soon as half of a sentence is not to be seen. With CLIP it is a cosine, and with a trained model the
+weighted cosine of its branches: both rank, and say nothing by themselves.
+
+The package needs the extra `search`; importing it does not load JAX.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.index import Entry, Index
+from hlformer_jax.search.library import Hit, Library
+from hlformer_jax.search.moments import Moment
+
+__all__ = [
+    "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "open",
+]  # fmt: skip
+
+
+def open(
+    directory: str | Path,
+    checkpoint: str | Path | None = None,
+    ranker: str | None = None,
+    encoder: Any = None,
+) -> Library:
+    """Opens an index to search in it; reads its manifest alone.
+
+    Args:
+      directory: the directory of the index.
+      checkpoint: the directory of a run that was trained on features of the same encoder: its model
+        ranks.
+      ranker: "segments" or "best_frame", without training. With neither, the checkpoint that was
+        given when the videos were indexed, or else "segments".
+      encoder: an encoder, or where to load it from; None: from where it was when the videos were
+        indexed.
+
+    Returns:
+      The library.
+
+    Raises:
+      SearchError: when there is no index, its manifest is damaged, or the ranker is unknown.
+    """
+    return Library(directory, checkpoint, ranker, encoder)

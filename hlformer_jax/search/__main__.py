@@ -1,0 +1,54 @@
+"""Command line: `python -m hlformer_jax.search COMMAND …`; --help lists the commands."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hlformer_jax import command
+from hlformer_jax.errors import UserError
+from hlformer_jax.search.commands import COMMANDS
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with status 1."""
+        sys.exit(command.fail(f"{message} ({self.prog} --help lists the options)"))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    found = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
+    commands = found.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        own = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        module.add_arguments(own)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; a wrong input ends it with one line and exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names of files may be no text
+            stream.reconfigure(errors="backslashreplace")
+    options = parser().parse_args(argv)
+    try:
+        status: int = COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this one was", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of a pipe, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (UserError, OSError) as error:
+        return command.fail(" ".join(str(error).split()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""The commands, a module for each: its one line of help `HELP`, its options, and what it does."""
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from hlformer_jax.search.commands import (
+    add,
+    cut,
+    evaluate,
+    index,
+    query,
+    remove,
+    serve,
+    status,
+    verify,
+)
+
+COMMANDS: Mapping[str, ModuleType] = {
+    "index": index,
+    "query": query,
+    "serve": serve,
+    "status": status,
+    "add": add,
+    "remove": remove,
+    "verify": verify,
+    "cut": cut,
+    "evaluate": evaluate,
+}
+"""By name, in the order in which they are listed; each has `HELP`, `add_arguments` and `run`."""

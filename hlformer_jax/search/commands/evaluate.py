@@ -1,0 +1,63 @@
+"""`evaluate --index=DIR --captions=FILE`: recalls of every ranker on captions."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hlformer_jax.search import captions, rankers
+from hlformer_jax.search.commands import options as shared
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.library import Library
+
+HELP = "report recalls of videos and of moments on captions, for each ranker"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    shared.add_index(parser)
+    parser.add_argument(
+        "--captions", type=Path, required=True, metavar="FILE",
+        help='lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
+    )  # fmt: skip
+    parser.add_argument("--split", choices=captions.SPLITS, help="only captions of that split")
+    parser.add_argument(
+        "--checkpoint", type=Path, action="append", default=[], metavar="RUN",
+        help="a trained model as well; any number of times",
+    )  # fmt: skip
+    shared.add_encoder(parser, "where the encoder of the index is, where it has moved")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the table; returns the exit status."""
+    import tqdm
+
+    from hlformer_jax.retrieval import results
+    from hlformer_jax.run import files
+    from hlformer_jax.search.evaluation import evaluate
+
+    asked = captions.read(options.captions)
+    if options.split:
+        asked = [caption for caption in asked if caption.split == options.split]
+        if not asked:
+            raise SearchError(f"{options.captions} has no caption of {options.split}")
+    # Loaded once: all rankers ask the same encoder.
+    first = Library(options.index, encoder=options.encoder)
+    encoder = first.encoder
+    libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
+    libraries += [Library(options.index, path, encoder=encoder) for path in options.checkpoint]
+    table = {}
+    with tqdm.tqdm(
+        total=len(asked) * len(libraries),
+        unit="caption",
+        file=sys.stderr,
+        disable=None,
+        leave=False,
+    ) as bar:
+        for library in libraries:
+            table[library.ranker_name] = evaluate(library, asked, bar.update)
+    count = len(first.ranked())
+    results.print_table(f"{len(asked)} captions, {count} videos; percent", table)
+    if options.json:
+        files.write_json(options.json, {"captions": len(asked), "videos": count, "rankers": table})
+    return 0

@@ -1,0 +1,165 @@
+"""`index FOLDER --index=DIR`: brings an index up to date with a folder, or makes it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.search import encoding, manifest
+from hlformer_jax.search.commands import options as shared
+from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.extract import Progress, Report, index_folder
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.library import Library
+
+HELP = "index a folder of videos, or bring its index up to date"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the videos, in it and below")
+    parser.add_argument(
+        "--index", type=Path, metavar="DIR", help="the index; default FOLDER/.hlformer-search"
+    )
+    shared.add_encoder(
+        parser, f"hub id or folder of the encoder; default that of the index, or {encoding.DEFAULT}"
+    )
+    parser.add_argument("--fps", type=float, help="frames a second; default 1")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="RUN", help="a trained model that ranks from now on"
+    )
+    add_work(parser)
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Adds the options on how it is done."""
+    parser.add_argument("--workers", type=int, help="decoding processes; default half the cores")
+    parser.add_argument("--retry", action="store_true", help="try again what failed before")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Indexes; returns the exit status."""
+    folder, directory = options.folder, options.index
+    if not folder.is_dir():
+        raise SearchError(f"{folder} is no folder: give the folder of the videos")
+    if directory is None:
+        directory = folder / ".hlformer-search"
+    index, encoder = prepare(directory, folder, options.encoder, options.fps)
+    if options.checkpoint is not None:
+        from hlformer_jax.search import model
+
+        config = model.read_config(options.checkpoint)
+        model.check_encoder(config, options.checkpoint, index.manifest.encoder)
+        with index.writing():
+            index.manifest.checkpoint = str(options.checkpoint.resolve())
+    report(perform(index, encoder, options), index)
+    if not index.manifest.videos:
+        raise SearchError(f"{folder} holds no video that FFmpeg reads")
+    if index.manifest.checkpoint and any(one.indexed for one in index.manifest.videos.values()):
+        Library(directory, index.manifest.checkpoint, encoder=encoder).ranked()
+    return 0
+
+
+def prepare(
+    directory: Path, folder: Path, given: str | None, fps: float | None
+) -> tuple[Index, Any]:
+    """Opens the index of a folder, or makes it, and loads its encoder.
+
+    Args:
+      directory: the directory of the index.
+      folder: the folder of the videos.
+      given: the encoder that was asked for; None: that of the index, or the default.
+      fps: the rate that was asked for; None: that of the index, or 1.
+
+    Raises:
+      SearchError: when the index is of another folder, rate or encoder.
+    """
+    index = None
+    if (directory / manifest.NAME).exists():
+        try:
+            index = Index.open(directory)
+        except DamagedError as error:
+            tell(f"{error}; this is done now")
+    if index is None:
+        encoder, places = encoding.load(given or encoding.DEFAULT)
+        return Index.create(directory, folder, encoder, fps or 1.0, places), encoder
+    if fps is not None and fps != index.manifest.fps:
+        raise SearchError(
+            f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
+            " others: leave --fps out, or make a new index by --index"
+        )
+    root = folder.resolve()
+    if root != index.root:
+        if index.root.is_dir():
+            raise SearchError(
+                f"{directory} is the index of {index.root}: give that folder, or another --index"
+            )
+        tell(f"{index.root} is now {root}")
+        with index.writing():
+            index.manifest.root = str(root)
+    encoder = encoding.reload(index.manifest.encoder, given)
+    index.check_encoder(encoder)
+    return index, encoder
+
+
+def perform(
+    index: Index,
+    encoder: Any,
+    options: argparse.Namespace,
+    only: Iterable[Path] | None = None,
+) -> Report:
+    """Indexes with a progress bar on standard error, where that is a terminal."""
+    import tqdm
+
+    if options.workers is not None and options.workers < 0:
+        raise SearchError(f"--workers={options.workers}: give 0 or more")
+    with tqdm.tqdm(
+        unit="video", file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
+    ) as bar:
+        return index_folder(
+            index,
+            encoder,
+            workers=options.workers,
+            retry=options.retry,
+            only=only,
+            tell=lambda line: bar.write(line, file=sys.stderr),
+            progress=_shown(bar),
+        )
+
+
+def _shown(bar: Any) -> Callable[[Progress], None]:
+    def show(progress: Progress) -> None:
+        bar.total, bar.n = progress.total, progress.done
+        times = f"{shared.clock(progress.position)}/{shared.clock(progress.duration)}"
+        bar.set_postfix_str(f"{progress.speed:.1f}x real time, {progress.video[-40:]!r} {times}")
+
+    return show
+
+
+def report(done: Report, index: Index) -> None:
+    """Prints what was done."""
+    parts = [
+        f"{count} {what}"
+        for count, what in (
+            (done.indexed, "indexed"),
+            (done.known, "found again by their content"),
+            (done.unchanged, "unchanged"),
+            (done.gone, "gone"),
+            (done.failed, "failed"),
+            (done.skipped, "failed before (--retry tries them again)"),
+        )
+        if count
+    ]
+    print(f"{index.directory}: {', '.join(parts) or 'no video'}")
+    if done.seconds:
+        speed = done.seconds / max(done.elapsed, 1e-9)
+        print(
+            f"{shared.clock(done.seconds)} of video in {shared.clock(done.elapsed)}, {speed:.1f}x"
+            " real time"
+        )
+
+
+def tell(line: str) -> None:
+    """Prints a line beside the results."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,58 @@
+"""Options that several commands have, and how a time is written."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.library import Library
+
+
+def add_index(parser: argparse.ArgumentParser) -> None:
+    """The option --index of a command that reads an index."""
+    parser.add_argument(
+        "--index", type=Path, required=True, metavar="DIR", help="directory of the index"
+    )
+
+
+def add_ranker(parser: argparse.ArgumentParser) -> None:
+    """The options that choose what ranks, and where the encoder is."""
+    parser.add_argument(
+        "--ranker", metavar="NAME", help="segments (the default) or best_frame, without training"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="RUN", help="a trained model: the directory of its run"
+    )
+    add_encoder(parser, "where the encoder of the index is, where it has moved")
+
+
+def add_encoder(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """The option --encoder."""
+    parser.add_argument("--encoder", metavar="ID|PATH", help=meaning)
+
+
+def library(options: argparse.Namespace, encoder: Any = None) -> Library:
+    """The library of --index, --ranker, --checkpoint and --encoder."""
+    return Library(options.index, options.checkpoint, options.ranker, encoder or options.encoder)
+
+
+def clock(seconds: float) -> str:
+    """A time as a person reads it: 7:05 or 1:07:05, seconds rounded down."""
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds(text: str) -> float:
+    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted.
+
+    Raises:
+      SearchError: when it is none.
+    """
+    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
+        raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
+    total = 0.0
+    for part in text.split(":"):
+        total = 60 * total + float(part)
+    return total

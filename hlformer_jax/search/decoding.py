@@ -1,0 +1,263 @@
+"""Decoding in processes of their own: paths in, batches of small frames out.
+
+Each process has a pipe to the main one. It decodes a video, and waits with a batch in its hands
+until the main process takes it: so memory is flat however long a video is and however many there
+are. A process that dies, for which a damaged file may be enough, fails its video alone; another one
+takes its place. When the main process is killed, the pipe breaks and the others end.
+
+The processes are spawned and import neither JAX nor the encoder, but for what prepares a frame.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.search.errors import SearchError
+
+CHUNK = 32
+"""Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
+that what is computed for a frame does not depend on the videos beside it."""
+
+
+class Video(NamedTuple):
+    """The functions that read videos; those of `hlformer_jax.video`, or a test's.
+
+    Attributes:
+      find: all video files of a folder; tells a line on each folder that it cannot list.
+      probe: facts of a file, with its `duration` in seconds.
+      sample: its frames, each with `time` and `image`, at a rate and of a least size.
+    """
+
+    find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
+    probe: Callable[[Path], Any]
+    sample: Callable[[Path, float, int | None], Iterator[Any]]
+
+
+class Job(NamedTuple):
+    """How videos are decoded.
+
+    Attributes:
+      video: the functions that read them.
+      fps: frames a second.
+      size: the least length of a frame's shorter side in pixels; None for its own.
+      preprocess: brings a frame to the encoder's size.
+    """
+
+    video: Video
+    fps: float
+    size: int | None
+    preprocess: Callable[[np.ndarray], np.ndarray]
+
+
+def preprocessing(encoder: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What brings a frame to an encoder's size, without the encoder's weights where they part."""
+    preparation = getattr(encoder, "preparation", None)
+    found: Callable[[np.ndarray], np.ndarray] = getattr(preparation, "apply", encoder.preprocess)
+    return found
+
+
+class Opened(NamedTuple):
+    """A video was opened; its length in seconds."""
+
+    path: Path
+    duration: float
+
+
+class Frames(NamedTuple):
+    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of 8 bit."""
+
+    path: Path
+    times: np.ndarray
+    images: np.ndarray
+
+
+class Done(NamedTuple):
+    """A video has ended.
+
+    Attributes:
+      path: the file.
+      end: when its last frame ends, in seconds; 0 where that is not known.
+      warning: what of it could not be used, in one line; or "".
+    """
+
+    path: Path
+    end: float = 0.0
+    warning: str = ""
+
+
+class Failed(NamedTuple):
+    """A video could not be read, and why."""
+
+    path: Path
+    reason: str
+
+
+Event = Opened | Frames | Done | Failed
+
+
+def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, None, None]:
+    """Decodes videos.
+
+    Args:
+      paths: the files.
+      job: how they are decoded.
+      workers: number of processes; 0 decodes in this one.
+
+    Yields:
+      For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point;
+      those of one video in order, those of several mixed.
+
+    Raises:
+      SearchError: when no process can be started.
+    """
+    if workers == 0:
+        for path in paths:
+            yield from _events(path, job)
+        return
+    waiting = list(reversed(paths))
+    pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
+    try:
+        while pool:
+            ready = connection.wait([worker.pipe for worker in pool])
+            for worker in [worker for worker in pool if worker.pipe in ready]:
+                event = worker.receive()
+                if event is not None:
+                    yield event
+                if worker.path is not None:
+                    continue
+                if not waiting:
+                    worker.close()
+                    pool.remove(worker)
+                    continue
+                if worker.ended:
+                    worker.close()
+                    pool[pool.index(worker)] = worker = _Worker(job)
+                worker.give(waiting.pop())
+    finally:
+        for worker in pool:
+            worker.close()
+
+
+class _Worker:
+    """A process that decodes one video after the other.
+
+    Attributes:
+      pipe: what it sends comes out of it.
+      path: the video it decodes; None while it has none.
+      ended: whether it has died.
+    """
+
+    def __init__(self, job: Job) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.path: Path | None = None
+        self.ended = False
+        self._ready = False
+        self._process = context.Process(target=_work, args=(theirs, job), daemon=True)
+        # Ctrl-C reaches every process of a terminal. The main one ends the others; inherited from
+        # here, the signal is blocked from their first instruction on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+
+    def give(self, path: Path) -> None:
+        """Has a video decoded."""
+        self.path = path
+        try:
+            self.pipe.send(path)
+        except OSError:
+            pass  # it has died: `receive` finds out
+
+    def receive(self) -> Event | None:
+        """The next event; None where the process has only said that it is ready."""
+        try:
+            event = self.pipe.recv()
+        except (EOFError, OSError):
+            return self._died()
+        if not self._ready:
+            self._ready = True
+            return None
+        if isinstance(event, Done | Failed):
+            self.path = None
+        found: Event = event
+        return found
+
+    def _died(self) -> Event | None:
+        self._process.join()
+        code, path = self._process.exitcode, self.path
+        self.ended, self.path = True, None
+        if not self._ready:
+            raise SearchError(
+                f"a process that decodes could not start (exit status {code}): a program that calls"
+                " this needs `if __name__ == '__main__':`, or workers=0"
+            )
+        return None if path is None else Failed(path, f"its decoding process died (status {code})")
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.pipe.close()
+        self._process.terminate()
+        self._process.join()
+        self._process.close()
+
+
+def _work(pipe: connection.Connection, job: Job) -> None:
+    """What a process does."""
+    try:
+        pipe.send(None)
+        while True:
+            for event in _events(pipe.recv(), job):
+                pipe.send(event)
+    except (EOFError, OSError):
+        pass  # the main process has ended
+
+
+def _events(path: Path, job: Job) -> Iterator[Event]:
+    try:
+        yield Opened(path, float(job.video.probe(path).duration))
+        times: list[float] = []
+        images: list[np.ndarray] = []
+        last = -np.inf
+        frames = job.video.sample(path, job.fps, job.size)
+        for frame in frames:
+            # Times rise; a frame that came at the time of another could not be told from it.
+            time = max(float(frame.time), 0.0)
+            if not time > last:
+                continue
+            last = time
+            times.append(time)
+            images.append(job.preprocess(frame.image))
+            if len(times) == CHUNK:
+                yield Frames(path, np.asarray(times), np.stack(images))
+                times, images = [], []
+        if times:
+            yield Frames(path, np.asarray(times), np.stack(images))
+        if last < 0:
+            yield Failed(path, "it has no frame that can be decoded")
+            return
+        end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
+        yield Done(path, float(end), _line(warning) if warning else "")
+    except UserError as error:
+        # The line of an error names the file, as whoever reports this does too.
+        reason = str(error).removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
+        yield Failed(path, " ".join(reason.split()))
+    except OSError as error:
+        yield Failed(path, error.strerror or _line(error))
+    except MemoryError:
+        yield Failed(path, "its frames do not fit into memory")
+    except Exception as error:  # decoders raise nearly anything on a damaged file
+        yield Failed(path, f"{type(error).__name__}: {_line(error)}")
+
+
+def _line(error: BaseException | str) -> str:
+    """The first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

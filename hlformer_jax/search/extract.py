@@ -1,0 +1,366 @@
+"""A folder into an index: finds what is new, changed, moved and gone, and encodes what must be.
+
+A path whose size and time are those of its record is left alone. Otherwise the fingerprint of its
+content decides: where the vectors of that content are on the disk and whole, as after a move, a
+copy or a killed run, they are taken without decoding. The rest is decoded (`decoding`) and encoded
+in this process, video by video; a video's vectors are written when it is complete. So a run may be
+killed at any moment: the next one finds every whole file, and computes the others to the same bits.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hlformer_jax.search import decoding
+from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Video
+from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.fingerprint import fingerprint
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.manifest import Record
+from hlformer_jax.search.segments import segments, unit
+
+SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
+"""Least time between two writings of the manifest, and the largest share of all time they take."""
+
+LARGER = 2
+"""Frames are decoded to so many times the encoder's size, at least, where they are larger."""
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+      done: videos that are decoded or failed.
+      total: videos that must be decoded.
+      video: the one that is under way.
+      position: seconds of it that are encoded.
+      duration: its length in seconds.
+      seconds: seconds of video encoded in this run.
+      elapsed: seconds since the first video was begun.
+    """
+
+    done: int
+    total: int
+    video: str
+    position: float
+    duration: float
+    seconds: float
+    elapsed: float
+
+    @property
+    def speed(self) -> float:
+        """Multiples of real time."""
+        return self.seconds / max(self.elapsed, 1e-9)
+
+
+class Report(NamedTuple):
+    """What a run did, in numbers of paths.
+
+    Attributes:
+      indexed: decoded and encoded.
+      known: found again by their content: moved, renamed, copied, touched.
+      unchanged: left alone.
+      failed: failed in this run.
+      skipped: failed before, and not tried again.
+      gone: no longer there.
+      seconds: seconds of video that were encoded.
+      elapsed: seconds that it took.
+    """
+
+    indexed: int = 0
+    known: int = 0
+    unchanged: int = 0
+    failed: int = 0
+    skipped: int = 0
+    gone: int = 0
+    seconds: float = 0.0
+    elapsed: float = 0.0
+
+
+def index_folder(
+    index: Index,
+    encoder: Any,
+    *,
+    workers: int | None = None,
+    retry: bool = False,
+    only: Iterable[Path] | None = None,
+    video: Video | None = None,
+    tell: Callable[[str], None] = print,
+    progress: Callable[[Progress], None] = lambda progress: None,
+) -> Report:
+    """Brings an index up to date with its folder.
+
+    Args:
+      index: the index; its rate is used.
+      encoder: the encoder of the index.
+      workers: number of processes that decode; 0 decodes in this one; None: half the cores.
+      retry: whether to try again what failed and has not changed since.
+      only: files of the folder to add; the rest is neither looked at nor forgotten, and what was
+        removed from the index comes back. None: the whole folder.
+      video: the functions that read videos; those of `hlformer_jax.video` by default.
+      tell: takes a line on every video that failed and every file that was damaged.
+      progress: is called after every batch of frames.
+
+    Returns:
+      What was done.
+
+    Raises:
+      SearchError: when the encoder is another one, the folder is not there or empty of videos that
+        were there, the disk is full, or another process writes.
+    """
+    index.check_encoder(encoder)
+    with index.writing():
+        return _Run(index, encoder, video or real_video(), tell, progress).perform(
+            default_workers() if workers is None else workers, retry, only
+        )
+
+
+def default_workers() -> int:
+    """Half of the cores this process may use, at least 1 and at most 8."""
+    return min(max(len(os.sched_getaffinity(0)) // 2, 1), 8)
+
+
+def real_video() -> Video:
+    """The functions of `hlformer_jax.video`."""
+    from hlformer_jax.search import encoding
+
+    module = encoding.extra("video")
+    return Video(module.find, module.probe, module.sample)
+
+
+class _Found(NamedTuple):
+    """A path that is there.
+
+    Attributes:
+      name: relative to the folder.
+      size: bytes.
+      modified_ns: time of modification.
+    """
+
+    name: str
+    size: int
+    modified_ns: int
+
+
+class _Run:
+    """One run; the index is held for writing."""
+
+    def __init__(
+        self,
+        index: Index,
+        encoder: Any,
+        video: Video,
+        tell: Callable[[str], None],
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self._index, self._encoder, self._video = index, encoder, video
+        self._tell, self._progress = tell, progress
+        self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
+        self._next_save = time.monotonic() + SAVE_SECONDS
+
+    def perform(self, workers: int, retry: bool, only: Iterable[Path] | None) -> Report:
+        started = time.monotonic()
+        root = self._index.root
+        if not root.is_dir():
+            raise SearchError(
+                f"{root} is not there: is its disk mounted? (--index holds its videos)"
+            )
+        unlisted: list[str] = []
+        paths = list(self._video.find(root, unlisted.append) if only is None else only)
+        for line in unlisted:
+            self._tell(f"{line}; nothing of the index is forgotten in this run")
+        inside = self._index.directory.resolve()
+        names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
+        if only is not None:
+            self._index.manifest.excluded -= set(names)
+        elif not unlisted:
+            self._forget_missing(names)
+        tasks = self._plan(names, retry)
+        if tasks:
+            self._decode(tasks, workers)
+        self._index.discard_unused()
+        self._count["elapsed"] = time.monotonic() - started
+        return Report(**self._count)
+
+    def _forget_missing(self, names: list[str]) -> None:
+        known, there = self._index.manifest, set(names)
+        if known.videos and not there:
+            raise SearchError(
+                f"{known.root} holds no video any more, and the index {len(known.videos)}: is its"
+                " disk mounted? (to empty the index, remove its directory)"
+            )
+        for name in sorted(known.videos.keys() - there):
+            self._index.drop(name)
+            self._count["gone"] += 1
+        known.excluded &= there
+
+    def _plan(self, names: list[str], retry: bool) -> dict[str, list[_Found]]:
+        """The paths to decode by their content; what needs no decoding is recorded here."""
+        tasks: dict[str, list[_Found]] = {}
+        index, root = self._index, self._index.root
+        for name in names:
+            if name in index.manifest.excluded:
+                continue
+            record = index.manifest.videos.get(name)
+            try:
+                status = (root / name).stat()
+                found = _Found(name, status.st_size, status.st_mtime_ns)
+                if record and (record.size, record.modified_ns) == found[1:]:
+                    if record.indexed and self._is_whole(name, record):
+                        self._count["unchanged"] += 1
+                        continue
+                    if not record.indexed and not retry:
+                        self._count["skipped"] += 1
+                        continue
+                content = fingerprint(root / name)
+            except FileNotFoundError:
+                if record:
+                    index.drop(name)
+                continue
+            except OSError as error:
+                self._fail(_Found(name, 0, 0), "", error.strerror or str(error))
+                continue
+            if (whole := self._load(content)) is not None:
+                index.record(name, content, *found[1:], whole)
+                self._count["known"] += 1
+            else:
+                tasks.setdefault(content, []).append(found)
+        return tasks
+
+    def _is_whole(self, name: str, record: Record) -> bool:
+        """Whether the vectors are whole; read through only where their file was touched."""
+        if self._index.stamp(record.content) == record.stamp:
+            return True
+        whole = self._load(record.content)
+        if whole is not None:
+            self._index.record(name, record.content, record.size, record.modified_ns, whole)
+        return whole is not None
+
+    def _load(self, content: str) -> VideoArrays | None:
+        """The vectors of a content; None where there are none, or they are damaged, and told."""
+        path = self._index.file(content)
+        if not path.exists():
+            return None
+        try:
+            return self._index.read(content)
+        except DamagedError:
+            self._tell(f"{path} is damaged: it is made anew")
+            path.unlink(missing_ok=True)
+            return None
+
+    def _decode(self, tasks: dict[str, list[_Found]], workers: int) -> None:
+        root, encoder = self._index.root, self._encoder
+        job = Job(
+            self._video,
+            self._index.manifest.fps,
+            LARGER * encoder.image_size,
+            decoding.preprocessing(encoder),
+        )
+        of_path = {root / founds[0].name: content for content, founds in tasks.items()}
+        under_way: dict[Path, _Encoded] = {}
+        began = time.monotonic()
+        done = 0
+        with contextlib.closing(decoding.decode(list(of_path), job, workers)) as events:
+            for event in events:
+                path, content = event.path, of_path[event.path]
+                founds = tasks[content]
+                if isinstance(event, Opened):
+                    under_way[path] = _Encoded(event.duration)
+                elif isinstance(event, Frames):
+                    self._encode(under_way[path], event)
+                    self._count["seconds"] += len(event.times) * self._index.period
+                else:
+                    done += 1
+                    encoded = under_way.pop(path, None)
+                    self._finish(event, content, founds, encoded or _Encoded(0.0))
+                now = under_way.get(path)
+                times = now.times[-1] if now and now.times else np.zeros(1)
+                self._progress(
+                    Progress(
+                        done,
+                        len(tasks),
+                        founds[0].name,
+                        float(times[-1]),
+                        now.duration if now else 0.0,
+                        self._count["seconds"],
+                        time.monotonic() - began,
+                    )  # fmt: skip
+                )
+
+    def _encode(self, encoded: "_Encoded", event: Frames) -> None:
+        vectors = unit(np.asarray(self._encoder.images(event.images), np.float64))
+        encoded.times.append(event.times)
+        encoded.vectors.append(vectors.astype(np.float16))
+
+    def _finish(
+        self, event: Done | Failed, content: str, founds: list[_Found], encoded: "_Encoded"
+    ) -> None:
+        reason = event.reason if isinstance(event, Failed) else ""
+        if not reason and not all(np.isfinite(part).all() for part in encoded.vectors):
+            reason = "the encoder gave numbers that are not finite"
+        if not reason and _changed(event.path, founds[0]):
+            reason = "it changed while it was read"
+        if reason:
+            for found in founds:
+                self._fail(found, content, reason)
+        else:
+            warning = event.warning if isinstance(event, Done) else ""
+            whole = encoded.finish(self._index.period, event.end if isinstance(event, Done) else 0)
+            self._index.put(content, whole)
+            for found in founds:
+                self._index.record(found.name, content, *found[1:], whole, warning)
+            if warning:
+                self._tell(f"{_printable(founds[0].name)}: {warning}")
+            self._count["indexed"] += 1
+            self._count["known"] += len(founds) - 1
+        if (now := time.monotonic()) > self._next_save:
+            self._index.save()
+            took = time.monotonic() - now
+            self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
+
+    def _fail(self, found: _Found, content: str, reason: str) -> None:
+        self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)
+        self._count["failed"] += 1
+        self._tell(f"{_printable(found.name)}: {reason}")
+
+
+class _Encoded:
+    """The frames of a video that are encoded so far."""
+
+    def __init__(self, duration: float) -> None:
+        self.duration = duration
+        self.times: list[np.ndarray] = []
+        self.vectors: list[np.ndarray] = []
+
+    def finish(self, period: float, end: float) -> VideoArrays:
+        times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
+        # Of the vectors as they are kept, so that they can be made again of the file alone.
+        spans, rows = segments(unit(vectors.astype(np.float64)), times, period)
+        lengths = (end, self.duration, times[-1] + period)
+        duration = next(length for length in lengths if np.isfinite(length) and length > 0)
+        return VideoArrays(times, vectors, spans, rows, np.asarray(duration, np.float64))
+
+
+def _relative(path: Path, root: Path) -> str:
+    """A path as a record names it; one that a link leads outside of the folder as it is."""
+    path = Path(path)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def _changed(path: Path, found: _Found) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return True
+    return (status.st_size, status.st_mtime_ns) != found[1:]
+
+
+def _printable(name: str) -> str:
+    """A path on one line."""
+    return name if name.isprintable() else repr(name)

@@ -1,0 +1,161 @@
+"""A trained model of the family as a ranker of an index.
+
+A video's score is the model's own, by the scorer of `retrieval`. A frame's score is what the
+positions over it say: the weighted sum of the cosines of the clip and of the sampled frame that
+hold it; with MS-SL, whose proposals are windows over clips, the best of the proposals that do.
+
+The encoded videos are kept beside the index under a name that says of which videos and parameters,
+so that a model encodes them once.
+"""
+
+import contextlib
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from hlformer_jax.data import transforms
+from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
+from hlformer_jax.retrieval import corpus
+from hlformer_jax.retrieval.corpus import Corpus
+from hlformer_jax.run import files
+from hlformer_jax.search import model
+from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.manifest import Record
+
+
+class Trained:
+    """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
+
+    calibrated = False
+
+    def __init__(self, path: Path, index: Index, records: Sequence[Record]) -> None:
+        """Loads the model and encodes all contents.
+
+        Args:
+          path: the run's directory.
+          index: the index.
+          records: a record of each content, indexed.
+
+        Raises:
+          UserError: when the run or a file of the index cannot be read, or the encoders differ.
+        """
+        model.check_encoder(model.read_config(path), path, index.manifest.encoder)
+        self._model = model.load(path)
+        self._count = len(records)
+        self._corpus = _encoded(self._model, path, index, records)
+        self._scores = jax.jit(corpus.scores)
+
+    def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
+        """The model's vector of a sentence; see `Ranker`."""
+        return model.encode_query(self._model, np.asarray(encoder.tokens([sentence])[0]))
+
+    def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
+        """The model's scores; see `Ranker`."""
+        return np.asarray(self._scores(self._corpus, query[None]))[0, : self._count]
+
+    def over_time(
+        self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
+    ) -> Float[np.ndarray, " F"]:
+        """What the positions over each frame say; see the module."""
+        block, row = divmod(content, self._corpus.mask.shape[1])
+        own = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
+        cosines = {name: _cosines(branch, query) for name, branch in own.items()}
+        data, frames = self._model.config.data, len(arrays.times)
+        clips = transforms.boundaries(frames, data.max_clips, np.float32)
+        weights = np.asarray(self._model.scorer.weights, np.float32)
+        if set(cosines) == set(GuidedEncoding._fields):
+            both = weights[0] * cosines["clips"] + weights[1] * cosines["guided"]
+            return of_frames(best_proposal(both, data.max_clips), clips, frames)
+        total = np.zeros(frames, np.float32)
+        if "clips" in cosines:
+            found = cosines["clips"]
+            if len(found) != data.max_clips:  # MS-SL without its frames
+                found = best_proposal(found, data.max_clips)
+            total += weights[0] * of_frames(found, clips, frames)
+        if "frames" in cosines and len(cosines["frames"]) == data.max_frames:
+            found = cosines["frames"]
+            if frames > data.max_frames:
+                sampled = transforms.boundaries(frames, data.max_frames)
+                found = of_frames(found, sampled, frames)
+            total += weights[1] * found[:frames]
+        elif "frames" in cosines:  # one vector for the whole video
+            total += weights[1] * cosines["frames"][0]
+        return total
+
+
+def of_frames(
+    scores: Float[np.ndarray, " spans"], bounds: Int[np.ndarray, " spans+1"], frames: int
+) -> Float[np.ndarray, " F"]:
+    """For each frame the largest score of the spans that it was pooled into.
+
+    Args:
+      scores: scores of the spans.
+      bounds: boundaries of the spans, of `transforms.boundaries`; an empty span has the frame at
+        its start, and the frames that the released code leaves out belong to the last.
+      frames: F.
+    """
+    starts = bounds[:-1]
+    ends = np.append(np.maximum(bounds[1:-1], starts[:-1] + 1), frames)
+    frame = np.arange(frames)
+    inside = (frame[:, None] >= starts) & (frame[:, None] < ends)
+    return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
+
+
+def best_proposal(scores: Float[np.ndarray, " P"], clips: int) -> Float[np.ndarray, " C"]:
+    """For each clip the largest score of the proposals that hold it."""
+    starts, ends = proposals(clips)
+    position = np.arange(clips)
+    inside = (position[:, None] >= starts) & (position[:, None] < ends)
+    return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
+
+
+def _cosines(branch: Any, query: np.ndarray) -> np.ndarray:
+    """Cosines of a video's stored vectors, [L, H], and a query."""
+    values = np.asarray(jnp.asarray(branch.values, jnp.float32))
+    found = values @ (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
+    return found if branch.scale is None else found * np.asarray(branch.scale, np.float32)
+
+
+def _encoded(found: model.Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+    """The encoded videos, from beside the index where they are there already."""
+    contents = [record.content for record in records]
+    known = "\0".join([index.manifest.key, model.identity(path), *contents])
+    digest = hashlib.sha256(known.encode()).hexdigest()[:32]
+    file = index.directory / "packed" / f"trained-{digest}.npz"
+    kept = _kept(file, model.empty_corpus(found, len(records)))
+    if kept is not None:
+        return kept
+    vectors = (index.read(content).vectors for content in contents)
+    made = model.encode_videos(found, vectors, len(records))
+    leaves = jax.tree.leaves((made.stored, made.mask))
+    # Where they cannot be kept, they are encoded again the next time.
+    with contextlib.suppress(OSError):
+        files.write_npz(file, {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)})
+        for other in file.parent.glob("trained-*.npz"):
+            if other != file:
+                other.unlink(missing_ok=True)
+    return made
+
+
+def _kept(file: Path, empty: Corpus) -> Corpus | None:
+    """The corpus of a file; None where there is none of that form."""
+    leaves, form = jax.tree.flatten((empty.stored, empty.mask))
+    try:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+            # NumPy writes the bits of bfloat16 without its name.
+            found = [arrays[str(i)].view(leaf.dtype) for i, leaf in enumerate(leaves)]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if any(one.shape != leaf.shape for one, leaf in zip(found, leaves, strict=True)):
+        return None
+    placed = [jax.device_put(x, leaf.sharding) for x, leaf in zip(found, leaves, strict=True)]
+    stored, mask = jax.tree.unflatten(form, placed)
+    return empty._replace(stored=stored, mask=mask)

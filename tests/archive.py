@@ -1,0 +1,159 @@
+"""An archive that needs no FFmpeg and no weights: videos of one colour a frame, and an encoder.
+
+A file of suffix .film holds a colour for each frame, [T, 3] bytes; the encoder projects an image's
+mean colour at random, and a sentence is its colours' words. Functions are top-level, as processes
+that decode import them.
+"""
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.search.decoding import Video
+from hlformer_jax.search.extract import index_folder
+from hlformer_jax.search.index import Index
+
+COLOURS = {
+    "red": (255, 0, 0),
+    "green": (0, 255, 0),
+    "blue": (0, 0, 255),
+    "yellow": (255, 255, 0),
+    "white": (255, 255, 255),
+    "black": (0, 0, 0),
+}
+WIDTH = 12
+PROJECTION = np.random.default_rng(7).normal(size=(4, WIDTH))
+
+
+class FilmError(UserError, ValueError):
+    """A film that cannot be read."""
+
+
+class Encoder:
+    """The encoder; `probable` gives it a learned scale and bias."""
+
+    name = "colours"
+    preprocessing = "mean colour v1"
+    width = token_width = WIDTH
+    max_tokens = 8
+    image_size = 4
+
+    def __init__(self, fingerprint="f" * 64, probable=False):
+        self.fingerprint = fingerprint
+        self.probable = probable
+        self.preparation = SimpleNamespace(apply=preprocess)
+        self.seen = 0
+
+    def preprocess(self, image):
+        return preprocess(image)
+
+    def images(self, pixels):
+        self.seen += len(pixels)
+        return embed(pixels.astype(np.float64).mean(axis=(1, 2)))
+
+    def sentences(self, texts):
+        return np.concatenate([embed(self._colours(text).mean(0, keepdims=True)) for text in texts])
+
+    def tokens(self, texts):
+        return [embed(self._colours(text)) for text in texts]
+
+    def probability(self, cosine):
+        return 1 / (1 + np.exp(-(20 * cosine - 18))) if self.probable else None
+
+    def _colours(self, text):
+        return np.asarray([COLOURS[word] for word in text.split() if word in COLOURS], float)
+
+
+def preprocess(image):
+    return image[:4, :4]
+
+
+def embed(colours):
+    inputs = np.concatenate([colours / 127.5 - 1, np.ones((len(colours), 1))], axis=-1)
+    vectors = inputs @ PROJECTION
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def find(folder, tell):
+    found = []
+    for directory, _, names in os.walk(folder):
+        if "unlisted" in directory:
+            tell(f"{directory} may not be listed")
+            continue
+        found += [Path(directory, name) for name in names if name.endswith(".film")]
+    return sorted(found)
+
+
+def probe(path):
+    return SimpleNamespace(duration=float(len(_read(path))))
+
+
+def sample(path, fps, size):
+    if path.name.startswith("killer"):
+        os.kill(os.getpid(), 9)
+    for i, colour in enumerate(_read(path)):
+        if path.name.startswith("slow"):
+            time.sleep(0.01)
+        yield SimpleNamespace(time=float(i), image=np.broadcast_to(colour, (6, 8, 3)))
+
+
+def _read(path):
+    if path.read_bytes()[:6] == b"broken":
+        raise FilmError(f"{str(path)!r} is no film: copy it again")
+    return np.load(path, allow_pickle=False)
+
+
+VIDEO = Video(find, probe, sample)
+
+
+def film(path, colours):
+    """Writes a film of these colours, words or numbers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [COLOURS[one] if isinstance(one, str) else one for one in colours]
+    with path.open("wb") as file:
+        np.save(file, np.asarray(rows, np.uint8).reshape(-1, 3))
+    return path
+
+
+def random_film(path, frames, seed=0):
+    """Writes a film whose colour changes every few frames, by chance."""
+    rng = np.random.default_rng(seed)
+    scene = np.cumsum(rng.random(frames) < 0.2)
+    base = rng.integers(30, 220, size=(frames + 1, 3))[scene]
+    return film(path, (base + rng.integers(-20, 20, size=base.shape)))
+
+
+def folder(path):
+    """A folder of three films, one in a folder below."""
+    film(path / "a.film", ["black"] * 5 + ["red"] * 3 + ["black"] * 6 + ["red"] * 2)
+    film(path / "b.film", ["green"] * 20)
+    film(path / "trips" / "c.film", ["black"] * 10 + ["blue"] * 4 + ["black"] * 4)
+    return path
+
+
+def create(directory, root, **options):
+    """A new index of a folder, without videos."""
+    return Index.create(directory, root, Encoder(), **options)
+
+
+def fill(index, encoder=None, **options):
+    """Brings an index up to date in this process; returns the report and what was told."""
+    told = []
+    options = {"workers": 0, "video": VIDEO, "tell": told.append, **options}
+    return index_folder(index, encoder or Encoder(), **options), told
+
+
+def indexed(directory, root):
+    """The index of a folder, complete."""
+    index = create(directory, root)
+    fill(index)
+    return index
+
+
+def arrays(index):
+    """The bytes of every file of vectors, by its name."""
+    return {path.name: path.read_bytes() for path in (index.directory / "videos").iterdir()}

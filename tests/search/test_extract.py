@@ -1,0 +1,295 @@
+"""A folder into an index: new, changed, moved, gone, failed; processes; kills at any moment."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import archive
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.extract import Report
+from hlformer_jax.search.index import Index
+
+
+@pytest.fixture
+def films(tmp_path):
+    return archive.folder(tmp_path / "films")
+
+
+@pytest.fixture
+def index(tmp_path, films):
+    return archive.indexed(tmp_path / "index", films)
+
+
+def counts(report):
+    return {
+        name: n for name, n in report._asdict().items() if n and name not in ("elapsed", "seconds")
+    }
+
+
+def test_what_is_done_is_left_alone(index):
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"unchanged": 3} and encoder.seen == 0
+
+
+def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, films):
+    before = {entry.video: entry.id for entry in index.entries()}
+    vectors = archive.arrays(index)
+    (films / "other place").mkdir()
+    (films / "a.film").rename(films / "other place" / "new ‘name’.film")
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"known": 1, "unchanged": 2, "gone": 1} and encoder.seen == 0
+    after = {entry.video: entry.id for entry in index.entries()}
+    assert after["other place/new ‘name’.film"] == before["a.film"]
+    assert archive.arrays(index) == vectors
+
+
+def test_a_touched_file_is_not_decoded_and_a_changed_one_is(index, films):
+    os.utime(films / "a.film", (1, 1))
+    archive.film(films / "b.film", ["blue"] * 21)
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"indexed": 1, "known": 1, "unchanged": 1}
+    assert encoder.seen == 21
+    assert len(archive.arrays(index)) == 3  # the old content's vectors are gone
+    assert index.entries()[1].frames == 21 and index.entries()[0].modified == 1
+
+
+def test_a_deleted_file_is_dropped_with_its_vectors(index, films):
+    (films / "b.film").unlink()
+    report, _ = archive.fill(index)
+    assert report.gone == 1 and len(index.entries()) == 2 and len(archive.arrays(index)) == 2
+
+
+def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, films):
+    (films / "copy.film").write_bytes((films / "a.film").read_bytes())
+    archive.film(films / "x.film", ["white"] * 3)
+    archive.film(films / "y.film", ["white"] * 3)
+    encoder = archive.Encoder()
+    report, _ = archive.fill(index, encoder)
+    assert counts(report) == {"indexed": 1, "known": 2, "unchanged": 3} and encoder.seen == 3
+    assert len({entry.id for entry in index.entries()}) == 6 and len(archive.arrays(index)) == 4
+    ids = {entry.video: entry.id for entry in index.entries()}
+    (films / "a.film").unlink()
+    archive.fill(index)
+    assert {entry.video: entry.id for entry in index.entries()} == {
+        name: one for name, one in ids.items() if name != "a.film"
+    }
+
+
+def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(index, films):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.film(films / "empty.film", [])
+    report, told = archive.fill(index)
+    assert counts(report) == {"failed": 2, "unchanged": 3}
+    assert "bad.film: is no film: copy it again" in told
+    assert "empty.film: it has no frame that can be decoded" in told
+    failed = [entry for entry in index.entries() if entry.state == "failed"]
+    assert ["is no film" in failed[0].reason, failed[1].frames] == [True, 0]
+    assert counts(archive.fill(index)[0]) == {"unchanged": 3, "skipped": 2}
+    assert counts(archive.fill(index, retry=True)[0]) == {"unchanged": 3, "failed": 2}
+    archive.film(films / "bad.film", ["red"])
+    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "skipped": 1}
+
+
+def test_names_with_quotes_newlines_and_bytes_that_are_no_text_are_indexed(index, films):
+    names = ['it\'s "it".film', "two\nlines.film", "ß日本.film", os.fsdecode(b"\xff\xfe.film")]
+    for i, name in enumerate(names):
+        archive.film(films / name, ["red"] * (i + 1))
+    archive.fill(index)
+    known = {entry.video: entry for entry in Index.open(index.directory).entries()}
+    assert all(known[name].state == "indexed" and known[name].path.exists() for name in names)
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again_by_the_next_run(index, films):
+    path = archive.film(films / "growing.film", ["red"] * 5)
+
+    def sample(path, fps, size):
+        yield from archive.sample(path, fps, size)
+        archive.film(path, ["red"] * 9)
+
+    report, told = archive.fill(index, video=archive.VIDEO._replace(sample=sample))
+    assert told == ["growing.film: it changed while it was read"]
+    assert archive.fill(index)[0].indexed == 1
+    assert Index.open(index.directory).manifest.videos["growing.film"].frames == 9
+    assert path.exists()
+
+
+def test_a_missing_or_emptied_folder_does_not_empty_the_index(index, films, tmp_path):
+    films.rename(tmp_path / "away")
+    with pytest.raises(SearchError, match="is not there: is its disk mounted"):
+        archive.fill(index)
+    films.mkdir()
+    with pytest.raises(SearchError, match="holds no video any more, and the index 3"):
+        archive.fill(index)
+    assert len(Index.open(index.directory).entries()) == 3
+
+
+def test_a_folder_that_cannot_be_listed_for_once_loses_nothing(index, films):
+    (films / "trips").rename(films / "unlisted")
+    report, told = archive.fill(index)
+    assert counts(report) == {"unchanged": 2} and len(index.entries()) == 3
+    assert told == [
+        f"{films}/unlisted may not be listed; nothing of the index is forgotten in this run"
+    ]
+    (films / "unlisted").rename(films / "trips")
+    assert counts(archive.fill(index)[0]) == {"unchanged": 3}
+
+
+def test_files_that_are_added_leave_the_others_alone(index, films):
+    new = [archive.film(films / f"{name}.film", ["red"] * 2 + [name]) for name in ("blue", "white")]
+    (films / "b.film").unlink()
+    report, _ = archive.fill(index, only=new[:1])
+    assert counts(report) == {"indexed": 1}
+    assert [entry.video for entry in index.entries()] == [
+        "a.film", "b.film", "blue.film", "trips/c.film",
+    ]  # fmt: skip
+
+
+def test_another_encoder_is_refused_before_anything_is_decoded(index):
+    with pytest.raises(SearchError, match="another fingerprint"):
+        archive.fill(index, archive.Encoder("0" * 64))
+
+
+def test_a_lost_manifest_is_made_again_without_decoding(index, films):
+    before = Index.open(index.directory).manifest
+    (index.directory / "manifest.json").unlink()
+    encoder = archive.Encoder()
+    again = archive.create(index.directory, films)
+    report, _ = archive.fill(again, encoder)
+    assert encoder.seen == 0 and report.known == 3
+    assert again.manifest == before
+
+
+def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
+    index, films, tmp_path
+):
+    archive.film(films / "killer.film", ["red"] * 3)
+    for i in range(3):
+        archive.random_film(films / f"{i}.film", 70 + i, seed=i)
+    seen = []
+    other = archive.create(tmp_path / "other", films)
+    report, told = archive.fill(other, workers=2, progress=seen.append)
+    assert counts(report) == {"indexed": 6, "failed": 1}
+    assert told == ["killer.film: its decoding process died (status -9)"]
+    (films / "killer.film").unlink()
+    archive.fill(other)
+    archive.fill(index)
+    assert archive.arrays(other) == archive.arrays(index)
+    assert seen[-1].done == seen[-1].total == 7
+    assert seen[-1].seconds == report.seconds == 5 * 0 + 16 + 20 + 18 + 70 + 71 + 72
+    assert all(one.speed > 0 for one in seen[1:] if one.seconds)
+
+
+def test_a_number_of_frames_that_is_no_multiple_of_a_batch_keeps_all(index, films):
+    archive.random_film(films / "long.film", 77)
+    archive.fill(index)
+    found = index.read(index.manifest.videos["long.film"].content)
+    np.testing.assert_array_equal(found.times, np.arange(77))
+    assert isinstance(archive.fill(index)[0], Report)
+
+
+PROGRAM = """
+import pathlib, sys
+import archive
+if __name__ == "__main__":
+    directory, films = map(pathlib.Path, sys.argv[1:3])
+    from hlformer_jax.search.index import Index
+    if (directory / "manifest.json").exists():
+        index = Index.open(directory)
+    else:
+        index = archive.create(directory, films)
+    print("begins", flush=True)
+    archive.fill(index, workers=int(sys.argv[3]))
+    print("done", flush=True)
+"""
+
+
+def started(tmp_path, directory, films, workers):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    env = processes.environment()
+    env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(processes.ROOT / "tests")])
+    return subprocess.Popen(
+        [sys.executable, program, directory, films, str(workers)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+
+
+def killed_and_resumed(tmp_path, kills, seed, workers):
+    films = tmp_path / "films"
+    for i in range(12):
+        archive.random_film(films / f"slow {i}.film", 5 + i, seed=i)
+    whole = archive.indexed(tmp_path / "whole", films)
+    draw = random.Random(seed)
+    directory = tmp_path / "index"
+    cut_short = 0
+    for _ in range(kills):
+        process = started(tmp_path, directory, films, workers)
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(draw.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        cut_short += "done" not in process.communicate()[0]
+    process = started(tmp_path, directory, films, workers)
+    out, errors = process.communicate(timeout=60)
+    assert out == "begins\ndone\n", errors
+    index = Index.open(directory)
+    assert archive.arrays(index) == archive.arrays(whole)
+    assert index.verify() == {}
+    strip = lambda index: {
+        name: (one.id, one.content, one.size, one.frames, one.intervals, one.state)
+        for name, one in index.manifest.videos.items()
+    }
+    assert strip(index) == strip(whole)
+    left = {path.name for path in directory.iterdir()} - {".lock", "manifest.json", "videos"}
+    assert not left
+    return cut_short
+
+
+def test_an_index_whose_makers_were_killed_is_that_of_one_that_was_not(tmp_path):
+    assert killed_and_resumed(tmp_path, kills=3, seed=0, workers=0)
+
+
+@pytest.mark.slow
+def test_20_kills_at_random_moments_leave_the_same_index(tmp_path):
+    assert killed_and_resumed(tmp_path, kills=20, seed=1, workers=2) >= 10
+
+
+def test_a_kill_within_a_write_leaves_the_file_before_or_none(index, films, monkeypatch):
+    archive.film(films / "new.film", ["red"] * 4)
+    before = archive.arrays(index)
+
+    def killed(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        archive.fill(index)
+    monkeypatch.undo()
+    assert archive.arrays(index) == before
+    assert len(json.loads((index.directory / "manifest.json").read_text())["videos"]) == 3
+
+
+def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
+    films = tmp_path / "films"
+    for i in range(30):
+        archive.random_film(films / f"slow {i:02}.film", 10, seed=i)
+    directory = tmp_path / "index"
+    process = started(tmp_path, directory, films, 1)
+    assert process.stdout.readline() == "begins\n"
+    while not list(directory.glob("videos/*.npz")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors.rstrip().endswith("KeyboardInterrupt") and errors.count("Traceback") == 1
+    done = [entry.state for entry in Index.open(directory).entries()]
+    assert 1 <= len(done) < 30 and set(done) == {"indexed"}

@@ -1,0 +1,191 @@
+"""An archive that is asked: the right video and second, filters, what is refused, what changes."""
+
+import datetime
+import os
+import subprocess
+import sys
+import threading
+
+import archive
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax import search
+from hlformer_jax.search import filters
+from hlformer_jax.search.errors import DamagedError, SearchError
+
+DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
+
+
+@pytest.fixture
+def films(tmp_path):
+    films = archive.folder(tmp_path / "films")
+    for name, day in DAYS.items():
+        time = datetime.datetime(2026, 3, day, 12).timestamp()
+        os.utime(films / name, (time, time))
+    return films
+
+
+@pytest.fixture
+def index(tmp_path, films):
+    return archive.indexed(tmp_path / "index", films)
+
+
+@pytest.fixture
+def library(index):
+    return search.open(index.directory, encoder=archive.Encoder())
+
+
+@pytest.mark.parametrize("ranker", ["best_frame", "segments"])
+def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
+    library = search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
+    [hit] = library.query("blue", k=1)
+    assert (hit.video, hit.folder, hit.path.name) == ("trips/c.film", "trips", "c.film")
+    assert (hit.moments[0].start, hit.moments[0].end) == (10, 14)
+    assert hit.duration == 18 and len(hit.times) == len(hit.scores) == 18
+    assert hit.id == library.entry(hit.id).id
+    assert library.encoder_name == "colours" and library.ranker_name == ranker
+
+
+def test_several_moments_come_apart_and_best_first(index):
+    library = search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    hit = library.query("red")[0]
+    assert hit.video == "a.film"
+    assert [(m.start, m.end) for m in hit.moments] == [(5, 8), (14, 16)]
+    assert hit.score == pytest.approx(hit.moments[0].score)
+    assert len(library.query("red", moments=1)[0].moments) == 1
+
+
+def test_scores_are_probabilities_where_the_encoder_has_them(index):
+    plain = search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    learned = archive.Encoder(probable=True)
+    probable = search.open(index.directory, ranker="best_frame", encoder=learned)
+    for cosine, probability in zip(plain.query("red"), probable.query("red"), strict=True):
+        assert probability.video == cosine.video
+        assert probability.score == pytest.approx(learned.probability(cosine.score), rel=1e-5)
+        assert probability.moments[0].score == pytest.approx(probability.scores.max())
+        assert probability.moments[0][:3] == cosine.moments[0][:3]
+
+
+def videos(hits):
+    return sorted(hit.video for hit in hits)
+
+
+def test_filters_by_folder_and_date(library):
+    assert videos(library.query("red")) == list(DAYS)
+    assert videos(library.query("red", folder="trips")) == ["trips/c.film"]
+    assert videos(library.query("red", folder="trips/")) == ["trips/c.film"]
+    assert videos(library.query("red", folder="trip")) == []
+    assert videos(library.query("red", since="2026-03-02")) == ["b.film", "trips/c.film"]
+    assert videos(library.query("red", until="2026-03-02")) == ["a.film", "b.film"]
+    day = datetime.date(2026, 3, 2)
+    assert videos(library.query("red", since=day, until=day)) == ["b.film"]
+    noon = datetime.datetime(2026, 3, 2, 12)
+    assert videos(library.query("red", until=noon.timestamp())) == ["a.film", "b.film"]
+    assert videos(library.query("red", until="2026-03-02T11:59")) == ["a.film"]
+    assert videos(library.query("red", folder="trips", until="2026-03-02")) == []
+    with pytest.raises(SearchError, match="'yesterday' is no date: write it as 2026-11-22"):
+        library.query("red", since="yesterday")
+
+
+def test_filters_agree_with_a_loop_over_random_entries():
+    rng = np.random.default_rng(0)
+    folders = ["", "a", "a/b", "ab", "a/b/c"]
+    entries = [
+        search.Entry("", "", str(rng.choice(folders)), None, 0, float(t), 1.0, 1, "indexed", "")
+        for t in rng.uniform(0, 100, 50)
+    ]
+    for folder in (None, *folders):
+        since, until = sorted(rng.uniform(0, 100, 2))
+        found = filters.mask(entries, folder, since, until)
+        for entry, kept in zip(entries, found, strict=True):
+            within = not folder or entry.folder == folder or entry.folder.startswith(folder + "/")
+            assert kept == (within and since <= entry.modified <= until)
+
+
+def test_of_equally_good_videos_the_order_is_that_of_their_paths(films, index):
+    for name in ("z.film", "0.film"):
+        (films / name).write_bytes((films / "b.film").read_bytes())
+    archive.fill(index)
+    library = search.open(index.directory, encoder=archive.Encoder())
+    assert [hit.video for hit in library.query("green", k=3)] == ["0.film", "b.film", "z.film"]
+
+
+def test_questions_that_cannot_be_are_refused(library):
+    with pytest.raises(SearchError, match="the sentence is empty"):
+        library.query("  ")
+    with pytest.raises(SearchError, match="k is 0"):
+        library.query("red", k=0)
+    with pytest.raises(SearchError, match="holds no video of the id 'x'"):
+        library.entry("x")
+
+
+def test_an_encoder_that_is_not_the_index_s_is_refused(index):
+    library = search.open(index.directory, encoder=archive.Encoder("0" * 64))
+    with pytest.raises(SearchError, match="another fingerprint"):
+        library.query("red")
+
+
+def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):
+    assert library.query("white", k=1)[0].video != "new.film"
+    archive.film(films / "new.film", ["white"] * 4)
+    (films / "b.film").unlink()
+    archive.fill(index)
+    assert library.query("white", k=1)[0].video == "new.film"
+    assert videos(library.query("green")) == ["a.film", "new.film", "trips/c.film"]
+    assert [entry.video for entry in library.videos()] == ["a.film", "new.film", "trips/c.film"]
+    assert library.status()["videos"] == 3
+
+
+def test_failed_videos_are_listed_and_not_searched(library, films, index):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.fill(index)
+    assert "bad.film" not in videos(library.query("red"))
+    [bad] = [entry for entry in library.videos() if entry.video == "bad.film"]
+    assert bad.state == "failed" and "no film" in bad.reason
+    status = library.status()
+    assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "segments")
+    assert status["seconds"] == 54 and status["bytes"] > 0
+
+
+def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "bad.film").write_bytes(b"broken")
+    index = archive.indexed(tmp_path / "index", tmp_path / "films")
+    library = search.open(index.directory, encoder=archive.Encoder())
+    with pytest.raises(SearchError, match="holds no video that could be indexed: see"):
+        library.query("red")
+
+
+def test_a_damaged_file_is_named_at_the_first_question(index):
+    name = index.file(index.manifest.videos["b.film"].content)
+    name.write_bytes(b"")
+    library = search.open(index.directory, encoder=archive.Encoder())
+    with pytest.raises(DamagedError, match=f"{name.name} is damaged.*index the folder again"):
+        library.query("red")
+
+
+def test_threads_that_ask_at_once_get_the_same_answers(library):
+    expected, found = library.query("red", k=3), []
+    threads = [
+        threading.Thread(target=lambda: found.append(library.query("red", k=3))) for _ in "abc"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [[h.video for h in hits] for hits in found] == [[h.video for h in expected]] * 3
+
+
+def test_opening_an_index_loads_neither_jax_nor_vectors(index):
+    program = (
+        "import sys\nfrom hlformer_jax import search\nlibrary = search.open(sys.argv[1])\n"
+        "assert len(library.videos()) == 3\n"
+        "print([name for name in ('jax', 'pywt', 'av', 'fastapi', 'flax') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(index.directory)],
+        capture_output=True, text=True, env=processes.environment(), check=True,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"

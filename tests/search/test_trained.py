@@ -1,0 +1,194 @@
+"""A trained model as a ranker: its scores, its scores over time, and runs that are refused."""
+
+import json
+
+import archive
+import numpy as np
+import pytest
+import tiny
+
+from hlformer_jax import models, search
+from hlformer_jax.data import transforms
+from hlformer_jax.models.ms_sl import proposals
+from hlformer_jax.run import checkpoint
+from hlformer_jax.search import model, trained
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
+
+FRAMES = (3, 8, 21, 14, 1)
+
+
+def write_run(path, config, fingerprint="f" * 64):
+    config.data.manual_dir = str(path / "features")
+    checkpoint.save_params(path / "checkpoints" / "best", tiny.params(config), {"epoch": 1})
+    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
+    (path / "features").mkdir()
+    facts = {"name": "colours", "fingerprint": fingerprint}
+    (path / "features" / model.FACTS).write_text(json.dumps(facts))
+    return path
+
+
+def configuration(name, **options):
+    config = tiny.config(**{"model.name": name, **options})
+    config.model.euclidean_blocks = 1
+    config.data.update(visual_dim=archive.WIDTH, text_dim=archive.WIDTH, dtype="float32")
+    config.eval.video_batch = 2
+    if name != "hlformer":
+        config.model.update(lorentz_blocks=0, fusion="mean")
+    return config
+
+
+@pytest.fixture
+def index(tmp_path):
+    for i, frames in enumerate(FRAMES):
+        archive.random_film(tmp_path / "films" / f"{i}.film", frames, seed=i)
+    return archive.indexed(tmp_path / "index", tmp_path / "films")
+
+
+def unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def encoder_of(config):
+    """Unit vectors of a video's positions, by the model applied to it alone."""
+    built, params = models.build(config), tiny.params(config)
+    encode = tiny.jit(lambda videos: models.encode_video(built, params, videos))
+
+    def encoded(vectors):
+        found = encode(model.videos_of([vectors], config.data, 1))
+        return {
+            name: unit(np.asarray(branch[0], np.float64))
+            for name, branch in found._asdict().items()
+            if branch is not None
+        }
+
+    return encoded
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gmmformer_v2", {}),
+        pytest.param("gmmformer_v2", {"model.video_level": True}, marks=pytest.mark.slow),
+        pytest.param("gmmformer_v2", {"model.glance": False}, marks=pytest.mark.slow),
+        ("ms_sl", {}),
+    ],
+    ids=["both branches", "one vector a video", "frames alone", "ms_sl"],
+)
+def test_scores_are_the_weighted_best_cosines_of_the_model(index, tmp_path, name, options):
+    config = configuration(name, **options)
+    records = [one for _, one in sorted(index.manifest.videos.items())]
+    ranker = trained.Trained(write_run(tmp_path / "run", config), index, records)
+    query = ranker.encode(archive.Encoder(), "red blue white")
+    assert np.linalg.norm(query) == pytest.approx(1, abs=1e-5)
+    scores = ranker.scores(query)
+    assert scores.shape == (len(FRAMES),)
+    encoded = encoder_of(config)
+    clip, frame = (0.7, 0.3) if config.model.glance else (1.0, 1.0)
+    for i, record in enumerate(records):
+        arrays = index.read(record.content)
+        cosines = {name: rows @ query for name, rows in encoded(arrays.vectors).items()}
+        over_time = ranker.over_time(i, arrays, query)
+        assert over_time.shape == arrays.times.shape
+        if name == "ms_sl":
+            best = int(np.argmax(cosines["clips"]))
+            expected = clip * cosines["clips"][best] + frame * cosines["guided"][best]
+            both = clip * cosines["clips"] + frame * cosines["guided"]
+            assert over_time.max() == pytest.approx(both.max(), abs=2e-5)
+        else:
+            expected = frame * cosines["frames"].max()
+            if "clips" in cosines:
+                expected += clip * cosines["clips"].max()
+            assert over_time.max() <= expected + 2e-5
+        np.testing.assert_allclose(scores[i], expected, atol=2e-5)
+    # Fewer frames than positions: a frame is its own position.
+    arrays = index.read(records[1].content)
+    if name != "ms_sl" and not options:
+        cosines = {name: rows @ query for name, rows in encoded(arrays.vectors).items()}
+        expected = [
+            clip * cosines["clips"][i // 2] + frame * cosines["frames"][i] for i in range(7)
+        ]
+        np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
+
+
+def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
+    config = configuration("gmmformer_v2", **{"model.gaze": False})
+    run = write_run(tmp_path / "run", config)
+    library = search.open(index.directory, checkpoint=run, encoder=archive.Encoder())
+    hits = library.query("red", k=5)
+    assert len(hits) == 5 and library.ranker_name == str(run)
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
+    config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
+    run = write_run(tmp_path / "run", config)
+    with index.writing():
+        index.manifest.checkpoint = str(run)  # as `index --checkpoint` does
+    first = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    [kept] = (index.directory / "packed").iterdir()
+    encode = model.encode_videos
+    monkeypatch.setattr(model, "encode_videos", None)
+    again = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
+    monkeypatch.setattr(model, "encode_videos", encode)
+    kept.write_bytes(b"damaged")
+    known = Index.open(index.directory).manifest.videos.values()
+    records = sorted(known, key=lambda record: record.content)
+    trained.Trained(run, index, records)
+    assert len(kept.read_bytes()) > 100
+    (run / "config.json").write_text((run / "config.json").read_text() + " ")
+    trained.Trained(run, index, records)
+    [other] = (index.directory / "packed").iterdir()
+    assert other.name != kept.name
+
+
+def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
+    records = list(index.manifest.videos.values())
+    config = configuration("gmmformer_v2")
+    run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
+    with pytest.raises(SearchError, match="features of the encoder 'colours', and the index has"):
+        trained.Trained(run, index, records)
+    (run / "features" / model.FACTS).unlink()
+    with pytest.raises(SearchError, match="does not say which encoder made its features"):
+        trained.Trained(run, index, records)
+    with pytest.raises(SearchError, match=r"has no config.json: give the directory of a run"):
+        trained.Trained(tmp_path / "nowhere", index, records)
+    (run / "config.json").write_text("{}")
+    with pytest.raises(SearchError, match="is no configuration of this version"):
+        trained.Trained(run, index, records)
+
+
+def test_a_run_of_other_widths_is_refused(index, tmp_path):
+    config = configuration("gmmformer_v2")
+    config.data.visual_dim = 7
+    run = write_run(tmp_path / "run", config)
+    with pytest.raises(SearchError, match="features of width 7, and the index has vectors of"):
+        trained.Trained(run, index, list(index.manifest.videos.values()))
+    found = model.Model(config, None, None, None)
+    with pytest.raises(SearchError, match="token features of width 12, and the encoder gives 5"):
+        model.encode_query(found, np.zeros((2, 5), np.float32))
+
+
+def test_clips_hold_the_best_of_their_proposals():
+    starts, ends = proposals(4)
+    scores = np.random.default_rng(0).normal(size=len(starts)).astype(np.float32)
+    found = trained.best_proposal(scores, 4)
+    for clip in range(4):
+        holding = [s for s, a, b in zip(scores, starts, ends, strict=True) if a <= clip < b]
+        assert found[clip] == max(holding)
+
+
+def test_every_frame_has_the_best_score_of_the_spans_it_was_pooled_into():
+    rng = np.random.default_rng(0)
+    for frames in (1, 3, 4, 7, 50):
+        bounds, scores = transforms.boundaries(frames, 4), rng.normal(size=4)
+        holding = [[] for _ in range(frames)]
+        for span in range(4):
+            last = frames if span == 3 else bounds[span + 1]
+            for frame in range(bounds[span], max(last, bounds[span] + 1)):
+                holding[frame].append(scores[span])
+        expected = [max(found) for found in holding]
+        np.testing.assert_allclose(trained.of_frames(scores, bounds, frames), expected, rtol=1e-6)
