@@ -29,7 +29,6 @@ MAY_IMPORT = {
         "typing", "errors", "config", "ops", "parallel", "run", "data", "models", "retrieval",
     },
     "torch_checkpoint": {"errors", "run"},
-    "encoders": {"typing", "errors", "run"},
     "plots": {"errors", "command", "run"},
     "sweep": {
         "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",

@@ -13,6 +13,7 @@
     library, filters           an archive that is asked
     encoding                   encoders by name
     captions, evaluation       sentences of which the answer is known; recalls
+    features                   captioned videos into a data set to train on
     commands                   the command line, a file for each command
 
 ```python

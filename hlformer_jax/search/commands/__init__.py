@@ -7,6 +7,7 @@ from hlformer_jax.search.commands import (
     add,
     cut,
     evaluate,
+    features,
     index,
     query,
     remove,
@@ -25,5 +26,6 @@ COMMANDS: Mapping[str, ModuleType] = {
     "verify": verify,
     "cut": cut,
     "evaluate": evaluate,
+    "features": features,
 }
 """By name, in the order in which they are listed; each has `HELP`, `add_arguments` and `run`."""
