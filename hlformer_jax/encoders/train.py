@@ -4,8 +4,10 @@ It is made of the same functions as the large ones and is saved as any other. Tr
 it knows the words and the looks of its few hundred pairs, and is no encoder of the world.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import numpy as np
 import optax
 import tokenizers
 from jaxtyping import Float, Int, UInt8
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from hlformer_jax.encoders import text, vision, weights
 from hlformer_jax.encoders.config import Config, Text, Vision
@@ -22,11 +24,14 @@ from hlformer_jax.encoders.encoder import Encoder
 from hlformer_jax.encoders.errors import EncoderError
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.layers import Params
-from hlformer_jax.encoders.tokenizer import Tokenizer, build
+from hlformer_jax.encoders.tokenizer import build
 from hlformer_jax.typing import Array
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
-END_ID = 1
+END_ID, UNKNOWN_ID = 1, 2
+SENTENCES_OF_A_STEP = 128
+"""Different sentences that every image of a step is told from, at most."""
+
 _GREY = (0.5, 0.5, 0.5)
 
 
@@ -56,8 +61,8 @@ def train(
     sentences: Sequence[str],
     *,
     size: Size | None = None,
-    steps: int = 400,
-    batch: int = 64,
+    steps: int = 1000,
+    batch: int = 24,
     learning_rate: float = 2e-3,
     seed: int = 0,
     name: str = "tiny-siglip",
@@ -65,15 +70,16 @@ def train(
 ) -> Encoder:
     """Trains a SigLIP on pairs of an image and a sentence.
 
-    Every image of a batch is told from every sentence of it by a sigmoid of its own; sentences that
-    are equal belong to each other's images.
+    Every image of a step is told from every sentence by a sigmoid of its own: from all different
+    sentences that there are, up to `SENTENCES_OF_A_STEP`. That teaches what few pairs differ in
+    sooner than the sentences of its own batch alone.
 
     Args:
       images: square images of one size, at least one patch.
       sentences: a sentence of each.
       size: sizes of the encoder; None: `Size()`.
       steps: number of steps.
-      batch: pairs of a step, drawn without repetition as far as there are pairs.
+      batch: images of a step; each is drawn once before any is drawn again.
       learning_rate: the rate at its peak; it rises for a tenth of the steps and falls as a cosine.
       seed: of the initial parameters and of the batches; equal seeds give equal encoders on the
         same machine.
@@ -86,6 +92,7 @@ def train(
     size = size or Size()
     images = np.asarray(images)
     _check(images, sentences, size, steps, batch)
+    different, own = np.unique(np.asarray(sentences), return_inverse=True)
     backend = _words(sentences, size.vocabulary)
     config = _config(images.shape[1], size, backend.get_vocab_size())
     content = backend.to_str(pretty=True).encode()
@@ -99,13 +106,17 @@ def train(
     }
     tokenizer = build(backend, content, settings, config, name)
     preparation = Preprocessing(images.shape[1], None, "bicubic", 1 / 255, _GREY, _GREY)
+    ids, _ = tokenizer(different.tolist())
 
     generator = np.random.default_rng(seed)
     params = _initial(config, generator)
-    params = _fit(
-        params, config, preparation, images, tokenizer, sentences, steps, batch, learning_rate,
-        generator, tell,
-    )  # fmt: skip
+    # Words that were never seen say nothing, rather than something at random.
+    params["text"]["tokens"][UNKNOWN_ID] = 0.0
+    state = _optimiser(learning_rate, steps).init(params)
+    for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator), 1):
+        params, state, value = _step(params, state, rows, config, preparation, learning_rate, steps)
+        if number % max(steps // 10, 1) == 0:
+            tell(f"step {number} of {steps}: loss {float(value):.3f}")
     params = jax.tree.map(np.asarray, params)
     return Encoder(
         config,
@@ -122,24 +133,69 @@ def loss(
     config: Config,
     preparation: Preprocessing,
     pixels: UInt8[Array, "V S S 3"],
-    ids: Int[Array, "V W"],
-    same: Int[Array, " V"],
+    ids: Int[Array, "Q W"],
+    own: Int[Array, " V"],
 ) -> Float[Array, ""]:
-    """SigLIP's loss: the mean over images of the sigmoid losses with every sentence.
+    """SigLIP's loss: over images, the mean of the sum of sigmoid losses with every sentence.
 
     Args:
       params: the parameter tree.
       config: sizes and options.
       preparation: how pixels are normalised.
       pixels: images of 0 to 255.
-      ids: tokens of each image's sentence.
-      same: a number of each sentence; equal sentences have equal ones.
+      ids: tokens of different sentences.
+      own: row of each image's sentence.
     """
     seen = vision.encode(params["vision"], config, pixels, preparation.shift, preparation.scale)
     said, _ = text.encode(params["text"], config, ids)
     logits = jnp.exp(params["scale"]) * (seen @ said.T) + params["bias"]
-    signs = jnp.where(same[:, None] == same[None], 1.0, -1.0)
+    signs = jnp.where(own[:, None] == jnp.arange(len(ids))[None], 1.0, -1.0)
     return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
+
+
+@partial(jax.jit, static_argnums=(3, 4, 5, 6))
+def _step(
+    params: Params,
+    state: Any,
+    rows: tuple[Array, Array, Array],
+    config: Config,
+    preparation: Preprocessing,
+    learning_rate: float,
+    steps: int,
+) -> tuple[Params, Any, Float[Array, ""]]:
+    """Parameters, the optimiser's state and the loss after one step on the rows of `_steps`."""
+    value, gradient = jax.value_and_grad(loss)(params, config, preparation, *rows)
+    with jax.numpy_dtype_promotion("standard"):  # optax counts steps in whole numbers
+        updates, state = _optimiser(learning_rate, steps).update(gradient, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+
+def _steps(
+    images: np.ndarray,
+    own: np.ndarray,
+    ids: np.ndarray,
+    steps: int,
+    batch: int,
+    generator: np.random.Generator,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Images of each step, tokens of the sentences that they are told from, rows of their own."""
+    at_once = min(len(ids), max(SENTENCES_OF_A_STEP, batch))
+    order = np.zeros(0, np.int64)
+    for _ in range(steps):
+        while len(order) < batch:
+            order = np.concatenate([order, generator.permutation(len(images))])
+        chosen, order = order[:batch], order[batch:]
+        theirs = np.unique(own[chosen])
+        others = generator.permutation(np.setdiff1d(np.arange(len(ids)), theirs))
+        said = np.sort(np.concatenate([theirs, others[: at_once - len(theirs)]]))
+        yield images[chosen], ids[said], np.searchsorted(said, own[chosen]).astype(np.int32)
+
+
+def _optimiser(learning_rate: float, steps: int) -> optax.GradientTransformation:
+    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max(steps // 10, 1), steps)
+    # The second moment of so short a training is that of its last steps.
+    adam = optax.adamw(rate, b2=0.95, weight_decay=1e-4)
+    return optax.chain(optax.clip_by_global_norm(1.0), adam)
 
 
 def _check(
@@ -156,24 +212,32 @@ def _check(
             f"{len(images)} images and {len(sentences)} sentences, {len(set(sentences))} different:"
             " give a sentence of each image, at least two different ones"
         )
-    if shape[1] < size.patch or size.width % size.heads or steps < 1 or batch < 2:
+    if shape[1] < size.patch or size.width % size.heads or min(steps, batch) < 1:
         raise EncoderError(
-            f"images of {shape[1]} pixels, {size}, {steps} steps, batches of {batch}: a patch must"
-            " fit an image, heads divide the width, and a batch have two pairs"
+            f"images of {shape[1]} pixels, {size}, {steps} steps of {batch}: a patch must fit an"
+            " image, and heads divide the width"
         )
 
 
 def _words(sentences: Sequence[str], most: int) -> tokenizers.Tokenizer:
     """A tokenizer of whole words, without capitals and punctuation."""
-    backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
+    normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    pieces = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed")]
     )
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=most, special_tokens=[PAD, END, UNKNOWN], show_progress=False
-    )
-    backend.train_from_iterator(sorted(sentences), trainer)
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        words = pieces.pre_tokenize_str(normalizer.normalize_str(sentence))
+        counts.update(word for word, _ in words)
+    # The library's own trainer orders words that are as frequent at random.
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    marks = (PAD, END, UNKNOWN)
+    known = [*marks, *(word for word in frequent if word not in marks)][:most]
+    vocabulary = {word: number for number, word in enumerate(known)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pieces
+    backend.add_special_tokens(list(marks))
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, END_ID)]
     )
@@ -209,45 +273,7 @@ def _initial(config: Config, generator: np.random.Generator) -> Params:
         elif len(path) > 1:
             return np.full_like(zeros, name == "scale")
         else:  # of the logits: most pairs of a batch do not belong together
-            return np.full_like(zeros, {"scale": np.log(10.0), "bias": -5.0}[name])
+            return np.full_like(zeros, {"scale": np.log(20.0), "bias": -10.0}[name])
         return (deviation * generator.standard_normal(zeros.shape)).astype(np.float32)
 
     return jax.tree_util.tree_map_with_path(fill, weights.empty(config))
-
-
-def _fit(
-    params: Params,
-    config: Config,
-    preparation: Preprocessing,
-    images: np.ndarray,
-    tokenizer: Tokenizer,
-    sentences: Sequence[str],
-    steps: int,
-    batch: int,
-    learning_rate: float,
-    generator: np.random.Generator,
-    tell: Callable[[str], None],
-) -> Params:
-    """The steps of the training."""
-    ids, _ = tokenizer(sentences)
-    _, same = np.unique(np.asarray(sentences), return_inverse=True)
-    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max(steps // 10, 1), steps)
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=1e-4))
-
-    @jax.jit
-    def step(params: Params, state: Any, rows: tuple) -> tuple[Params, Any, Float[Array, ""]]:
-        value, gradient = jax.value_and_grad(loss)(params, config, preparation, *rows)
-        updates, state = optimiser.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    state = optimiser.init(params)
-    order = np.zeros(0, np.int64)
-    for number in range(steps):
-        while len(order) < batch:
-            order = np.concatenate([order, generator.permutation(len(images))])
-        chosen, order = order[:batch], order[batch:]
-        rows = (images[chosen], ids[chosen], same[chosen].astype(np.int32))
-        params, state, value = step(params, state, rows)
-        if (number + 1) % max(steps // 10, 1) == 0:
-            tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
-    return params

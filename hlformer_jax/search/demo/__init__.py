@@ -1,0 +1,138 @@
+"""A demo that needs no video and no download: it makes its own, and an encoder that knows them.
+
+    scenes    what happens: coloured shapes that move, grow, shrink and meet, and sentences
+    render    frames and videos of scenes; single frames to train on
+
+`make` renders short videos, writes what happens in them, trains a tiny SigLIP on frames of other
+scenes and indexes the videos. The encoder is read like any other, and its meaning is real though
+small: colours, shapes and what they do.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.run import files
+from hlformer_jax.search.demo import render
+from hlformer_jax.search.demo.scenes import Story, stories
+
+VIDEOS = 24
+FRAMES, STEPS = 6000, 700
+"""Frames that the encoder is trained on, and steps of its training."""
+
+_DAY = 86_400
+_FIRST_DAY = 1_767_600_000
+"""Seconds since the epoch, in January 2026: the day of the first video."""
+
+
+class DemoError(UserError, ValueError):
+    """A directory in which no demo can be made."""
+
+
+def make(
+    out: str | Path, seed: int = 0, tell: Callable[[str], None] = print, videos: int = VIDEOS
+) -> None:
+    """Makes a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
+
+    A step whose result is there, of the same seed, is not done again.
+
+    Args:
+      out: the directory DIR, made where there is none.
+      seed: equal seeds give equal videos.
+      tell: called with a line on each step.
+      videos: their number, at most 40.
+
+    Raises:
+      DemoError: when the directory holds something else.
+      UserError: when another step cannot be done.
+      OSError: when a file cannot be written.
+      ValueError: when the number of videos is not from 1 to 40.
+    """
+    out = Path(out)
+    told = stories(seed, videos)
+    _claim(out, {"seed": seed, "videos": videos})
+    started = time.monotonic()
+    _render(told, out / "videos")
+    files.write_bytes(out / "captions.jsonl", captions(told).encode())
+    length = sum(story.duration for story in told)
+    taken = time.monotonic() - started
+    tell(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
+    if not (out / "encoder" / "config.json").exists():
+        _train(out / "encoder", seed, tell)
+    _index(out, tell)
+
+
+def captions(told: Sequence[Story]) -> str:
+    """The sentences of all scenes: lines of JSON with video, sentence, start and end in seconds."""
+    lines = [
+        {"video": story.name, "sentence": scene.sentence, "start": scene.start, "end": scene.end}
+        for story in told
+        for scene in story.scenes
+        if scene.sentence is not None
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _claim(out: Path, settings: dict[str, int]) -> None:
+    """Notes what the directory is made of; what was made of other settings is deleted."""
+    note = out / "demo.json"
+    try:
+        before = json.loads(note.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        before = None
+    if before == settings:
+        return
+    if before is None and out.exists() and any(out.iterdir()) and not note.exists():
+        raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
+    for part in ("videos", "encoder", "index"):
+        shutil.rmtree(out / part, ignore_errors=True)
+    files.write_json(note, settings)
+
+
+def _render(told: Sequence[Story], folder: Path) -> None:
+    """Renders the videos that are missing, in processes, one for each core."""
+    todo = [story for story in told if not (folder / story.name).exists()]
+    if not todo:
+        return
+    workers = min(len(os.sched_getaffinity(0)), len(todo))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context) as pool:
+        for _ in pool.map(render.write, todo, [folder / story.name for story in todo]):
+            pass
+    for number, story in enumerate(told):
+        # A video a day, so that there is something to filter by date.
+        day = _FIRST_DAY + number * _DAY
+        os.utime(folder / story.name, (day, day))
+
+
+def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
+    """Trains the encoder on scenes that no video shows, and saves it."""
+    encoders = importlib.import_module("hlformer_jax.encoders")
+    training = importlib.import_module("hlformer_jax.encoders.train")
+    started = time.monotonic()
+    images, sentences = render.frames_for_training(seed, FRAMES)
+    encoder = training.train(images, sentences, steps=STEPS, seed=seed, tell=tell)
+    encoders.save(encoder, folder)
+    tell(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
+
+
+def _index(out: Path, tell: Callable[[str], None]) -> None:
+    """Brings DIR/index up to date."""
+    module = lambda name: importlib.import_module(f"hlformer_jax.search.{name}")
+    encoder, places = module("encoding").load(out / "encoder")
+    index = module("index").Index
+    directory = out / "index"
+    known = (directory / "manifest.json").exists()
+    opened = (
+        index.open(directory)
+        if known
+        else index.create(directory, out / "videos", encoder, places=places)
+    )
+    module("extract").index_folder(opened, encoder, tell=tell)

@@ -1,0 +1,157 @@
+import jax
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from hlformer_jax import encoders
+from hlformer_jax.encoders import EncoderError, config, weights
+from hlformer_jax.encoders import train as module
+from hlformer_jax.encoders.images import Preprocessing
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (50, 80, 220)}
+SHAPES = ("square", "triangle")
+PLACES = {"left": 14, "right": 34}
+SIZE = module.Size(width=32, layers=1, heads=2, tokens=8)
+
+
+def draw(rng, colour, shape, place):
+    image = Image.new("RGB", (48, 48), tuple(rng.integers(0, 60, 3).tolist()))
+    x, y = PLACES[place] + rng.integers(-2, 3), 24 + rng.integers(-8, 9)
+    r = rng.integers(10, 13)
+    fill = tuple(int(c) for c in np.clip(COLOURS[colour] + rng.integers(-20, 21, 3), 0, 255))
+    corners = [(x - r, y + r), (x + r, y + r)]
+    corners += [(x + r, y - r), (x - r, y - r)] if shape == "square" else [(x, y - r)]
+    ImageDraw.Draw(image).polygon([(int(a), int(b)) for a, b in corners], fill)
+    return np.asarray(image.resize((24, 24)))
+
+
+def drawings(count, seed):
+    rng = np.random.default_rng(seed)
+    facts = [
+        tuple(rng.choice(list(names)) for names in (COLOURS, SHAPES, PLACES)) for _ in range(count)
+    ]
+    images = np.stack([draw(rng, *fact) for fact in facts])
+    return images, [f"a {c} {s} on the {p}" for c, s, p in facts]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    said = []
+    images, sentences = drawings(400, 0)
+    encoder = module.train(
+        images, sentences, size=SIZE, steps=250, learning_rate=4e-3, tell=said.append
+    )
+    return encoder, said
+
+
+def test_drawings_never_seen_find_their_sentences(trained):
+    encoder, _ = trained
+    images, sentences = drawings(120, 1)
+    known = sorted(set(sentences))
+    assert len(known) == 12
+    found = encoder.sentences(known) @ encoder.images(images).T
+    best = [known[i].split() for i in found.argmax(0)]
+    right = np.array([[a == b for a, b in zip(x, y.split(), strict=True)] for x, y in zip(
+        best, sentences, strict=True
+    )])  # fmt: skip
+    colour, shape, place = right[:, 1].mean(), right[:, 2].mean(), right[:, 5].mean()
+    # By chance 0.33, 0.5, 0.5, and 0.08 for all three.
+    assert colour > 0.95 and place > 0.95 and shape > 0.7, (colour, shape, place)
+    assert right.all(1).mean() > 0.65
+
+
+def test_the_loss_falls_and_is_told_ten_times(trained):
+    _, said = trained
+    losses = [float(line.rpartition(" ")[2]) for line in said]
+    assert len(said) == 10 and said[-1].startswith("step 250 of 250: loss")
+    assert losses[-1] < losses[0] / 2
+
+
+def test_probabilities_tell_what_belongs_together(trained):
+    encoder, _ = trained
+    images, sentences = drawings(60, 2)
+    cosines = (encoder.images(images) * encoder.sentences(sentences)).sum(1)
+    other = [s.replace("red", "x").replace("green", "red").replace("x", "green") for s in sentences]
+    changed = np.array([a != b for a, b in zip(sentences, other, strict=True)])
+    others = (encoder.images(images) * encoder.sentences(other)).sum(1)
+    own, foreign = encoder.probability(cosines), encoder.probability(others)[changed]
+    assert np.median(own) > 0.3 > 0.05 > np.median(foreign)
+
+
+def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
+    encoder, _ = trained
+    encoders.save(encoder, tmp_path / "tiny-siglip")
+    read = encoders.load(tmp_path / "tiny-siglip")
+    images, sentences = drawings(5, 3)
+    np.testing.assert_array_equal(encoder.images(images), read.images(images))
+    for texts in (sentences, ["A RED, square!", "", "words never heard of " * 9]):
+        np.testing.assert_array_equal(encoder.sentences(texts), read.sentences(texts))
+        for own, again in zip(encoder.tokens(texts), read.tokens(texts), strict=True):
+            np.testing.assert_array_equal(own, again)
+    for fact in ("name", "kind", "width", "scale", "bias", "preprocessing", "fingerprint"):
+        assert getattr(read, fact) == getattr(encoder, fact), fact
+
+
+def test_equal_seeds_give_equal_encoders():
+    images, sentences = drawings(40, 4)
+    make = lambda seed: module.train(
+        images, sentences, size=SIZE, steps=2, seed=seed, tell=lambda _: None
+    )
+    first, second, third = make(0), make(0), make(1)
+    assert first.fingerprint == second.fingerprint != third.fingerprint
+
+
+def test_the_loss_is_that_of_siglip():
+    sizes = module._config(24, SIZE, 20)
+    params = module._initial(sizes, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (4, 24, 24, 3), np.uint8)
+    ids = rng.integers(0, 20, (3, 8)).astype(np.int32)
+    own = np.array([2, 0, 2, 1], np.int32)
+    half = Preprocessing(24, None, "bicubic", 1 / 255, (0.5,) * 3, (0.5,) * 3)
+    value = module.loss(params, sizes, half, pixels, ids, own)
+
+    from hlformer_jax.encoders import text, vision
+
+    seen = vision.encode(params["vision"], sizes, pixels, half.shift, half.scale)
+    said, _ = text.encode(params["text"], sizes, ids)
+    logits = 20.0 * np.asarray(seen, np.float64) @ np.asarray(said, np.float64).T - 10.0
+    belongs = own[:, None] == np.arange(3)
+    probability = 1 / (1 + np.exp(-logits))
+    expected = -np.log(np.where(belongs, probability, 1 - probability)).sum(1).mean()
+    assert float(value) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_tells_every_image_from_its_own_sentence_and_others():
+    rng = np.random.default_rng(0)
+    own = rng.integers(0, 300, 50)
+    ids = np.arange(300)[:, None] * np.ones((1, 4), int)
+    for images, said, rows in module._steps(np.arange(50), own, ids, 7, 20, rng):
+        assert len(said) == module.SENTENCES_OF_A_STEP == len(set(said[:, 0]))
+        np.testing.assert_array_equal(said[rows, 0], own[images])
+
+
+def test_every_parameter_of_a_tiny_encoder_starts_finite_and_learns():
+    sizes = module._config(24, SIZE, 20)
+    params = module._initial(sizes, np.random.default_rng(0))
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, weights.empty(sizes))
+    assert isinstance(sizes, config.Config) and sizes.text.positions == 8
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "sentences", "size", "part"),
+    [
+        ((2, 24, 24), np.uint8, ["a", "b"], SIZE, r"\[N, S, S, 3\]"),
+        ((2, 24, 20, 3), np.uint8, ["a", "b"], SIZE, r"\[N, S, S, 3\]"),
+        ((2, 24, 24, 3), np.float32, ["a", "b"], SIZE, "float32"),
+        ((2, 24, 24, 3), np.uint8, ["a"], SIZE, "2 images and 1 sentences"),
+        ((2, 24, 24, 3), np.uint8, ["a", "a"], SIZE, "at least two different"),
+        ((2, 4, 4, 3), np.uint8, ["a", "b"], SIZE, "a patch must fit"),
+        ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads divide"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, part):
+    with pytest.raises(EncoderError, match=part) as caught:
+        module.train(np.zeros(shape, dtype), sentences, size=size, steps=1)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,68 @@
+"""The directory of a demo, but for its training and index, which have tests of their own."""
+
+import json
+
+import pytest
+
+from hlformer_jax import video
+from hlformer_jax.search import demo
+from hlformer_jax.search.demo.scenes import stories
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Stands in for training and indexing, and notes them."""
+    noted = []
+
+    def train(folder, seed, tell):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        noted.append("train")
+
+    monkeypatch.setattr(demo, "_train", train)
+    monkeypatch.setattr(demo, "_index", lambda out, tell: noted.append("index"))
+    return noted
+
+
+def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, calls):
+    out, told = tmp_path / "demo", []
+    demo.make(out, 1, told.append, videos=2)
+    paths = video.find(out / "videos")
+    assert [str(path.relative_to(out / "videos")) for path in paths] == [
+        "morning/01.mp4", "noon/02.mp4",
+    ]  # fmt: skip
+    lines = [json.loads(line) for line in (out / "captions.jsonl").read_text().splitlines()]
+    assert {line["video"] for line in lines} == {"morning/01.mp4", "noon/02.mp4"}
+    for line in lines:
+        assert list(line) == ["video", "sentence", "start", "end"]
+        length = video.probe(out / "videos" / line["video"]).duration
+        assert 0 <= line["start"] < line["end"] <= length
+    assert calls == ["train", "index"] and "rendered 2 videos" in told[0]
+
+    before = [path.stat().st_ino for path in paths]
+    (paths[1]).unlink()
+    demo.make(out, 1, told.append, videos=2)
+    after = [path.stat().st_ino for path in video.find(out / "videos")]
+    assert after[0] == before[0] and len(after) == 2
+    assert calls == ["train", "index", "index"]
+
+
+def test_another_seed_makes_everything_anew(tmp_path, calls, monkeypatch):
+    monkeypatch.setattr(demo, "_render", lambda told, folder: None)
+    demo.make(tmp_path / "demo", 1, lambda line: None)
+    demo.make(tmp_path / "demo", 2, lambda line: None)
+    assert calls == ["train", "index"] * 2
+
+
+def test_a_directory_with_other_things_is_left_alone(tmp_path, calls):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "holiday.mp4").write_bytes(b"x")
+    with pytest.raises(demo.DemoError, match="holds other things"):
+        demo.make(tmp_path, 0, lambda line: None)
+    assert (tmp_path / "videos" / "holiday.mp4").exists() and not calls
+
+
+def test_captions_are_lines_of_json_for_every_scene_with_a_sentence():
+    told = stories(0, 4)
+    lines = demo.captions(told).splitlines()
+    assert len(lines) == sum(scene.sentence is not None for s in told for scene in s.scenes)

@@ -1,0 +1,80 @@
+"""launch/search.sh: what it starts for which flags, without installing anything."""
+
+import os
+import shutil
+import subprocess
+
+import processes
+import pytest
+
+ENVIRONMENT = """
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+die() { printf 'error: %s\\n' "$*" >&2; exit 1; }
+environment() { [[ $1 == search ]]; }
+"""
+PYTHON = '#!/usr/bin/env bash\nprintf "%s|" "$@"; echo\n[[ $4 != "$FAILS" ]]\n'
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Calls the script with a Python that prints its arguments."""
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "my films").mkdir()
+    shutil.copy(processes.ROOT / "launch" / "search.sh", tmp_path / "launch")
+    (tmp_path / "launch" / "environment.sh").write_text(ENVIRONMENT)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+
+    def call(*flags, fails="-"):
+        done = subprocess.run(
+            ["bash", tmp_path / "launch" / "search.sh", *flags],
+            capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "FAILS": fails},
+        )  # fmt: skip
+        prefix = "-P|-m|hlformer_jax.search|"
+        return done, [line.removeprefix(prefix) for line in done.stdout.splitlines()]
+
+    return call
+
+
+def test_a_folder_is_indexed_into_itself_and_served(launch):
+    done, started = launch("my films", "--fps=2", "--port=8001", "--retry")
+    assert done.returncode == 0 and started == [
+        "index|--index=my films/.hlformer-search|--fps=2|--retry|--|my films|",
+        "serve|--index=my films/.hlformer-search|--open|--port=8001|",
+    ]
+
+
+def test_an_index_elsewhere_and_the_demo(launch):
+    assert launch("--index=my index", "my films")[1] == [
+        "index|--index=my index|--|my films|",
+        "serve|--index=my index|--open|",
+    ]
+    assert launch("--demo")[1] == [
+        "demo|--out=runs/search-demo|",
+        "serve|--index=runs/search-demo/index|--open|",
+    ]
+
+
+def test_where_indexing_fails_nothing_is_served(launch):
+    done, started = launch("my films", fails="index")
+    assert done.returncode == 1 and len(started) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "usage: bash launch/search.sh FOLDER"),
+        (["nowhere"], "nowhere is no folder"),
+        (["my", "films"], "quote a name with spaces"),
+        (["my films", "--fsp=2"], "unknown flag --fsp=2"),
+        (["--demo", "my films"], "--demo makes its own videos"),
+        (["--demo", "--fps=2"], "--demo makes its own videos"),
+    ],
+)
+def test_wrong_flags_are_one_line_before_anything_is_installed(launch, flags, complaint):
+    done, started = launch(*flags)
+    assert done.returncode == 1 and not started
+    assert done.stderr.count("\n") == 1 and complaint in done.stderr
