@@ -11,8 +11,14 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
-# Before the package is imported: its annotations are executed in all tests.
-install_import_hook("hlformer_jax", "typechecker.check")
+CHECKED = (
+    "config", "data", "encoders", "models", "nn", "ops", "parallel", "retrieval", "run", "sweep",
+    "torch_checkpoint", "training", "typing", "video",
+)  # fmt: skip
+"""Packages whose annotations are executed in all tests."""
+
+# Before any of them is imported.
+install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.check")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

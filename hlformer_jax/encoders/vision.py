@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Float, UInt8
 
 from hlformer_jax.encoders.config import Config, Vision
 from hlformer_jax.encoders.layers import (
@@ -83,7 +83,7 @@ def pool(params: Params, config: Config, hidden: Float[Array, "V L I"]) -> Float
 def encode(
     params: Params,
     config: Config,
-    pixels: Int[Array, "V S S 3"],
+    pixels: UInt8[Array, "V S S 3"],
     shift: Any,
     scale: Any,
 ) -> Float[Array, "V d"]:

@@ -12,7 +12,7 @@ A trained model is a further ranker (`trained`): an object with the methods of `
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -25,6 +25,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Record
 
 
+@runtime_checkable
 class Ranker(Protocol):
     """Ranks the contents of an index, in the order in which it was given them."""
 

@@ -123,6 +123,7 @@ def test_probability_is_the_sigmoid_of_the_trained_loss(loaded):
     assert loaded("old_clip").probability(cosines) is None
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_inputs_are_one_line(loaded):
     encoder = loaded("siglip")
     for call, part in [

@@ -52,6 +52,7 @@ def test_a_thread_of_an_image_takes_no_gigabytes(shape, monkeypatch):
     assert max(map(max, sizes)) <= 32 * 16
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_an_image_is():
     siglip = images.read(SIGLIP, "siglip", "f")
     for wrong in (

@@ -151,6 +151,7 @@ def test_every_parameter_of_a_tiny_encoder_starts_finite_and_learns():
         ((2, 24, 24, 3), np.uint8, ["a", "b"], module.Size(width=30), "heads divide"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, part):
     with pytest.raises(EncoderError, match=part) as caught:
         module.train(np.zeros(shape, dtype), sentences, size=size, steps=1)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ FAILURES = 100
 """Most failed files that are listed with their reasons."""
 
 
+@runtime_checkable
 class Library(Protocol):
     """What the server needs of an index that can be searched.
 
