@@ -6,6 +6,7 @@ from types import ModuleType
 from hlformer_jax.search.commands import (
     add,
     cut,
+    demo,
     evaluate,
     features,
     index,
@@ -27,5 +28,6 @@ COMMANDS: Mapping[str, ModuleType] = {
     "cut": cut,
     "evaluate": evaluate,
     "features": features,
+    "demo": demo,
 }
 """By name, in the order in which they are listed; each has `HELP`, `add_arguments` and `run`."""

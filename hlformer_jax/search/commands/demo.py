@@ -1,0 +1,25 @@
+"""`demo --out=DIR`: renders videos, trains an encoder on such scenes, and indexes them."""
+
+import argparse
+from pathlib import Path
+
+from hlformer_jax.search.encoding import extra
+
+HELP = "make an archive to try the search on, without any video or download"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR",
+        help="gets videos/, captions.jsonl, encoder/ and index/",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds make equal videos")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Makes what is not there yet; returns the exit status."""
+    demo = extra("search.demo")
+    demo.make(options.out, options.seed, lambda line: print(line, flush=True))
+    print(f'ask it: python -m hlformer_jax.search query "a red circle" --index={options.out}/index')
+    return 0
