@@ -112,11 +112,14 @@ def train(
     params = _initial(config, generator)
     # Words that were never seen say nothing, rather than something at random.
     params["text"]["tokens"][UNKNOWN_ID] = 0.0
-    state = _optimiser(learning_rate, steps).init(params)
-    for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator), 1):
-        params, state, value = _step(params, state, rows, config, preparation, learning_rate, steps)
-        if number % max(steps // 10, 1) == 0:
-            tell(f"step {number} of {steps}: loss {float(value):.3f}")
+    state = _OPTIMISER.init(params)
+    rise = max(steps // 10, 1)
+    rates = optax.warmup_cosine_decay_schedule(0.0, learning_rate, rise, steps + 1)
+    rates = np.asarray(rates(np.arange(1, steps + 1)), np.float32)
+    for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator)):
+        params, state, value = _step(params, state, rows, rates[number], config, preparation)
+        if (number + 1) % rise == 0:
+            tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
     params = jax.tree.map(np.asarray, params)
     return Encoder(
         config,
@@ -153,20 +156,24 @@ def loss(
     return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5, 6))
+# The second moment of so short a training is that of its last steps. A step scales the updates.
+_OPTIMISER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1.0, b2=0.95))
+
+
+@partial(jax.jit, static_argnums=(4, 5))
 def _step(
     params: Params,
     state: Any,
     rows: tuple[Array, Array, Array],
+    rate: Float[Array, ""],
     config: Config,
     preparation: Preprocessing,
-    learning_rate: float,
-    steps: int,
 ) -> tuple[Params, Any, Float[Array, ""]]:
     """Parameters, the optimiser's state and the loss after one step on the rows of `_steps`."""
     value, gradient = jax.value_and_grad(loss)(params, config, preparation, *rows)
     with jax.numpy_dtype_promotion("standard"):  # optax counts steps in whole numbers
-        updates, state = _optimiser(learning_rate, steps).update(gradient, state, params)
+        updates, state = _OPTIMISER.update(gradient, state, params)
+    updates = jax.tree.map(lambda update: rate * update, updates)
     return optax.apply_updates(params, updates), state, value
 
 
@@ -189,13 +196,6 @@ def _steps(
         others = generator.permutation(np.setdiff1d(np.arange(len(ids)), theirs))
         said = np.sort(np.concatenate([theirs, others[: at_once - len(theirs)]]))
         yield images[chosen], ids[said], np.searchsorted(said, own[chosen]).astype(np.int32)
-
-
-def _optimiser(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max(steps // 10, 1), steps)
-    # The second moment of so short a training is that of its last steps.
-    adam = optax.adamw(rate, b2=0.95, weight_decay=1e-4)
-    return optax.chain(optax.clip_by_global_norm(1.0), adam)
 
 
 def _check(

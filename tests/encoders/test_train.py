@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, config, weights
+from hlformer_jax.encoders import EncoderError, config, text, vision, weights
 from hlformer_jax.encoders import train as module
 from hlformer_jax.encoders.images import Preprocessing
 
@@ -93,7 +93,7 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
 
 
 def test_equal_seeds_give_equal_encoders():
-    images, sentences = drawings(40, 4)
+    images, sentences = drawings(400, 0)  # of sizes that have a program already
     make = lambda seed: module.train(
         images, sentences, size=SIZE, steps=2, seed=seed, tell=lambda _: None
     )
@@ -109,12 +109,14 @@ def test_the_loss_is_that_of_siglip():
     ids = rng.integers(0, 20, (3, 8)).astype(np.int32)
     own = np.array([2, 0, 2, 1], np.int32)
     half = Preprocessing(24, None, "bicubic", 1 / 255, (0.5,) * 3, (0.5,) * 3)
-    value = module.loss(params, sizes, half, pixels, ids, own)
 
-    from hlformer_jax.encoders import text, vision
+    @jax.jit
+    def program(params):
+        seen = vision.encode(params["vision"], sizes, pixels, half.shift, half.scale)
+        said, _ = text.encode(params["text"], sizes, ids)
+        return module.loss(params, sizes, half, pixels, ids, own), seen, said
 
-    seen = vision.encode(params["vision"], sizes, pixels, half.shift, half.scale)
-    said, _ = text.encode(params["text"], sizes, ids)
+    value, seen, said = program(params)
     logits = 20.0 * np.asarray(seen, np.float64) @ np.asarray(said, np.float64).T - 10.0
     belongs = own[:, None] == np.arange(3)
     probability = 1 / (1 + np.exp(-logits))
