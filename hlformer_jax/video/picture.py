@@ -33,6 +33,7 @@ class Painter:
         self._video = video
         self._size = size
         self._scaler = VideoReformatter()
+        self._matrix: tuple[int, int, int, int] | None = None
 
     def paint(self, frame: av.VideoFrame) -> UInt8[np.ndarray, "height width 3"]:
         """The picture of a frame, as a player shows it.
@@ -59,7 +60,11 @@ class Painter:
             interpolation=_INTERPOLATION,
             threads=1,
         )
-        return _upright(scaled.to_ndarray(), _matrix(frame))
+        if self._matrix is None:
+            # Of the first alone: it is the file's, and PyAV keeps a frame whose side data was read
+            # in memory until the garbage collector comes by.
+            self._matrix = _matrix(frame)
+        return _upright(scaled.to_ndarray(), self._matrix)
 
     def _shape(self, width: int, height: int) -> tuple[int, int]:
         """Width and height before rotation, with square pixels."""

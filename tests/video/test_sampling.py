@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pathlib
 
 import av
 import numpy as np
@@ -175,3 +176,13 @@ def test_a_gif_is_a_video(tmp_path):
 def test_a_senseless_rate_or_size_is_refused(tmp_path, fps, size):
     with pytest.raises(ValueError, match="fps > 0"):
         video.sample(tmp_path / "a.mp4", fps, size)
+
+
+def test_memory_does_not_grow_with_the_number_of_frames(tmp_path):
+    """320 x 240 pixels: 35 MB, were the decoded frames kept."""
+    noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
+    path = videos.write(tmp_path / "a.mp4", "mpeg4", paint=lambda _: noise, frames=320)
+    pages = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    sizes = [4096 * pages() for _ in video.sample(path, 12)]
+    assert len(sizes) == 320
+    assert sizes[-1] - sizes[20] < 8_000_000

@@ -24,8 +24,11 @@ from hlformer_jax.search.demo import render
 from hlformer_jax.search.demo.scenes import Story, stories
 
 VIDEOS = 24
-FRAMES, STEPS = 6000, 700
-"""Frames that the encoder is trained on, and steps of its training."""
+FRAMES, STEPS, RATE = 4000, 1200, 3e-3
+"""Frames that the encoder is trained on, steps of its training, and its learning rate."""
+
+PIXELS, PATCH, TOKENS = 48, 12, 12
+"""Of the encoder: small, since a shape fills half of a frame and a sentence has eight words."""
 
 _DAY = 86_400
 _FIRST_DAY = 1_767_600_000
@@ -117,8 +120,17 @@ def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
     encoders = importlib.import_module("hlformer_jax.encoders")
     training = importlib.import_module("hlformer_jax.encoders.train")
     started = time.monotonic()
-    images, sentences = render.frames_for_training(seed, FRAMES)
-    encoder = training.train(images, sentences, steps=STEPS, seed=seed, tell=tell)
+    images, sentences = render.frames_for_training(seed, FRAMES, PIXELS)
+    encoder = training.train(
+        images,
+        sentences,
+        size=training.Size(patch=PATCH, tokens=TOKENS),
+        steps=STEPS,
+        learning_rate=RATE,
+        seed=seed,
+        name="demo",
+        tell=tell,
+    )
     encoders.save(encoder, folder)
     tell(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
 
