@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tokenizers
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from hlformer_jax.encoders import text, vision, weights
@@ -28,7 +28,7 @@ from hlformer_jax.encoders.tokenizer import build
 from hlformer_jax.typing import Array
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
-END_ID, UNKNOWN_ID = 1, 2
+PAD_ID, END_ID, UNKNOWN_ID = 0, 1, 2
 SENTENCES_OF_A_STEP = 128
 """Different sentences that every image of a step is told from, at most."""
 
@@ -48,8 +48,8 @@ class Size:
       vocabulary: words that are known at most.
     """
 
-    width: int = 64
-    layers: int = 2
+    width: int = 96
+    layers: int = 1
     heads: int = 4
     patch: int = 8
     tokens: int = 16
@@ -62,7 +62,7 @@ def train(
     *,
     size: Size | None = None,
     steps: int = 1000,
-    batch: int = 24,
+    batch: int = 48,
     learning_rate: float = 2e-3,
     seed: int = 0,
     name: str = "tiny-siglip",
@@ -72,7 +72,9 @@ def train(
 
     Every image of a step is told from every sentence by a sigmoid of its own: from all different
     sentences that there are, up to `SENTENCES_OF_A_STEP`. That teaches what few pairs differ in
-    sooner than the sentences of its own batch alone.
+    sooner than the sentences of its own batch alone. Half of the sentences lose words at random,
+    and belong to every image whose sentence has the words left in their order: so that "circle"
+    finds what "a red circle on the left" was said of.
 
     Args:
       images: square images of one size, at least one patch.
@@ -113,12 +115,10 @@ def train(
     # Words that were never seen say nothing, rather than something at random.
     params["text"]["tokens"][UNKNOWN_ID] = 0.0
     state = _OPTIMISER.init(params)
-    rise = max(steps // 10, 1)
-    rates = optax.warmup_cosine_decay_schedule(0.0, learning_rate, rise, steps + 1)
-    rates = np.asarray(rates(np.arange(1, steps + 1)), np.float32)
+    rates = _rates(learning_rate, steps)
     for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator)):
         params, state, value = _step(params, state, rows, rates[number], config, preparation)
-        if (number + 1) % rise == 0:
+        if (number + 1) % max(steps // 10, 1) == 0:
             tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
     params = jax.tree.map(np.asarray, params)
     return Encoder(
@@ -137,7 +137,7 @@ def loss(
     preparation: Preprocessing,
     pixels: UInt8[Array, "V S S 3"],
     ids: Int[Array, "Q W"],
-    own: Int[Array, " V"],
+    belongs: Bool[Array, "V Q"],
 ) -> Float[Array, ""]:
     """SigLIP's loss: over images, the mean of the sum of sigmoid losses with every sentence.
 
@@ -146,14 +146,22 @@ def loss(
       config: sizes and options.
       preparation: how pixels are normalised.
       pixels: images of 0 to 255.
-      ids: tokens of different sentences.
-      own: row of each image's sentence.
+      ids: tokens of sentences.
+      belongs: True where a sentence is true of an image.
     """
     seen = vision.encode(params["vision"], config, pixels, preparation.shift, preparation.scale)
     said, _ = text.encode(params["text"], config, ids)
     logits = jnp.exp(params["scale"]) * (seen @ said.T) + params["bias"]
-    signs = jnp.where(own[:, None] == jnp.arange(len(ids))[None], 1.0, -1.0)
+    signs = jnp.where(belongs, 1.0, -1.0)
     return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
+
+
+def _rates(peak: float, steps: int) -> Float[np.ndarray, " steps"]:
+    """The learning rate of each step: it rises for a tenth of them, and falls as a cosine."""
+    number = np.arange(1, steps + 1)
+    rise = max(steps // 10, 1)
+    falling = 0.5 * (1 + np.cos(np.pi * np.maximum(number - rise, 0) / (steps + 1 - rise)))
+    return (peak * np.minimum(number / rise, falling)).astype(np.float32)
 
 
 # The second moment of so short a training is that of its last steps. A step scales the updates.
@@ -185,7 +193,7 @@ def _steps(
     batch: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Images of each step, tokens of the sentences that they are told from, rows of their own."""
+    """Images of each step, tokens of sentences they are told from, and what belongs together."""
     at_once = min(len(ids), max(SENTENCES_OF_A_STEP, batch))
     order = np.zeros(0, np.int64)
     for _ in range(steps):
@@ -194,8 +202,47 @@ def _steps(
         chosen, order = order[:batch], order[batch:]
         theirs = np.unique(own[chosen])
         others = generator.permutation(np.setdiff1d(np.arange(len(ids)), theirs))
-        said = np.sort(np.concatenate([theirs, others[: at_once - len(theirs)]]))
-        yield images[chosen], ids[said], np.searchsorted(said, own[chosen]).astype(np.int32)
+        said = np.concatenate([theirs, others[: at_once - len(theirs)]])
+        shorter = shortened(ids[said], generator)
+        belongs = own[chosen][:, None] == said[None]
+        yield images[chosen], shorter, belongs | contained(shorter, ids[own[chosen]])
+
+
+def shortened(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np.ndarray:
+    """Sentences of which every other one, by chance, has lost each word with a chance of its own.
+
+    Args:
+      ids: tokens of sentences, an end mark and padding behind.
+      generator: source of the chances.
+
+    Returns:
+      Tokens of as many sentences; one that would be empty stays as it is.
+    """
+    words = ids > UNKNOWN_ID
+    chance = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < 0.5)
+    kept = ~words | (generator.random(ids.shape) >= chance)
+    kept[~(kept & words).any(1)] = True
+    # A stable sort moves what is kept to the front, in its order.
+    place = np.argsort(~kept, axis=1, kind="stable")
+    found = np.take_along_axis(np.where(kept, ids, PAD_ID), place, axis=1)
+    return found.astype(np.int32)
+
+
+def contained(
+    shorter: Int[np.ndarray, "Q W"], longer: Int[np.ndarray, "V W"]
+) -> Bool[np.ndarray, "V Q"]:
+    """Which sentences have all words of others, in their order.
+
+    Args:
+      shorter: tokens of the sentences looked for, an end mark and padding behind.
+      longer: tokens of the sentences looked in.
+    """
+    found = np.zeros((len(longer), len(shorter)), np.int64)  # words found so far
+    lengths = (shorter > END_ID).sum(1)
+    for column in range(longer.shape[1]):
+        wanted = shorter[np.arange(len(shorter))[None], np.minimum(found, lengths[None])]
+        found += (wanted == longer[:, column, None]) & (found < lengths[None])
+    return found == lengths[None]
 
 
 def _check(
