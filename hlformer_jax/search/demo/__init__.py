@@ -24,7 +24,7 @@ from hlformer_jax.search.demo import render
 from hlformer_jax.search.demo.scenes import Story, stories
 
 VIDEOS = 24
-FRAMES, STEPS, RATE = 4000, 1200, 3e-3
+FRAMES, STEPS, RATE = 6000, 1200, 1.5e-3
 """Frames that the encoder is trained on, steps of its training, and its learning rate."""
 
 PIXELS, PATCH, TOKENS = 48, 12, 12

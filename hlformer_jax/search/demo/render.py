@@ -30,7 +30,7 @@ _ECHO_SCALE = 0.14
 _TRAVEL = 0.2
 """Half of the way of a shape that moves, as a share of the picture."""
 
-_DARKEST, _LIGHTEST = 25, 95
+_DARKEST, _LIGHTEST = 25, 60
 """Of backgrounds, so that every shape stands out."""
 
 Picture = UInt8[np.ndarray, "144 192 3"]
@@ -42,14 +42,14 @@ class Background:
     def __init__(self, seed: int) -> None:
         """Draws the pattern."""
         rng = np.random.default_rng(seed)
-        coarse = rng.uniform(_DARKEST, _LIGHTEST, (4, 8, 1)) + rng.uniform(-12, 12, (4, 8, 3))
+        coarse = rng.uniform(_DARKEST, _LIGHTEST, (4, 8, 1)) + rng.uniform(-8, 8, (4, 8, 3))
         coarse = np.concatenate([coarse, coarse[:, :1]], axis=1)  # so that it drifts without a seam
         size = (2 * WIDTH, HEIGHT)
         image = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize(
             size, Image.Resampling.BICUBIC
         )
         self._pattern = np.asarray(image, np.int16)
-        self._noise = rng.integers(-6, 7, (6, HEIGHT, WIDTH, 1), np.int16)
+        self._noise = rng.integers(-4, 5, (6, HEIGHT, WIDTH, 1), np.int16)
         self._speed = float(rng.uniform(-12, 12))
 
     def at(self, time: float) -> Picture:
