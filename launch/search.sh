@@ -5,7 +5,7 @@
 # in the folder. Paths are relative to where you are.
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port and --host go to the page, --encoder, --fps, --checkpoint, --workers and --retry to the
+# --port, --host and --ranker go to the page, --encoder, --fps, --checkpoint, --workers and --retry to the
 # indexing: `python -m hlformer_jax.search index --help` and `serve --help` say what they mean.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -16,7 +16,7 @@ for flag in "$@"; do
   case $flag in
     --demo) demo=yes ;;
     --index=*) index=${flag#--index=} ;;
-    --port=* | --host=*) serving+=("$flag") ;;
+    --port=* | --host=* | --ranker=*) serving+=("$flag") ;;
     --encoder=* | --fps=* | --checkpoint=* | --workers=* | --retry) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)
@@ -40,6 +40,9 @@ if [[ -n $demo ]]; then
   out=${index:-runs/search-demo}
   "${search[@]}" demo --out="$out"
   index=$out/index
+  # The demo's scenes are unlike each other and its encoder is tiny: what surrounds a moment, which
+  # the default ranker counts too, says nothing about it.
+  serving=(--ranker=best_frame ${serving[@]+"${serving[@]}"})
 else
   index=${index:-$folder/.hlformer-search}
   "${search[@]}" index --index="$index" ${indexing[@]+"${indexing[@]}"} -- "$folder"
