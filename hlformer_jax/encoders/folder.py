@@ -25,7 +25,8 @@ def load(
 
     Args:
       name_or_path: a folder, or an id such as google/siglip-base-patch16-224.
-      dtype: dtype of the operands of matrix products: "float32", or "bfloat16" for speed.
+      dtype: dtype of the operands of matrix products: "float32", or "bfloat16", which is faster on
+        GPUs, not on CPUs.
       revision: branch, tag or commit of an id.
       offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
       tell: gets a line before something is fetched: what, from where, how large.
