@@ -2,7 +2,7 @@
 
     encoder        images and sentences → unit vectors of one space
     folder         an encoder read from a folder, and written to one
-    train          a tiny SigLIP from images and sentences of one's own
+    train          a tiny SigLIP from images and sentences of one's own: `train.train`
     hub            a folder by its path or by an id of the hub
     config         sizes and options, with the defaults that files leave out
     names          where each parameter stands in a file
