@@ -29,6 +29,25 @@ Fields of `config.model`:
 and of `config.loss`: a weight for each term, 0 leaves it out; `optimal_matching`, `query_diversity`
 with `diversity_form` and `diversity_gamma`.
 
+What differs from the paper of HLFormer. The default is what the released code computes; where the
+printed equations differ, they are options:
+
+    Gaussian window      released: normalised positions, row maximum 1; model.window = "printed":
+                         eq. 10
+    Lorentz attention    released: the window multiplies logits that are <= 0, which favours far
+                         positions; model.lorentz_window = "corrected": its logarithm is added
+    heads                released: concatenated, off the hyperboloid; model.head_merge =
+                         "hyperboloid"
+    query diversity      released: with a focal factor; loss.diversity_gamma = 0: eq. 32
+    curvature            released: 1 in the Lorentz blocks; model.block_curvature = "shared",
+                         "block": learned
+
+Deliberately better than the released code: values and gradients are finite at the origin, at
+coincident and collinear points; the exact geometry is used where the released one adds 1e-8 (its
+angles are off by up to that over their sine, 1.4e-4 for a saturated aperture); a caption is encoded
+once for all losses, with one dropout mask; ties get the middle rank. Ablations of the paper's Table
+2 and Figures 3 and 6 are fields of `config.model` and `config.loss`.
+
 Adding a model takes a file here and a configuration; data, losses, trainer, evaluation, search and
 sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
 
