@@ -216,8 +216,11 @@ def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, messa
 
 @pytest.mark.parametrize("takes", ["", "name", "name=''"])
 def test_a_configuration_file_may_take_a_name(tmp_path, takes):
-    (tmp_path / "config.py").write_text(f"get_config = lambda {takes}: {{'seed': 3}}")
-    assert load(tmp_path / "config.py") == {"seed": 3}
+    content = (
+        f"import ml_collections as m\nget_config = lambda {takes}: m.ConfigDict({{'seed': 3}})"
+    )
+    (tmp_path / "config.py").write_text(content)
+    assert load(tmp_path / "config.py").to_dict() == {"seed": 3}
 
 
 def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():

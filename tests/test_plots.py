@@ -218,5 +218,5 @@ def test_nothing_of_a_screen_is_loaded():
 
 
 def test_infinity_stands_beyond_the_largest_value():
-    assert plots._places([2, 4, math.inf, 6]) == ("linear", {2: 2, 4: 4, 6: 6, math.inf: 8})
-    assert plots._places([1, 16, math.inf])[1][math.inf] == 32
+    assert plots._positions([2, 4, math.inf, 6]) == ("linear", {2: 2, 4: 4, 6: 6, math.inf: 8})
+    assert plots._positions([1, 16, math.inf])[1][math.inf] == 32

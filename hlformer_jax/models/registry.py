@@ -1,5 +1,6 @@
 """The models by name, and the one that a configuration asks for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -34,7 +35,9 @@ class Model:
     module: TwoBranch = flax.struct.field(pytree_node=False)
     hyperparameters: Hyperparameters
 
-    def apply(self, params: Any, *inputs: Any, method: str, **options: Any) -> Any:
+    def apply(
+        self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
+    ) -> Any:
         """Calls a method of the module with these parameters."""
         return self.module.apply({"params": params}, *inputs, method=method, **options)
 

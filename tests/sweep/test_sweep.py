@@ -123,6 +123,7 @@ def test_what_the_command_line_changes_holds_for_every_base_but_not_against_a_va
         expand(sweep)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_tasks_share_all_runs_once():
     items = list(range(11))
     for tasks in (1, 3, 11, 20):
