@@ -233,6 +233,7 @@ def test_attention_on_a_hyperboloid_of_any_curvature(float64, c, merge):
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
 def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):

@@ -55,6 +55,7 @@ def _value_and_gradient(name):
     return params, *tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_has_finite_gradients_and_changes_the_loss(name):
     config = tiny.config(**OPTIONS[name])
@@ -135,6 +136,7 @@ def test_padded_frames_come_out_zero_and_padded_words_do_not_matter():
     )
 
 
+@pytest.mark.slow
 def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
     config = tiny.config(dtype="float64", **ONE_BRANCH)
     config.model.update(dropout=0.2, input_dropout=0.2)  # its masks are not to move either
@@ -171,6 +173,7 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
     assert len(values) == 12  # the masks differ
 
 
+@pytest.mark.slow
 def test_kernels_change_a_loss_and_its_gradient_by_rounding_alone():
     batch, key = tiny.batch(), jax.random.key(2)
     results = []
@@ -220,6 +223,7 @@ def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters():
     np.testing.assert_allclose(ours.frames, exact.frames, atol=0.02)
 
 
+@pytest.mark.slow
 def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
     config, half, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
     with jax.numpy_dtype_promotion("standard"):

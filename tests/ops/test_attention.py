@@ -165,6 +165,7 @@ def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
     assert np.all(np.isfinite(gradient))
 
 
+@pytest.mark.slow
 def test_numerical_gradients(float64):
     space = _vectors(5, HEADS, LENGTH, DIM - 1)
     log_window = windows.log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0]

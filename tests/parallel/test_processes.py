@@ -58,6 +58,7 @@ def _output(running):
     return [process.communicate(timeout=120)[0] for process in running]
 
 
+@pytest.mark.slow
 def test_processes_stop_together_and_any_number_resumes(tmp_path):
     workdir = tmp_path / "run"
     running = _start(tmp_path, workdir, 2, devices=2)
