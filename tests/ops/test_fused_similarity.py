@@ -87,6 +87,7 @@ def test_half_precision_inputs_give_float32_maxima():
         np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_queries_and_positions_of_different_widths_are_refused():
     with pytest.raises(ValueError, match=r"\(3, 8\) and positions \(2, 5, 6\)"):
         fused_similarity.max_similarities(_vectors(0, 3, 8), _vectors(1, 2, 5, 6))
