@@ -332,8 +332,8 @@ def test_points_of_different_dimensions_are_refused(function):
 @pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
 def test_second_derivatives_at_tiny_points_are_finite_in_float32(op, c):
     far = jnp.array([0.48, -0.64, 0.6], jnp.float32)
-    sizes = jnp.array([0, 1e-30, 1e-23, 1e-20, 1e-18, 1e-10], jnp.float32)
-    x = sizes[:, None] * jnp.array([0.6, -0.64, 0.48], jnp.float32)
+    sizes = [0, 1e-30, 1e-23, 1e-20, 1e-18, 1e-10]
+    x = jnp.asarray(np.outer(sizes, [0.6, -0.64, 0.48]), jnp.float32)
     both = lambda v: (OPS[op](v, far, c), OPS[op](far, v, c))
     for hessians in jax.jit(jax.vmap(jax.hessian(both)))(x):
         assert np.isfinite(hessians).all()
@@ -496,6 +496,7 @@ def test_a_stale_time_is_seen_by_inner_products_and_by_its_error_alone():
     np.testing.assert_array_equal(lorentz.project(stale), x)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_points_of_integers_are_as_wide_as_they_are():
     whole = np.array([0, 3, -4])
     for narrow, wide in ((np.int64, jnp.float64), (np.int32, jnp.float32)):
