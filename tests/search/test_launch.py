@@ -54,7 +54,7 @@ def test_an_index_elsewhere_and_the_demo(launch):
     ]
     assert launch("--demo")[1] == [
         "demo|--out=runs/search-demo|",
-        "serve|--index=runs/search-demo/index|--open|",
+        "serve|--index=runs/search-demo/index|--open|--ranker=best_frame|",
     ]
 
 
