@@ -5,6 +5,7 @@
     train          a tiny SigLIP from images and sentences of one's own: `train.train`
     hub            a folder by its path or by an id of the hub
     config         sizes and options, with the defaults that files leave out
+    settings       the JSON files of a folder
     names          where each parameter stands in a file
     weights        parameters from safetensors, and back
     tokenizer      sentences → ids

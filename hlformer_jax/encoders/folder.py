@@ -1,13 +1,11 @@
 """A Hugging Face folder: an encoder read from it, and written to it."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from hlformer_jax.encoders import config as configs
-from hlformer_jax.encoders import hub, images, tokenizer, weights
+from hlformer_jax.encoders import hub, images, settings, tokenizer, weights
 from hlformer_jax.encoders.encoder import Encoder
 from hlformer_jax.encoders.errors import EncoderError
 from hlformer_jax.run import files
@@ -41,7 +39,7 @@ def load(
     path = folder / hub.CONFIG
     if not path.exists():
         raise EncoderError(f"{folder}: has no {hub.CONFIG}; it is no encoder's folder")
-    config = configs.read(_json(path), str(path))
+    config = configs.read(settings.read(path), str(path))
     if lacks := hub.missing(folder):
         if lacks == [tokenizer.FILE]:
             tokenizer.read(folder, config)  # knows what to do about it
@@ -93,22 +91,12 @@ def _preparation(folder: Path, family: str) -> images.Preprocessing:
     for name in hub.PREPROCESSORS:
         path = folder / name
         if path.exists():
-            content = _json(path)
+            content = settings.read(path)
             inner = content.get("image_processor", content)
             if not isinstance(inner, Mapping):
                 raise EncoderError(f"{path}: image_processor is no object")
             return images.read(inner, family, str(path))
     raise EncoderError(f"{folder}: lacks {hub.PREPROCESSORS[0]}")
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise EncoderError(f"{path}: no JSON ({error}); fetch it again") from error
-    if not isinstance(content, dict):
-        raise EncoderError(f"{path}: no object; fetch it again")
-    return content
 
 
 def _digest(paths: list[Path]) -> str:

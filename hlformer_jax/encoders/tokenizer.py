@@ -6,7 +6,6 @@ and punctuation, SigLIP2's capitals (it was trained so), and a Gemma tokenizer m
 the configuration asks for.
 """
 
-import json
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from hlformer_jax.encoders import sentence_piece
 from hlformer_jax.encoders.config import Config
 from hlformer_jax.encoders.errors import EncoderError
+from hlformer_jax.encoders.settings import read as read_settings
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 OLD_FILES = {"clip": ("vocab.json", "merges.txt"), "siglip": (sentence_piece.FILE,)}
@@ -170,13 +170,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     for name in ("special_tokens_map.json", SETTINGS):
         path = folder / name
         if path.exists():
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise EncoderError(f"{path}: no JSON ({error}); fetch it again") from error
-            if not isinstance(content, dict):
-                raise EncoderError(f"{path}: no object; fetch it again")
-            merged |= content
+            merged |= read_settings(path)
     return merged
 
 

@@ -30,7 +30,7 @@ from hlformer_jax.typing import Array
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 PAD_ID, END_ID, UNKNOWN_ID = 0, 1, 2
 SENTENCES_OF_A_STEP = 128
-"""Different sentences that every image of a step is told from, at most."""
+"""Most different sentences with which every image of a step is compared."""
 
 _GREY = (0.5, 0.5, 0.5)
 
@@ -70,11 +70,12 @@ def train(
 ) -> Encoder:
     """Trains a SigLIP on pairs of an image and a sentence.
 
-    Every image of a step is told from every sentence by a sigmoid of its own: from all different
-    sentences that there are, up to `SENTENCES_OF_A_STEP`. That teaches what few pairs differ in
-    sooner than the sentences of its own batch alone. Half of the sentences lose words at random,
-    and belong to every image whose sentence has the words left in their order: so that "circle"
-    finds what "a red circle on the left" was said of.
+    The loss is SigLIP's: a sigmoid cross-entropy for each pair of an image and a sentence. The
+    images of a step are compared with all different sentences of the data, up to
+    `SENTENCES_OF_A_STEP`, and not with those of the batch alone, since most pairs of a batch differ
+    in many words and teach little about single ones. Half of the sentences lose words at random; a
+    shortened sentence is positive for every image whose sentence contains its words in that order,
+    so that "circle" finds the image of "a red circle on the left".
 
     Args:
       images: square images of one size, at least one patch.
@@ -83,8 +84,8 @@ def train(
       steps: number of steps.
       batch: images of a step; each is drawn once before any is drawn again.
       learning_rate: the rate at its peak; it rises for a tenth of the steps and falls as a cosine.
-      seed: of the initial parameters and of the batches; equal seeds give equal encoders on the
-        same machine.
+      seed: seed of the initial parameters and of the batches; equal seeds give equal encoders
+        on the same machine.
       name: the encoder's name.
       tell: gets a line with the loss, ten times.
 

@@ -31,6 +31,7 @@ class VideoArrays(NamedTuple):
       spans: start and end of every interval in seconds, float64; see `segments`.
       segments: vectors of the intervals, float32.
       duration: seconds of the video, float64.
+      warning: what of the video could not be used, in one line; "" where all could.
     """
 
     times: Float[np.ndarray, " F"]
@@ -38,6 +39,7 @@ class VideoArrays(NamedTuple):
     spans: Float[np.ndarray, "I 2"]
     segments: Float[np.ndarray, "I d"]
     duration: Float[np.ndarray, ""]
+    warning: str = ""
 
 
 def write(path: Path, arrays: VideoArrays, content: str, key: str) -> None:
@@ -53,8 +55,8 @@ def write(path: Path, arrays: VideoArrays, content: str, key: str) -> None:
       OSError: when it cannot be written, on a full disk say.
     """
     buffer = io.BytesIO()
-    content_of_file: dict[str, np.ndarray] = arrays._asdict()
-    np.savez(buffer, **content_of_file)  # type: ignore[arg-type]
+    fields = {name: np.asarray(value) for name, value in arrays._asdict().items()}
+    np.savez(buffer, **fields)  # type: ignore[arg-type]
     with zipfile.ZipFile(buffer, "a") as file:
         file.comment = bytes(_DIGEST)
     whole = buffer.getvalue()[:-_DIGEST]
@@ -86,7 +88,8 @@ def read(path: Path, content: str, key: str) -> VideoArrays:
             f"{path} is damaged, or not of this index: index the folder again to make it anew"
         )
     with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-        return VideoArrays(*(file[name] for name in VideoArrays._fields))
+        found = VideoArrays(*(file[name] for name in VideoArrays._fields))
+    return found._replace(warning=str(found.warning))
 
 
 def _digest(whole: bytes, content: str, key: str) -> bytes:

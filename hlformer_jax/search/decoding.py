@@ -247,7 +247,7 @@ def _events(path: Path, job: Job) -> Iterator[Event]:
         end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
         yield Done(path, float(end), _line(warning) if warning else "")
     except UserError as error:
-        # The line of an error names the file, as whoever reports this does too.
+        # Without the file's name, which stands before the reason wherever that is printed.
         reason = str(error).removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
         yield Failed(path, " ".join(reason.split()))
     except OSError as error:

@@ -56,7 +56,7 @@ class Progress(NamedTuple):
     @property
     def speed(self) -> float:
         """Multiples of real time."""
-        return self.seconds / max(self.elapsed, 1e-9)
+        return _speed(self.seconds, self.elapsed)
 
 
 class Report(NamedTuple):
@@ -81,6 +81,11 @@ class Report(NamedTuple):
     gone: int = 0
     seconds: float = 0.0
     elapsed: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Multiples of real time."""
+        return _speed(self.seconds, self.elapsed)
 
 
 def index_folder(
@@ -301,28 +306,31 @@ class _Run:
     def _finish(
         self, event: Done | Failed, content: str, founds: list[_Found], encoded: "_Encoded"
     ) -> None:
-        reason = event.reason if isinstance(event, Failed) else ""
-        if not reason and not all(np.isfinite(part).all() for part in encoded.vectors):
+        reason = ""
+        if isinstance(event, Failed):
+            reason = event.reason
+        elif not all(np.isfinite(part).all() for part in encoded.vectors):
             reason = "the encoder gave numbers that are not finite"
-        if not reason and _changed(event.path, founds[0]):
+        elif _changed(event.path, founds[0]):
             reason = "it changed while it was read"
+        else:
+            self._keep(encoded.finish(self._index.period, event), content, founds)
         if reason:
             for found in founds:
                 self._fail(found, content, reason)
-        else:
-            warning = event.warning if isinstance(event, Done) else ""
-            whole = encoded.finish(self._index.period, event.end if isinstance(event, Done) else 0)
-            self._index.put(content, whole)
-            for found in founds:
-                self._index.record(found.name, content, *found[1:], whole, warning)
-            if warning:
-                self._tell(f"{_printable(founds[0].name)}: {warning}")
-            self._count["indexed"] += 1
-            self._count["known"] += len(founds) - 1
         if (now := time.monotonic()) > self._next_save:
             self._index.save()
             took = time.monotonic() - now
             self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
+
+    def _keep(self, whole: VideoArrays, content: str, founds: list[_Found]) -> None:
+        self._index.put(content, whole)
+        for found in founds:
+            self._index.record(found.name, content, *found[1:], whole)
+        if whole.warning:
+            self._tell(f"{_printable(founds[0].name)}: {whole.warning}")
+        self._count["indexed"] += 1
+        self._count["known"] += len(founds) - 1
 
     def _fail(self, found: _Found, content: str, reason: str) -> None:
         self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)
@@ -338,13 +346,18 @@ class _Encoded:
         self.times: list[np.ndarray] = []
         self.vectors: list[np.ndarray] = []
 
-    def finish(self, period: float, end: float) -> VideoArrays:
+    def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
         # Of the vectors as they are kept, so that they can be made again of the file alone.
         spans, rows = segments(unit(vectors.astype(np.float64)), times, period)
-        lengths = (end, self.duration, times[-1] + period)
+        lengths = (done.end, self.duration, times[-1] + period)
         duration = next(length for length in lengths if np.isfinite(length) and length > 0)
-        return VideoArrays(times, vectors, spans, rows, np.asarray(duration, np.float64))
+        seconds = np.asarray(duration, np.float64)
+        return VideoArrays(times, vectors, spans, rows, seconds, done.warning)
+
+
+def _speed(seconds: float, elapsed: float) -> float:
+    return seconds / max(elapsed, 1e-9)
 
 
 def _relative(path: Path, root: Path) -> str:

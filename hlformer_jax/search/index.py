@@ -254,11 +254,10 @@ class Index:
         size: int,
         modified_ns: int,
         found: VideoArrays,
-        warning: str = "",
     ) -> None:
         """Records a path whose vectors are on the disk, and what of it could not be used."""
         self._put(name, Record(
-            self._id(name, content), content, size, modified_ns, "indexed",
+            self._id(name, content), content, size, modified_ns, "indexed", found.warning,
             duration=float(found.duration), frames=len(found.times),
             intervals=len(found.spans), stamp=self.stamp(content),
         ))  # fmt: skip

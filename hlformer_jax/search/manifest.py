@@ -16,7 +16,7 @@ from hlformer_jax.run import files
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 """The version of the files of an index; another one is refused."""
 
 DTYPE = "float16"

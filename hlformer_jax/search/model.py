@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.config import default
-from hlformer_jax.data import transforms
+from hlformer_jax.data import extracted, transforms
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, scorers
 from hlformer_jax.retrieval.corpus import Corpus
@@ -30,9 +30,6 @@ from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
 from hlformer_jax.search.segments import unit
 from hlformer_jax.typing import Captions, Videos
-
-FACTS = "encoder.json"
-"""File in a directory of features: what identifies the encoder that made them."""
 
 
 class Model(NamedTuple):
@@ -119,16 +116,17 @@ def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
     """
     facts = next(
         (
-            folder / FACTS
+            folder / extracted.ENCODER
             for folder in (path, Path(config.data.manual_dir))
-            if (folder / FACTS).is_file()
+            if (folder / extracted.ENCODER).is_file()
         ),
         None,
     )
     if facts is None:
         raise SearchError(
             f"--checkpoint={path} does not say which encoder made its features: it was not trained"
-            f" on what the command `features` writes, or that was moved: put its {FACTS} there"
+            f" on what the command `features` writes, or that was moved: put its"
+            f" {extracted.ENCODER} there"
         )
     try:
         theirs = json.loads(facts.read_text(encoding="utf-8"))

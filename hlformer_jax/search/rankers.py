@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     """What a ranker without training multiplies the sentence with.
 
     Attributes:
-      dtype: of the rows on the disk.
+      dtype: dtype of the rows on the disk.
       take: the rows of a video.
       count: the number of rows of a record.
       over_time: scores of the frames of a video, from its arrays and the query.

@@ -272,7 +272,7 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch)
     archive.film(films / "new.film", ["red"])
     done = search("index", films, f"--index={index}", "--workers=0")
     assert done.status == 130 and done.errors == [
-        "interrupted; the same command goes on where this one was"
+        "interrupted: run the same command again to continue"
     ]
 
 

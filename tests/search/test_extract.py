@@ -101,6 +101,38 @@ def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(in
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3, "skipped": 1}
 
 
+def test_what_could_not_be_used_of_a_video_stays_known(index, films):
+    class Cut:
+        """Frames of a film whose end cannot be read."""
+
+        end, warning = 5.0, "cannot be read after 5 s"
+
+        def __init__(self, path, fps, size):
+            self.frames = archive.sample(path, fps, size)
+
+        def __iter__(self):
+            return self.frames
+
+    archive.film(films / "cut.film", ["red", "white"] * 3)
+    reasons = lambda: {
+        entry.video: entry.reason
+        for entry in Index.open(index.directory).entries()
+        if entry.reason and entry.state == "indexed"
+    }
+    _, told = archive.fill(index, video=archive.VIDEO._replace(sample=Cut))
+    assert "cut.film: cannot be read after 5 s" in told
+    assert reasons() == {"cut.film": Cut.warning}
+    # Copied, its vectors touched, its record lost: nothing is decoded again.
+    (films / "copy.film").write_bytes((films / "cut.film").read_bytes())
+    content = index.manifest.videos["cut.film"].content
+    os.utime(index.file(content), (1, 1))
+    archive.fill(index)
+    assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
+    (index.directory / "manifest.json").unlink()
+    archive.fill(archive.create(index.directory, films))
+    assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
+
+
 def test_names_with_quotes_newlines_and_bytes_that_are_no_text_are_indexed(index, films):
     names = ['it\'s "it".film', "two\nlines.film", "ß日本.film", os.fsdecode(b"\xff\xfe.film")]
     for i, name in enumerate(names):

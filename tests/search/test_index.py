@@ -99,7 +99,7 @@ def test_any_byte_that_differs_is_damage(index):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"format": 1}', b"\xff\xfe", '{"format": 1, "root": 3}'],
+    ["", "{", "[]", "{}", '{"format": 2}', b"\xff\xfe", '{"format": 2, "root": 3}'],
 )
 def test_a_damaged_manifest_is_one_line(index, text):
     path = index.directory / manifest.NAME
@@ -125,7 +125,7 @@ def test_no_index_another_format_and_a_foreign_directory_are_one_line_each(index
         Index.open(tmp_path / "nowhere")
     path = index.directory / manifest.NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 7}))
-    with pytest.raises(SearchError, match="is of format 7, this version reads 1"):
+    with pytest.raises(SearchError, match="is of format 7, this version reads 2"):
         Index.open(index.directory)
     with pytest.raises(SearchError, match="holds other things"):
         archive.create(tmp_path / "films", tmp_path)

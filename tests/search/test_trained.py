@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from hlformer_jax import models, search
-from hlformer_jax.data import transforms
+from hlformer_jax.data import extracted, transforms
 from hlformer_jax.models.ms_sl import proposals
 from hlformer_jax.run import checkpoint
 from hlformer_jax.search import model, trained
@@ -24,7 +24,7 @@ def write_run(path, config, fingerprint="f" * 64):
     (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
     (path / "features").mkdir()
     facts = {"name": "colours", "fingerprint": fingerprint}
-    (path / "features" / model.FACTS).write_text(json.dumps(facts))
+    (path / "features" / extracted.ENCODER).write_text(json.dumps(facts))
     return path
 
 
@@ -151,7 +151,7 @@ def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path
     run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
     with pytest.raises(SearchError, match="features of the encoder 'colours', and the index has"):
         trained.Trained(run, index, records)
-    (run / "features" / model.FACTS).unlink()
+    (run / "features" / extracted.ENCODER).unlink()
     with pytest.raises(SearchError, match="does not say which encoder made its features"):
         trained.Trained(run, index, records)
     with pytest.raises(SearchError, match=r"has no config.json: give the directory of a run"):

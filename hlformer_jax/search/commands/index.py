@@ -153,10 +153,9 @@ def report(done: Report, index: Index) -> None:
     ]
     print(f"{index.directory}: {', '.join(parts) or 'no video'}")
     if done.seconds:
-        speed = done.seconds / max(done.elapsed, 1e-9)
         print(
-            f"{shared.clock(done.seconds)} of video in {shared.clock(done.elapsed)}, {speed:.1f}x"
-            " real time"
+            f"{shared.clock(done.seconds)} of video in {shared.clock(done.elapsed)},"
+            f" {done.speed:.1f}x real time"
         )
 
 

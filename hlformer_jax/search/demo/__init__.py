@@ -8,7 +8,6 @@ scenes and indexes the videos. The encoder is read like any other, and its meani
 small: colours, shapes and what they do.
 """
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -20,8 +19,11 @@ from pathlib import Path
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.run import files
+from hlformer_jax.search import encoding, manifest
 from hlformer_jax.search.demo import render
 from hlformer_jax.search.demo.scenes import Story, stories
+from hlformer_jax.search.extract import index_folder
+from hlformer_jax.search.index import Index
 
 VIDEOS = 24
 FRAMES, STEPS, RATE = 6000, 1200, 1.5e-3
@@ -117,14 +119,16 @@ def _render(told: Sequence[Story], folder: Path) -> None:
 
 def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
     """Trains the encoder on scenes that no video shows, and saves it."""
-    encoders = importlib.import_module("hlformer_jax.encoders")
-    training = importlib.import_module("hlformer_jax.encoders.train")
+    # Not by the processes that render: they need no JAX.
+    from hlformer_jax import encoders
+    from hlformer_jax.encoders import train
+
     started = time.monotonic()
     images, sentences = render.frames_for_training(seed, FRAMES, PIXELS)
-    encoder = training.train(
+    encoder = train.train(
         images,
         sentences,
-        size=training.Size(patch=PATCH, tokens=TOKENS),
+        size=train.Size(patch=PATCH, tokens=TOKENS),
         steps=STEPS,
         learning_rate=RATE,
         seed=seed,
@@ -137,14 +141,10 @@ def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
 
 def _index(out: Path, tell: Callable[[str], None]) -> None:
     """Brings DIR/index up to date."""
-    module = lambda name: importlib.import_module(f"hlformer_jax.search.{name}")
-    encoder, places = module("encoding").load(out / "encoder")
-    index = module("index").Index
+    encoder, places = encoding.load(out / "encoder")
     directory = out / "index"
-    known = (directory / "manifest.json").exists()
-    opened = (
-        index.open(directory)
-        if known
-        else index.create(directory, out / "videos", encoder, places=places)
-    )
-    module("extract").index_folder(opened, encoder, tell=tell)
+    if (directory / manifest.NAME).exists():
+        index = Index.open(directory)
+    else:
+        index = Index.create(directory, out / "videos", encoder, places=places)
+    index_folder(index, encoder, tell=tell)

@@ -99,8 +99,8 @@ def outline(shape: Shape, x: float, y: float, radius: float) -> list[tuple[float
 
     Args:
       shape: its name.
-      x: of the middle, in pixels.
-      y: of the middle, in pixels, downwards.
+      x: horizontal position of the centre, in pixels.
+      y: vertical position of the centre, in pixels, downwards.
       radius: half of its width, about.
     """
     if shape == "circle":

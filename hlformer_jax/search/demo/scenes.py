@@ -104,7 +104,7 @@ class Story:
     Attributes:
       name: its path below the folder of videos.
       scenes: one after the other, without gaps.
-      seed: of the background.
+      seed: seed of what the background looks like.
     """
 
     name: str

@@ -4,7 +4,6 @@ Nothing in a request names a file: videos are asked for by ids, which the index 
 """
 
 import functools
-import importlib
 import os
 import socket
 import tempfile
@@ -22,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+import hlformer_jax.video
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.page import answers, files, guard, refusals
 from hlformer_jax.search.page.answers import Library
@@ -68,7 +68,7 @@ def app(
     Returns:
       An ASGI application; its addresses stand in the docstring of `hlformer_jax.search.page`.
     """
-    video = importlib.import_module("hlformer_jax.video") if video is None else video
+    video = hlformer_jax.video if video is None else video
     # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
     searching = Lane("searches", workers=1, waiting=16)
     drawing = Lane("thumbnails", workers=2, waiting=128)
