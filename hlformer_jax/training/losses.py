@@ -1,8 +1,7 @@
 """The training losses, vectorised over the batch and exact under padding.
 
 Scores are [Q, V]: row q a caption, column v a video. Padded rows and columns (`Captions.mask`,
-`Videos.mask`) reach neither a value nor a gradient; the capacity they fill does not matter. (NaN in
-one reaches no value; of `query_diversity` and `partial_order` it does reach gradients.)
+`Videos.mask`) reach neither a value nor a gradient; the capacity they fill does not matter.
 Every mean is over real captions or real videos; a batch without a comparison to make gives 0.
 """
 
@@ -263,7 +262,7 @@ def caption_diversity(
     References:
       GMMFormer's query diverse loss, as in the released code.
     """
-    cosine, same = _same_video(_real_rows(queries, pairs.caption_mask), pairs)
+    cosine, same = _same_video(queries, pairs)
     exponents = jnp.where(same, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
     terms = jnp.logaddexp(jnp.zeros((), cosine.dtype), jax.nn.logsumexp(exponents, axis=-1))
     return _mean(jnp.where(pairs.caption_mask, terms, 0), pairs.caption_mask)
@@ -274,7 +273,7 @@ def _same_video(
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
     """Cosines of all captions, and which are two different ones of one video."""
     chex.assert_shape(queries, (*pairs.video.shape, None))
-    units = unit(queries)
+    units = unit(_real_rows(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
     same = both & (pairs.video[:, None] == pairs.video[None])
     same = same & ~jnp.eye(same.shape[0], dtype=bool)
@@ -354,6 +353,8 @@ def partial_order(
     References:
       HLFormer eq. 18-20.
     """
+    captions = _real_rows(captions, pairs.caption_mask)
+    videos = _real_rows(videos, pairs.video_mask)
     outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
     return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
 
