@@ -9,6 +9,7 @@ killed at any moment: the next one finds every whole file, and computes the othe
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -218,13 +219,18 @@ class _Run:
                     if not record.indexed and not retry:
                         self._count["skipped"] += 1
                         continue
+                if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
+                    self._fail(found, "", "is a pipe, socket or device")
+                    continue
                 content = fingerprint(root / name)
             except FileNotFoundError:
-                if record:
+                if (root / name).is_symlink():
+                    self._fail_unseen(name, record, "is a link to what is not there", retry)
+                elif record:
                     index.drop(name)
                 continue
             except OSError as error:
-                self._fail(_Found(name, 0, 0), "", error.strerror or str(error))
+                self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
             if (whole := self._load(content)) is not None:
                 index.record(name, content, *found[1:], whole)
@@ -323,6 +329,13 @@ class _Run:
             self._index.save()
             took = time.monotonic() - now
             self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
+
+    def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
+        """Fails a path of which neither size nor content is known; once for the same reason."""
+        if record and record.reason == reason and not retry:
+            self._count["skipped"] += 1
+        else:
+            self._fail(_Found(name, 0, 0), "", reason)
 
     def _fail(self, found: _Found, content: str, reason: str) -> None:
         self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)
