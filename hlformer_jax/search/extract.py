@@ -354,7 +354,7 @@ class _Encoded:
     def finish(self, period: float, end: float) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
         # Of the vectors as they are kept, so that they can be made again of the file alone.
-        spans, rows = segments(unit(vectors.astype(np.float64)), times, period)
+        spans, rows = segments(vectors, times, period)
         lengths = (end, self.duration, times[-1] + period)
         duration = next(length for length in lengths if np.isfinite(length) and length > 0)
         return VideoArrays(times, vectors, spans, rows, np.asarray(duration, np.float64))
