@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import videos
+
 import hlformer_jax.retrieval
+from hlformer_jax import encoders, search
+from hlformer_jax.search.extract import index_folder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,6 +29,27 @@ def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):
     [search] = _examples(hlformer_jax.retrieval.__doc__)
     exec(compile(search, "hlformer_jax/retrieval", "exec"), {})
     assert capsys.readouterr().out.strip() == "[0 1 2] [40 40 40] (3, 5)"
+
+
+def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkeypatch, capsys):
+    folder = ROOT / "tests" / "encoders" / "golden" / "siglip"
+    (tmp_path / "ENCODER").symlink_to(folder)
+    (tmp_path / "videos").mkdir()
+    for name, first in (("a.mp4", 0), ("b.mp4", 20)):
+        videos.write(
+            tmp_path / "videos" / name, paint=lambda k, first=first: videos.grey(k + first)
+        )
+    encoder = encoders.load(folder)
+    index = search.Index.create(tmp_path / "DIR", tmp_path / "videos", encoder, 2, (str(folder),))
+    index_folder(index, encoder, workers=0)
+    monkeypatch.chdir(tmp_path)
+    [example] = _examples(search.__doc__)
+    exec(compile(example, "hlformer_jax/search", "exec"), {})
+    *moments, last = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"([ab].mp4): (.*) to (.*) s, score 0\.\d{3}", line) for line in moments]
+    assert {one[1] for one in found} == {"a.mp4", "b.mp4"}
+    assert all(0 <= float(one[2]) < float(one[3]) <= 3 for one in found)
+    assert last == f"(2, {encoder.width}) best_frame"
 
 
 def test_the_files_that_the_readme_names_exist():

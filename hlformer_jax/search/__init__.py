@@ -17,11 +17,17 @@
     commands                   the command line, a file for each command
 
 ```python
-from hlformer_jax import search
+from hlformer_jax import encoders, search
 
 library = search.open("DIR")
 for hit in library.query("a person opens the fridge", k=5):
-    print(hit.video, hit.moments[0].start, hit.moments[0].end, hit.moments[0].score)
+    for moment in hit.moments:
+        print(f"{hit.video}: {moment.start:.1f} to {moment.end:.1f} s, score {moment.score:.3f}")
+    assert hit.times.shape == hit.scores.shape  # the score of every frame, and its second
+
+encoder = encoders.load("ENCODER")  # a folder, or a hub id: google/siglip-base-patch16-224
+vectors = encoder.sentences(["a red circle", "a blue square"])  # float32, of unit length
+print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ranker_name)
 ```
 
 Scores are the larger the better. With SigLIP and a ranker without training a score is a

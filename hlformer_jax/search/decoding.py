@@ -245,17 +245,20 @@ def _events(path: Path, job: Job) -> Iterator[Event]:
             yield Failed(path, "it has no frame that can be decoded")
             return
         end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
-        yield Done(path, float(end), _line(warning) if warning else "")
+        yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
     except UserError as error:
-        # Without the file's name, which stands before the reason wherever that is printed.
-        reason = str(error).removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
-        yield Failed(path, " ".join(reason.split()))
+        yield Failed(path, " ".join(_unnamed(str(error), path).split()))
     except OSError as error:
         yield Failed(path, error.strerror or _line(error))
     except MemoryError:
         yield Failed(path, "its frames do not fit into memory")
     except Exception as error:  # decoders raise nearly anything on a damaged file
         yield Failed(path, f"{type(error).__name__}: {_line(error)}")
+
+
+def _unnamed(text: str, path: Path) -> str:
+    """A line about a file without the file, which whoever reports this names."""
+    return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 
 def _line(error: BaseException | str) -> str:

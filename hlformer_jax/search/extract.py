@@ -9,6 +9,7 @@ killed at any moment: the next one finds every whole file, and computes the othe
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -223,13 +224,18 @@ class _Run:
                     if not record.indexed and not retry:
                         self._count["skipped"] += 1
                         continue
+                if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
+                    self._fail(found, "", "is a pipe, socket or device")
+                    continue
                 content = fingerprint(root / name)
             except FileNotFoundError:
-                if record:
+                if (root / name).is_symlink():
+                    self._fail_unseen(name, record, "is a link to what is not there", retry)
+                elif record:
                     index.drop(name)
                 continue
             except OSError as error:
-                self._fail(_Found(name, 0, 0), "", error.strerror or str(error))
+                self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
             if (whole := self._load(content)) is not None:
                 index.record(name, content, *found[1:], whole)
@@ -332,6 +338,13 @@ class _Run:
         self._count["indexed"] += 1
         self._count["known"] += len(founds) - 1
 
+    def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
+        """Fails a path of which neither size nor content is known; once for the same reason."""
+        if record and record.reason == reason and not retry:
+            self._count["skipped"] += 1
+        else:
+            self._fail(_Found(name, 0, 0), "", reason)
+
     def _fail(self, found: _Found, content: str, reason: str) -> None:
         self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)
         self._count["failed"] += 1
@@ -349,7 +362,7 @@ class _Encoded:
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
         # Of the vectors as they are kept, so that they can be made again of the file alone.
-        spans, rows = segments(unit(vectors.astype(np.float64)), times, period)
+        spans, rows = segments(vectors, times, period)
         lengths = (done.end, self.duration, times[-1] + period)
         duration = next(length for length in lengths if np.isfinite(length) and length > 0)
         seconds = np.asarray(duration, np.float64)

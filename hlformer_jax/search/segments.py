@@ -62,7 +62,8 @@ def segments(
     """Cuts a video into intervals.
 
     Args:
-      vectors: unit vectors of F >= 1 frames, of any floating dtype; computed with in float64.
+      vectors: unit vectors of F >= 1 frames, of any floating dtype. Each part is brought to float64
+        and to unit length again, as those of float16 are not to its rounding.
       times: seconds of the frames, rising.
       period: seconds between two frames; the last interval ends so long after the last frame.
 
@@ -75,7 +76,7 @@ def segments(
     bounds = np.arange(parts + 1) * count // parts
     starts, propagated = [], []
     for first, last in zip(bounds[:-1], bounds[1:], strict=True):
-        cuts, rows = _part(vectors[first:last].astype(np.float64))
+        cuts, rows = _part(unit(vectors[first:last].astype(np.float64)))
         starts.append(first + cuts)
         propagated.append(rows)
     edges = np.append(times, times[-1] + period).astype(np.float64)

@@ -12,7 +12,7 @@ import pytest
 
 from hlformer_jax.search import encoding, extract, rankers
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.commands import COMMANDS, evaluate
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -193,6 +193,13 @@ def test_evaluate_reports_recalls_of_videos_and_moments(search, index, tmp_path)
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
     done = search("evaluate", f"--index={index}", f"--captions={captions}")
     assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
+
+
+def test_runs_are_told_apart_in_a_table():
+    shown = evaluate._shown(["best_frame", "/runs/hlformer/0", "/runs/hlformer/1", "/runs/ms_sl"])
+    assert shown == ["best_frame", "hlformer/0", "hlformer/1", "ms_sl"]
+    assert evaluate._shown(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert evaluate._shown(["segments"]) == ["segments"]
 
 
 @pytest.mark.parametrize(

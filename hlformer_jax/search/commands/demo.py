@@ -15,11 +15,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gets videos/, captions.jsonl, encoder/ and index/",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="equal seeds make equal videos")
+    parser.add_argument(
+        "--training", action="store_true",
+        help="also render captioned videos to train a model on, in DIR/training",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
     """Makes what is not there yet; returns the exit status."""
     demo = extra("search.demo")
-    demo.make(options.out, options.seed, lambda line: print(line, flush=True))
+    tell = lambda line: print(line, flush=True)
+    demo.make(options.out, options.seed, tell)
+    if options.training:
+        demo.render_training(options.out, options.seed, tell)
     print(f'ask it: python -m hlformer_jax.search query "a red circle" --index={options.out}/index')
     return 0

@@ -1,7 +1,9 @@
 """`evaluate --index=DIR --captions=FILE`: recalls of every ranker on captions."""
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hlformer_jax.search import captions, rankers
@@ -57,7 +59,19 @@ def run(options: argparse.Namespace) -> int:
         for library in libraries:
             table[library.ranker_name] = evaluate(library, asked, bar.update)
     count = len(first.ranked())
-    results.print_table(f"{len(asked)} captions, {count} videos; percent", table)
+    shown = dict(zip(table, _shown(list(table)), strict=True))
+    rows = {shown[name]: metrics for name, metrics in table.items()}
+    results.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
     if options.json:
         files.write_json(options.json, {"captions": len(asked), "videos": count, "rankers": table})
     return 0
+
+
+def _shown(names: Sequence[str]) -> list[str]:
+    """Names for a table: of runs what tells them apart, from below the folder that they share."""
+    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
+    shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
+    return [
+        name if name in rankers.ROWS else os.path.relpath(os.path.abspath(name), shared)
+        for name in names
+    ]

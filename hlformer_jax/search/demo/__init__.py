@@ -29,6 +29,9 @@ VIDEOS = 24
 FRAMES, STEPS, RATE = 6000, 1200, 1.5e-3
 """Frames that the encoder is trained on, steps of its training, and its learning rate."""
 
+TRAINING_GROUPS, GROUP = 5, 40
+"""Groups of videos that `render_training` adds to train on, and the videos of a group."""
+
 PIXELS, PATCH, TOKENS = 48, 12, 12
 """Of the encoder: small, since a shape fills half of a frame and a sentence has eight words."""
 
@@ -74,10 +77,47 @@ def make(
     _index(out, tell)
 
 
-def captions(told: Sequence[Story]) -> str:
-    """The sentences of all scenes: lines of JSON with video, sentence, start and end in seconds."""
+def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] = print) -> None:
+    """Renders captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
+
+    Five groups of 40 are for training, one for validation; the demo's own videos are for testing.
+    Sentences are those that the demo has, of other videos.
+
+    Args:
+      out: the directory DIR of a demo.
+      seed: the demo's.
+      tell: called with a line at the end.
+
+    Raises:
+      OSError: when a file cannot be written.
+    """
+    out, started = Path(out), time.monotonic()
+    folder = out / "training"
+    own = json.loads((out / "demo.json").read_text(encoding="utf-8"))["videos"]
+    shutil.copytree(out / "videos", folder / "videos" / "demo", dirs_exist_ok=True)
+    lines = captions(stories(seed, own), "demo/", split="test")
+    seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
+    for group, drawn in seeds.items():
+        told = stories(drawn, GROUP)
+        _render(told, folder / "videos" / group)
+        lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
+    files.write_bytes(folder / "captions.jsonl", lines.encode())
+    taken = time.monotonic() - started
+    tell(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
+
+
+def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
+    """The sentences of all scenes: lines of JSON with video, sentence, start and end in seconds.
+
+    Args:
+      told: the videos.
+      folder: stands before their names.
+      more: further fields of every line.
+    """
     lines = [
-        {"video": story.name, "sentence": scene.sentence, "start": scene.start, "end": scene.end}
+        {"video": f"{folder}{story.name}", "sentence": scene.sentence}
+        | {"start": scene.start, "end": scene.end}
+        | more
         for story in told
         for scene in story.scenes
         if scene.sentence is not None
@@ -96,7 +136,7 @@ def _claim(out: Path, settings: dict[str, int]) -> None:
         return
     if before is None and out.exists() and any(out.iterdir()) and not note.exists():
         raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
-    for part in ("videos", "encoder", "index"):
+    for part in ("videos", "training", "encoder", "index"):
         shutil.rmtree(out / part, ignore_errors=True)
     files.write_json(note, settings)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hlformer_jax import video
-from hlformer_jax.search import demo
+from hlformer_jax.search import captions, demo
 from hlformer_jax.search.demo.scenes import stories
 
 
@@ -66,3 +66,29 @@ def test_captions_are_lines_of_json_for_every_scene_with_a_sentence():
     told = stories(0, 4)
     lines = demo.captions(told).splitlines()
     assert len(lines) == sum(scene.sentence is not None for s in told for scene in s.scenes)
+
+
+def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypatch):
+    rendered = {}
+
+    def render(told, folder):
+        folder.mkdir(parents=True)
+        rendered[folder.relative_to(tmp_path).as_posix()] = told
+
+    monkeypatch.setattr(demo, "_render", render)
+    out = tmp_path / "demo"
+    demo.make(out, 1, lambda line: None)
+    demo.render_training(out, 1, lambda line: None)
+    own = rendered.pop("demo/videos")
+    assert len(rendered) == 6
+    every = [story for told in rendered.values() for story in told]
+    assert len(every) == 240 and len({story.seed for story in [*every, *own]}) == 264
+    lines = captions.read(out / "training" / "captions.jsonl")
+    videos = {
+        split: {line.video for line in lines if line.split == split} for split in captions.SPLITS
+    }
+    assert {split: len(of) for split, of in videos.items()} == {"train": 200, "val": 40, "test": 24}
+    assert videos["test"] == {f"demo/{story.name}" for story in own}
+    for folder, told in rendered.items():
+        place = folder.removeprefix("demo/training/videos/")
+        assert {f"{place}/{story.name}" for story in told} <= videos["train"] | videos["val"]
