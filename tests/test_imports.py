@@ -47,7 +47,12 @@ MAY_IMPORT = {
 }  # fmt: skip
 
 # The only module that may import it.
-OWNER = {"orbax": "run.checkpoint", "tensorflow_datasets": "data.prepared.builder"}
+OWNER = {
+    "orbax": "run.checkpoint",
+    "tensorflow_datasets": "data.prepared.builder",
+    "ray": "search.cluster",
+    "qdrant_client": "search.store.client",
+}
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}
 NOWHERE = {"torch", "tensorflow"}

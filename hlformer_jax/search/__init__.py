@@ -9,6 +9,8 @@
     segments                   intervals of a video, without training
     rankers, packed            scores of videos and of their frames, without training
     trained, model             those of a trained model
+    cluster                    extraction on several machines, by Ray
+    store                      search in Qdrant
     moments                    scores over time → start, end, peak
     library, filters           an archive that is asked
     encoding                   encoders by name
@@ -36,7 +38,8 @@ frame or interval; it is calibrated for pairs of images and sentences from the w
 soon as half of a sentence is not to be seen. With CLIP it is a cosine, and with a trained model the
 weighted cosine of its branches: both rank, and say nothing by themselves.
 
-The package needs the extra `search`; importing it does not load JAX.
+The package needs the extra `search`, `cluster` the extra `ray` and `store` the extra `qdrant`;
+importing it does not load JAX.
 """
 
 from pathlib import Path
@@ -46,9 +49,10 @@ from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.library import Hit, Library
 from hlformer_jax.search.moments import Moment
+from hlformer_jax.search.store import Store
 
 __all__ = [
-    "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "open",
+    "DamagedError", "Entry", "Hit", "Index", "Library", "Moment", "SearchError", "Store", "open",
 ]  # fmt: skip
 
 
@@ -57,6 +61,7 @@ def open(
     checkpoint: str | Path | None = None,
     ranker: str | None = None,
     encoder: Any = None,
+    store: str | Store | None = None,
 ) -> Library:
     """Opens an index to search in it; reads its manifest alone.
 
@@ -68,6 +73,8 @@ def open(
         given when the videos were indexed, or else "segments".
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
+      store: address of a Qdrant server, or a `Store`, that ranks; `Library.upload` brings it up to
+        date with the index (see `hlformer_jax.search.store`).
 
     Returns:
       The library.
@@ -75,4 +82,4 @@ def open(
     Raises:
       SearchError: when there is no index, its manifest is damaged, or the ranker is unknown.
     """
-    return Library(directory, checkpoint, ranker, encoder)
+    return Library(directory, checkpoint, ranker, encoder, store)

@@ -77,6 +77,14 @@ class Frames(NamedTuple):
     images: np.ndarray
 
 
+class Vectors(NamedTuple):
+    """The next frames, encoded: times in seconds [n], unit vectors [n, d] of float16."""
+
+    path: Path
+    times: np.ndarray
+    vectors: np.ndarray
+
+
 class Done(NamedTuple):
     """A video has ended.
 
@@ -98,7 +106,10 @@ class Failed(NamedTuple):
     reason: str
 
 
-Event = Opened | Frames | Done | Failed
+Event = Opened | Frames | Vectors | Done | Failed
+
+Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
+"""What yields the events of videos, as `decode` does; those that encode as well give `Vectors`."""
 
 
 def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, None, None]:

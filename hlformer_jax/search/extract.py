@@ -3,11 +3,13 @@
 A path whose size and time are those of its record is left alone. Otherwise the fingerprint of its
 content decides: where the vectors of that content are on the disk and whole, as after a move, a
 copy or a killed run, they are taken without decoding. The rest is decoded (`decoding`) and encoded
-in this process, video by video; a video's vectors are written when it is complete. So a run may be
-killed at any moment: the next one finds every whole file, and computes the others to the same bits.
+in this process, video by video, or both on other machines (`cluster`); a video's vectors are
+written here when it is complete. So a run may be killed at any moment: the next one finds every
+whole file, and computes the others to the same bits.
 """
 
 import contextlib
+import functools
 import os
 import stat
 import time
@@ -17,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hlformer_jax.search import decoding
+from hlformer_jax.search import decoding, encoding
 from hlformer_jax.search.arrays import VideoArrays
-from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Video
+from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Source, Vectors, Video
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.fingerprint import fingerprint
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Record
-from hlformer_jax.search.segments import segments, unit
+from hlformer_jax.search.segments import segments
 
 SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 """Least time between two writings of the manifest, and the largest share of all time they take."""
@@ -97,6 +99,7 @@ def index_folder(
     retry: bool = False,
     only: Iterable[Path] | None = None,
     video: Video | None = None,
+    source: Source | None = None,
     tell: Callable[[str], None] = print,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Report:
@@ -110,6 +113,8 @@ def index_folder(
       only: files of the folder to add; the rest is neither looked at nor forgotten, and what was
         removed from the index comes back. None: the whole folder.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
+      source: what decodes, and may encode as well (`cluster.source`); None: processes of this
+        machine, `workers` of them.
       tell: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
 
@@ -122,8 +127,11 @@ def index_folder(
     """
     index.check_encoder(encoder)
     with index.writing():
-        return _Run(index, encoder, video or real_video(), tell, progress).perform(
-            default_workers() if workers is None else workers, retry, only
+        if source is None:
+            count = default_workers() if workers is None else workers
+            source = functools.partial(decoding.decode, workers=count)
+        return _Run(index, encoder, video or real_video(), source, tell, progress).perform(
+            retry, only
         )
 
 
@@ -134,8 +142,6 @@ def default_workers() -> int:
 
 def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
-    from hlformer_jax.search import encoding
-
     module = encoding.extra("video")
     return Video(module.find, module.probe, module.sample)
 
@@ -162,15 +168,16 @@ class _Run:
         index: Index,
         encoder: Any,
         video: Video,
+        source: Source,
         tell: Callable[[str], None],
         progress: Callable[[Progress], None],
     ) -> None:
-        self._index, self._encoder, self._video = index, encoder, video
+        self._index, self._encoder, self._video, self._source = index, encoder, video, source
         self._tell, self._progress = tell, progress
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._next_save = time.monotonic() + SAVE_SECONDS
 
-    def perform(self, workers: int, retry: bool, only: Iterable[Path] | None) -> Report:
+    def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
         root = self._index.root
         if not root.is_dir():
@@ -189,7 +196,7 @@ class _Run:
             self._forget_missing(names)
         tasks = self._plan(names, retry)
         if tasks:
-            self._decode(tasks, workers)
+            self._decode(tasks)
         self._index.discard_unused()
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
@@ -265,7 +272,7 @@ class _Run:
             path.unlink(missing_ok=True)
             return None
 
-    def _decode(self, tasks: dict[str, list[_Found]], workers: int) -> None:
+    def _decode(self, tasks: dict[str, list[_Found]]) -> None:
         root, encoder = self._index.root, self._encoder
         job = Job(
             self._video,
@@ -277,14 +284,16 @@ class _Run:
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()
         done = 0
-        with contextlib.closing(decoding.decode(list(of_path), job, workers)) as events:
+        with contextlib.closing(self._source(list(of_path), job)) as events:
             for event in events:
                 path, content = event.path, of_path[event.path]
                 founds = tasks[content]
                 if isinstance(event, Opened):
                     under_way[path] = _Encoded(event.duration)
-                elif isinstance(event, Frames):
-                    self._encode(under_way[path], event)
+                elif isinstance(event, Frames | Vectors):
+                    if isinstance(event, Frames):
+                        event = encoding.encode(encoder, event)
+                    under_way[path].add(event)
                     self._count["seconds"] += len(event.times) * self._index.period
                 else:
                     done += 1
@@ -303,11 +312,6 @@ class _Run:
                         time.monotonic() - began,
                     )  # fmt: skip
                 )
-
-    def _encode(self, encoded: "_Encoded", event: Frames) -> None:
-        vectors = unit(np.asarray(self._encoder.images(event.images), np.float64))
-        encoded.times.append(event.times)
-        encoded.vectors.append(vectors.astype(np.float16))
 
     def _finish(
         self, event: Done | Failed, content: str, founds: list[_Found], encoded: "_Encoded"
@@ -358,6 +362,10 @@ class _Encoded:
         self.duration = duration
         self.times: list[np.ndarray] = []
         self.vectors: list[np.ndarray] = []
+
+    def add(self, more: Vectors) -> None:
+        self.times.append(more.times)
+        self.vectors.append(more.vectors)
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)

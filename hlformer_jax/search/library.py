@@ -6,7 +6,7 @@ indexes, at its next question.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.moments import Moment, moments
 from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.store import Store, Stored, Uploaded, maxsim
+from hlformer_jax.search.store import upload as uploading
 
 
 class Hit(NamedTuple):
@@ -77,6 +79,7 @@ class Library:
         checkpoint: str | Path | None = None,
         ranker: str | None = None,
         encoder: Any = None,
+        store: str | Store | None = None,
     ) -> None:
         """Reads the manifest; see `hlformer_jax.search.open`."""
         self._directory = Path(directory)
@@ -90,6 +93,7 @@ class Library:
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._name = name
         self._given = encoder
+        self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Any = None
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
@@ -123,6 +127,24 @@ class Library:
     def status(self) -> dict[str, Any]:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
+
+    def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
+        """Brings the store up to date with the index; see `store`.
+
+        Args:
+          progress: is called with the numbers of videos that are done, and of all.
+
+        Raises:
+          SearchError: when there is no store, it does not answer, or its collection is another's.
+          DamagedError: when a file of the index is damaged; names it.
+        """
+        if self._store is None:
+            raise SearchError("there is no store to upload to: name one by --store=URL")
+        index = Index.open(self._directory)
+        of_content = {one.content: one for one in index.manifest.videos.values()}
+        records = [of_content[content] for content in uploading.contents(index)]
+        _, form = maxsim.of(index, self._name, self._checkpoint, records)
+        return uploading.upload(self._store, index, form, progress)
 
     @property
     def encoder(self) -> Any:
@@ -201,6 +223,10 @@ class Library:
         self, sentence: str, k: int, chosen: tuple[str | None, When, When], moments: int
     ) -> list[Hit]:
         now, encoder = self._ready()
+        if isinstance(now.ranker, Stored):
+            query = now.ranker.encode(encoder, sentence)
+            found = now.ranker.best(query, k, now.entries, *chosen)
+            return [self._hit(now, encoder, i, score, query, moments) for i, score in found]
         allowed = np.flatnonzero(filters.mask(now.entries, *chosen))
         if not len(allowed):
             return []
@@ -277,6 +303,9 @@ class Library:
         return _Snapshot(stamp, index, entries, known, own, self._ranker(index, known))
 
     def _ranker(self, index: Index, records: Sequence[Record]) -> Ranker:
+        if self._store is not None:
+            ranker, form = maxsim.of(index, self._name, self._checkpoint, None)
+            return Stored(self._store, ranker, form, index)
         if self._checkpoint is None:
             return rankers.Untrained(self._name, index, records)
         from hlformer_jax.search import trained

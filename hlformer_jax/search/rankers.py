@@ -107,13 +107,14 @@ class Untrained:
 
     calibrated = True
 
-    def __init__(self, name: str, index: Index, records: Sequence[Record]) -> None:
+    def __init__(self, name: str, index: Index, records: Sequence[Record] | None) -> None:
         """Maps the rows of all contents.
 
         Args:
           name: a name of `ROWS`.
           index: the index.
-          records: a record of each content, indexed.
+          records: a record of each content, indexed; None where a store ranks (`store`): nothing is
+            mapped, and `scores` not to be asked.
 
         Raises:
           SearchError: for another name.
@@ -121,6 +122,8 @@ class Untrained:
         """
         check(name)
         self._rows = ROWS[name]
+        if records is None:
+            return
         counts = [self._rows.count(record) for record in records]
         contents = [record.content for record in records]
         self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])

@@ -22,8 +22,11 @@ from jaxtyping import Float, Int
 
 from hlformer_jax.data import transforms
 from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
-from hlformer_jax.retrieval import corpus
+from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.retrieval import corpus, vectors
 from hlformer_jax.retrieval.corpus import Corpus
+from hlformer_jax.retrieval.similarity import MaximumSimilarity
+from hlformer_jax.retrieval.vectors import Vectors
 from hlformer_jax.run import files
 from hlformer_jax.search import model
 from hlformer_jax.search.arrays import VideoArrays
@@ -36,21 +39,25 @@ class Trained:
 
     calibrated = False
 
-    def __init__(self, path: Path, index: Index, records: Sequence[Record]) -> None:
+    def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
         """Loads the model and encodes all contents.
 
         Args:
           path: the run's directory.
           index: the index.
-          records: a record of each content, indexed.
+          records: a record of each content, indexed; None where a store ranks (`store`): nothing is
+            encoded, and of no content is to be asked.
 
         Raises:
           UserError: when the run or a file of the index cannot be read, or the encoders differ.
         """
         model.check_encoder(model.read_config(path), path, index.manifest.encoder)
         self._model = model.load(path)
-        self._count = len(records)
-        self._corpus = _encoded(self._model, path, index, records)
+        self._count = len(records or ())
+        if records is None:
+            self._corpus = model.empty_corpus(self._model, 1)
+        else:
+            self._corpus = _encoded(self._model, path, index, records)
         self._scores = jax.jit(corpus.scores)
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
@@ -65,10 +72,45 @@ class Trained:
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
     ) -> Float[np.ndarray, " F"]:
         """What the positions over each frame say; see the module."""
+        return self.of_positions(self.vectors(content), len(arrays.times), query)
+
+    @property
+    def branches(self) -> dict[str, float] | None:
+        """Weights of the branches whose best cosines the score adds; None: it is another one."""
+        if not isinstance(self._model.scorer, MaximumSimilarity):
+            return None
+        weights = zip(VideoEncoding._fields, self._model.scorer.weights, strict=True)
+        return {name: float(weight) for name, weight in weights if name in self._corpus.stored}
+
+    @property
+    def width(self) -> int:
+        """Width H of the vectors."""
+        return vectors.width(self._corpus.stored)
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """The query in the dtype of the corpus, as float32."""
+        dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
+        return _float32(vectors.store(query, dtype))
+
+    def vectors(self, content: int) -> dict[str, Float[np.ndarray, "L H"]]:
+        """The vectors of the content of that index by their branch, float32."""
         block, row = divmod(content, self._corpus.mask.shape[1])
         own = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
-        cosines = {name: _cosines(branch, query) for name, branch in own.items()}
-        data, frames = self._model.config.data, len(arrays.times)
+        return {name: _float32(branch) for name, branch in own.items()}
+
+    def of_positions(
+        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " H"]
+    ) -> Float[np.ndarray, " F"]:
+        """What the positions over each frame say.
+
+        Args:
+          own: vectors of a video by their branch, as `vectors` has them.
+          frames: its number of frames, F.
+          query: the model's vector of a sentence.
+        """
+        query = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
+        cosines = {name: rows @ query for name, rows in own.items()}
+        data = self._model.config.data
         clips = transforms.boundaries(frames, data.max_clips, np.float32)
         weights = np.asarray(self._model.scorer.weights, np.float32)
         if set(cosines) == set(GuidedEncoding._fields):
@@ -117,11 +159,11 @@ def best_proposal(scores: Float[np.ndarray, " P"], clips: int) -> Float[np.ndarr
     return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
 
 
-def _cosines(branch: Any, query: np.ndarray) -> np.ndarray:
-    """Cosines of a video's stored vectors, [L, H], and a query."""
-    values = np.asarray(jnp.asarray(branch.values, jnp.float32))
-    found = values @ (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
-    return found if branch.scale is None else found * np.asarray(branch.scale, np.float32)
+def _float32(stored: Vectors) -> np.ndarray:
+    """Vectors of a corpus as numbers."""
+    values = np.asarray(jnp.asarray(stored.values, jnp.float32))
+    scale = stored.scale
+    return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
 def _encoded(found: model.Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
@@ -133,8 +175,8 @@ def _encoded(found: model.Model, path: Path, index: Index, records: Sequence[Rec
     kept = _kept(file, model.empty_corpus(found, len(records)))
     if kept is not None:
         return kept
-    vectors = (index.read(content).vectors for content in contents)
-    made = model.encode_videos(found, vectors, len(records))
+    frames = (index.read(content).vectors for content in contents)
+    made = model.encode_videos(found, frames, len(records))
     leaves = jax.tree.leaves((made.stored, made.mask))
     # Where they cannot be kept, they are encoded again the next time.
     with contextlib.suppress(OSError):

@@ -172,6 +172,40 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
         model.encode_query(found, np.zeros((2, 5), np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype):
+    pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2", **{"eval.corpus": dtype}))
+    options = {"checkpoint": run, "encoder": archive.Encoder()}
+    stored = search.open(index.directory, store=search.Store(":memory:"), **options)
+    assert stored.upload() == (len(FRAMES), 0, 0, 0)
+    plain = search.open(index.directory, **options)
+    for sentence in ("red blue white", "green"):
+        for k in (2, 9):
+            found, expected = stored.query(sentence, k=k), plain.query(sentence, k=k)
+            assert [hit.video for hit in found] == [hit.video for hit in expected]
+            for one, other in zip(found, expected, strict=True):
+                # Sums up to 4 in float32.
+                assert one.score == pytest.approx(other.score, abs=2e-6)
+                np.testing.assert_allclose(one.scores, other.scores, atol=2e-6)
+    other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
+    unlike = search.open(
+        index.directory, other, encoder=archive.Encoder(), store=stored._store
+    )  # fmt: skip
+    with pytest.raises(
+        SearchError, match="is for the ranker 'trained .*, and 'trained .* is asked"
+    ):
+        unlike.query("red")
+
+
+def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
+    pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    run = write_run(tmp_path / "run", configuration("ms_sl"))
+    library = search.open(index.directory, run, store=search.Store(":memory:"))
+    with pytest.raises(SearchError, match="ms_sl is no sum of maxima.*search without --store"):
+        library.upload()
+
+
 def test_clips_hold_the_best_of_their_proposals():
     starts, ends = proposals(4)
     scores = np.random.default_rng(0).normal(size=len(starts)).astype(np.float32)

@@ -14,6 +14,7 @@ from hlformer_jax.search.commands import (
     remove,
     serve,
     status,
+    upload,
     verify,
 )
 
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, ModuleType] = {
     "cut": cut,
     "evaluate": evaluate,
     "features": features,
+    "upload": upload,
     "demo": demo,
 }
 """By name, in the order in which they are listed; each has `HELP`, `add_arguments` and `run`."""

@@ -1,6 +1,8 @@
 """`index FOLDER --index=DIR`: brings an index up to date with a folder, or makes it."""
 
 import argparse
+import functools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -36,6 +38,9 @@ def add_work(parser: argparse.ArgumentParser) -> None:
     """Adds the options on how it is done."""
     parser.add_argument("--workers", type=int, help="decoding processes; default half the cores")
     parser.add_argument("--retry", action="store_true", help="try again what failed before")
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="extract on a Ray cluster; local: Ray on this machine"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,6 +119,15 @@ def perform(
 
     if options.workers is not None and options.workers < 0:
         raise SearchError(f"--workers={options.workers}: give 0 or more")
+    source = None
+    if options.ray is not None:
+        from hlformer_jax.search import cluster
+
+        given = options.encoder
+        if given is not None and os.path.isdir(given):
+            given = os.path.abspath(given)
+        load = functools.partial(encoding.reload, index.manifest.encoder, given)
+        source = cluster.source(options.ray, index, load, options.workers)
     with tqdm.tqdm(
         unit="video", file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
     ) as bar:
@@ -123,6 +137,7 @@ def perform(
             workers=options.workers,
             retry=options.retry,
             only=only,
+            source=source,
             tell=lambda line: bar.write(line, file=sys.stderr),
             progress=_shown(bar),
         )

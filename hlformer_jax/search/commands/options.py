@@ -25,6 +25,9 @@ def add_ranker(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", type=Path, metavar="RUN", help="a trained model: the directory of its run"
     )
     add_encoder(parser, "where the encoder of the index is, where it has moved")
+    parser.add_argument(
+        "--store", metavar="URL", help="a Qdrant server that ranks: http://HOST:6333/COLLECTION"
+    )
 
 
 def add_encoder(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -33,8 +36,14 @@ def add_encoder(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def library(options: argparse.Namespace, encoder: Any = None) -> Library:
-    """The library of --index, --ranker, --checkpoint and --encoder."""
-    return Library(options.index, options.checkpoint, options.ranker, encoder or options.encoder)
+    """The library of --index, --ranker, --checkpoint, --encoder and --store."""
+    return Library(
+        options.index,
+        options.checkpoint,
+        options.ranker,
+        encoder or options.encoder,
+        options.store,
+    )
 
 
 def clock(seconds: float) -> str:

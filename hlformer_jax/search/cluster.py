@@ -1,0 +1,254 @@
+"""Extraction on several machines, by Ray Data: actors decode and encode, this process writes.
+
+    python -m hlformer_jax.search index FOLDER --index=DIR --ray=ADDRESS
+
+ADDRESS is that of a running cluster (HOST:PORT, ray://HOST:PORT, or auto for the one this machine
+belongs to), or `local`, which starts Ray on this machine alone. There is an actor for each GPU;
+where the cluster has none, one for each machine, as the encoder computes on all of its cores. An
+actor does with its videos what a run without Ray does: it decodes in processes of its own, so that
+a file that kills one fails alone, and encodes the same batches. So the files are those of a run
+without Ray, byte for byte where the machines are of one kind; other processors round float32
+differently, by which coordinates in float16 may differ in their last bit.
+
+Every machine needs this package with the extras `search` and `ray`; the videos at the same paths;
+and the encoder, from the same folder or from the hub. What differs is found: a video that is not
+there or has another size fails and names the machine; another encoder ends the run.
+
+A machine that is lost has its videos done by the others. The index is written by this process, a
+few videos of an actor at a time; what was complete when a run ended is not done again.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from hlformer_jax.search import decoding, encoding
+from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Source
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.manifest import Manifest
+
+VIDEOS_AT_ONCE = 4
+"""Videos for each decoding process that an actor is given, and gives back, together."""
+
+MOST_WORKERS = 8
+"""Decoding processes of an actor, at most, where their number is not asked for."""
+
+SECONDS = 10.0
+"""How long a cluster may take to answer the first call."""
+
+
+def source(
+    address: str, index: Index, load: Callable[[], Any], workers: int | None = None
+) -> Source:
+    """What decodes and encodes on a cluster, for `extract.index_folder`.
+
+    Args:
+      address: address of a Ray cluster, or "local". A program that has connected to Ray already
+        keeps its connection.
+      index: the index; an actor whose encoder is not its own refuses to work.
+      load: loads the encoder, on any machine; it is pickled.
+      workers: decoding processes of an actor; None: half of its cores.
+
+    Raises:
+      SearchError: when Ray is not installed; of the source, when the cluster does not answer, an
+        actor refuses, or Ray ends the run.
+    """
+    ray = _ray()
+    known = index.manifest
+    # Without the records, which grow with the archive.
+    bare = Index(index.directory, Manifest(known.root, known.encoder, known.fps))
+
+    def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
+        with _connected(ray, address):
+            share = _share(ray.nodes())
+            actors = min(share.actors, len(paths))
+            own = min(max(share.cpus // 2, 1), MOST_WORKERS) if workers is None else workers
+            at_once = min(VIDEOS_AT_ONCE * max(own, 1), -(-len(paths) // actors))
+            asked = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
+            results = ray.data.from_items(
+                asked, override_num_blocks=-(-len(paths) // at_once)
+            ).map_batches(
+                _Extractor,
+                fn_constructor_args=(load, bare.check_encoder, job, own),
+                batch_size=None,  # a block
+                batch_format="pyarrow",
+                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
+                num_cpus=share.cpus,
+                num_gpus=share.gpus,
+            )
+            try:
+                for table in results.iter_batches(batch_format="pyarrow", batch_size=None):
+                    for found in table["events"].to_pylist():
+                        yield from _accepted(pickle.loads(found))
+            except ray.exceptions.RayError as error:
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                raise SearchError(
+                    f"Ray ended the extraction ({lines[-1]}): what was complete is kept, and the"
+                    " same command goes on"
+                ) from None
+
+    return events
+
+
+class _Refusal(NamedTuple):
+    """An actor cannot work at all, and why."""
+
+    reason: str
+
+
+def _accepted(events: list[Event] | _Refusal) -> list[Event]:
+    if isinstance(events, _Refusal):
+        raise SearchError(events.reason)
+    return events
+
+
+class _Extractor:
+    """An actor: does with its videos what a run without Ray does."""
+
+    def __init__(
+        self,
+        load: Callable[[], Any],
+        check: Callable[[Any], None],
+        job: Job,
+        workers: int,
+    ) -> None:
+        self._job, self._workers, self._refusal = job, workers, ""
+        try:
+            self._encoder = load()
+            check(self._encoder)
+        except Exception as error:  # Ray would start the actor again, for ever
+            self._refusal = f"{socket.gethostname()}: {' '.join(str(error).split())}"
+
+    def __call__(self, batch: Any) -> Any:
+        import pyarrow
+
+        found: list[Any] = [_Refusal(self._refusal)]
+        if not self._refusal:
+            found = self._videos(batch.to_pylist())
+        # As between the processes of one machine.
+        rows = pyarrow.array([pickle.dumps(events) for events in found], pyarrow.large_binary())
+        return pyarrow.table({"events": rows})
+
+    def _videos(self, asked: list[dict[str, Any]]) -> list[list[Event]]:
+        """The events of each video, its frames encoded."""
+        found: dict[Path, list[Event]] = {}
+        for one in asked:
+            path = Path(os.fsdecode(one["path"]))
+            found[path] = []
+            if (size := _size(path)) != one["size"]:
+                what = "is not there" if size is None else "is another file"
+                machine = socket.gethostname()
+                found[path].append(
+                    Failed(path, f"it {what} on {machine}, a machine of the cluster")
+                )
+        here = [path for path, events in found.items() if not events]
+        for event in decoding.decode(here, self._job, self._workers):
+            if isinstance(event, Frames):
+                event = encoding.encode(self._encoder, event)
+            found[event.path].append(event)
+        return list(found.values())
+
+
+class _Share(NamedTuple):
+    """What an actor has of a cluster.
+
+    Attributes:
+      actors: how many there may be.
+      cpus: cores of each.
+      gpus: 1, or 0 where the cluster has none.
+    """
+
+    actors: int
+    cpus: int
+    gpus: int
+
+
+def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
+    """An actor for each GPU, or else for each machine; its cores by the machine with the fewest."""
+    known = [node["Resources"] for node in nodes if node["Alive"]]
+    gpus = [int(one.get("GPU", 0)) for one in known]
+    actors = gpus if any(gpus) else [int(one.get("CPU", 0) >= 1) for one in known]
+    if not any(actors):
+        raise SearchError("no machine of the Ray cluster has a core to work on")
+    cpus = min(
+        int(one.get("CPU", 0)) // count for one, count in zip(known, actors, strict=True) if count
+    )
+    return _Share(sum(actors), max(cpus, 1), int(any(gpus)))
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _ray() -> Any:
+    """The package.
+
+    Raises:
+      SearchError: when it is not installed.
+    """
+    # Nothing is told to Ray's makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError as error:
+        raise SearchError(
+            f'--ray needs Ray: pip install "hlformer-jax[ray]" (there is no {error.name})'
+        ) from None
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str) -> Iterator[None]:
+    """A connection to a cluster, with which everything that it started ends."""
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    _answers(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise SearchError(
+            f"--ray={address}: Ray does not connect ({lines[0]}); give HOST:PORT of a cluster that"
+            " runs, or local"
+        ) from None
+    try:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _answers(address: str) -> None:
+    """Refuses an address where nothing listens, for which Ray would try for minutes."""
+    if address in ("local", "auto"):
+        return
+    try:
+        parts = urlsplit(address if "://" in address else f"ray://{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or not port:
+        raise SearchError(
+            f"--ray={address} is no address: give HOST:PORT of a Ray cluster, auto or local"
+        )
+    try:
+        socket.create_connection((host, port), SECONDS).close()
+    except OSError as error:
+        raise SearchError(
+            f"--ray={address}: no cluster answers there ({error.strerror or error}); start it by"
+            " `ray start --head`, or give local"
+        ) from None

@@ -1,0 +1,32 @@
+"""Search in Qdrant: the vectors of an index in a server that may be many, sharded and replicated.
+
+    python -m hlformer_jax.search upload --index=DIR --store=http://HOST:6333/COLLECTION
+    python -m hlformer_jax.search query "a person opens the fridge" --index=DIR --store=…
+
+A collection holds one archive for one ranker: a point a video (a few for a video of hours, as a
+point holds less than 2²⁰ numbers), its rows one multivector, and the score one MaxSim (`maxsim`),
+computed exactly, without an index that approximates. So the ranking is that without a store but for
+videos whose scores differ by the rounding of float32. Filters run in the store. The moments of the
+videos found are computed here, from their files in the index, and with a trained model from their
+vectors in the store; this machine needs DIR and the encoder, and holds no vectors of the others.
+
+An upload brings the collection up to date: what is there is left alone, as its id is made of its
+content; what is new is added, what has moved is told, what is gone is deleted. One that was ended
+goes on where it was. Until then a search finds what was uploaded and is still in the index.
+
+The payload of a point:
+
+    id, video, folder, folders     the entry's id and path; its folder, and all that hold it
+    modified, date                 of the file: seconds since the epoch; as text, in UTC
+    duration, times                seconds: of the video; of each row, or from and until when
+    content, part                  fingerprint of the content; number of the part, from 0
+
+QDRANT_API_KEY in the environment is sent as the key. Qdrant's client can also keep vectors in a
+folder by itself: as pickles, which whoever writes there can have executed, so a path is refused.
+"""
+
+from hlformer_jax.search.store.client import MEMORY, Store
+from hlformer_jax.search.store.ranker import Stored
+from hlformer_jax.search.store.upload import Uploaded
+
+__all__ = ["MEMORY", "Store", "Stored", "Uploaded"]

@@ -1,0 +1,91 @@
+"""Videos as points of a store: ids, payloads, rows; and what a filter asks of them."""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from hlformer_jax.search import filters
+from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.filters import When
+from hlformer_jax.search.index import Entry
+from hlformer_jax.search.store import maxsim
+from hlformer_jax.search.store.maxsim import MaxSim
+
+MOST = 2**20
+"""Numbers of a point, which Qdrant bounds, and of a request."""
+
+
+def identity(id: str, part: int) -> str:
+    """The id of the point of an entry's part; the entry's is made of its content."""
+    return str(uuid.UUID(hashlib.sha256(f"{id} {part}".encode()).hexdigest()[:32]))
+
+
+def payload(entry: Entry, content: str) -> dict[str, Any]:
+    """What is told of a video, whatever its rows are."""
+    above = PurePosixPath(entry.folder).parts
+    return {
+        "id": entry.id,
+        "content": content,
+        "video": _text(entry.video),
+        "folder": _text(entry.folder),
+        "folders": [_text("/".join(above[: i + 1])) for i in range(len(above))],
+        "modified": entry.modified,
+        "date": f"{np.datetime64(int(entry.modified), 's')}Z",  # of any year
+        "duration": entry.duration,
+    }
+
+
+def _text(name: str) -> str:
+    """A path as JSON holds it: bytes that are no text, replaced."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def make(
+    id: str, facts: Mapping[str, Any], form: MaxSim, number: int, arrays: VideoArrays
+) -> Iterator[dict[str, Any]]:
+    """The points of a video.
+
+    Args:
+      id: the id of its entry.
+      facts: its `payload`.
+      form: how the ranker's score is one MaxSim.
+      number: of its content.
+      arrays: its vectors.
+    """
+    rows, times = form.rows(number, arrays), form.times(arrays)
+    cuts = maxsim.parts(len(rows), form.width, MOST) if form.divisible else [slice(None)]
+    for part, cut in enumerate(cuts):
+        own = {"part": part, "parts": len(cuts), "times": times[cut].tolist()}
+        yield {"id": identity(id, part), "vector": rows[cut].tolist(), "payload": {**facts, **own}}
+
+
+def known(there: Mapping[str, dict[str, Any]], id: str, content: str) -> list[str]:
+    """The points of a video, where all of them are there; or none."""
+    count = there.get(identity(id, 0), {}).get("parts", 0)
+    own = [identity(id, part) for part in range(count)]
+    return own if all(there.get(one, {}).get("content") == content for one in own) else []
+
+
+def conditions(folder: str | None, since: When, until: When) -> list[dict[str, Any]]:
+    """The filters of a search, as the store has them.
+
+    Args:
+      folder: as for `filters.mask`, also the next two.
+      since: the earliest time of modification.
+      until: the latest.
+
+    Raises:
+      SearchError: when a text is no date.
+    """
+    found: list[dict[str, Any]] = []
+    if folder and (parts := PurePosixPath(folder.strip("/")).parts):
+        found.append({"key": "folders", "match": {"value": _text("/".join(parts))}})
+    if since not in (None, ""):
+        found.append({"key": "modified", "range": {"gte": filters.seconds(since)}})
+    if until not in (None, ""):
+        found.append({"key": "modified", "range": {"lte": filters.seconds(until, end=True)}})
+    return found
