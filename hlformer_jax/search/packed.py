@@ -122,22 +122,22 @@ def written(
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         path.parent.mkdir(exist_ok=True)
-        target: np.ndarray = np.lib.format.open_memmap(draft, "w+", dtype, shape)
+        made = np.lib.format.open_memmap(draft, "w+", dtype, shape)
         # On a full disk this fails; writing to the mapped file would end the process.
         with draft.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
-        fill(target)
-        target.flush()
+        fill(made)
+        made.flush()
         draft.replace(path)
     except OSError:
-        target = np.empty(shape, dtype)
-        fill(target)
-        return target
+        held = np.empty(shape, dtype)
+        fill(held)
+        return held
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
     found = mapped(path, shape, dtype)
-    return target if found is None else found
+    return made if found is None else found
 
 
 def mapped(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray | None:
