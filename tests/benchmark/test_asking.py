@@ -16,7 +16,7 @@ class _Encoder:
 
     name = preprocessing = "simulated"
     fingerprint = "0" * 64
-    width = 96
+    width = 768
 
     def __init__(self, queries):
         self.queries = queries
@@ -34,7 +34,7 @@ def test_a_query_is_answered_by_its_scene_and_frames_are_numbered_by_rows(tmp_pa
     encoder = _Encoder(queries)
     index, truth = archive.write(tmp_path / "index", encoder, (), queries)
     every = np.concatenate([archive.vectors(video) for video in range(archive.videos)])
-    assert every.shape == (archive.frames, _Encoder.width) == (3600, 96)
+    assert every.shape == (archive.frames, _Encoder.width) == (3600, 768)
     np.testing.assert_allclose(np.linalg.norm(every, axis=1), 1, atol=1e-6)
     cosines = every @ every[:SCENE].T
     assert 0.3 < cosines[1:SCENE, 0].mean() < 0.7  # of a scene
