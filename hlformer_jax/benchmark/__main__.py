@@ -149,7 +149,7 @@ def _told(name: str, config: ConfigDict, options: Options, peer: Released | None
         # Its loader forks: before this process has computed anything.
         work.insert(0, training.loader(config, options, peer))
     for row in itertools.chain.from_iterable(work):
-        print(f"measured: {row.what.strip()}", file=sys.stderr)
+        print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
         yield row
 
 
