@@ -41,7 +41,7 @@ MAY_IMPORT = {
     },
     "benchmark": {
         "typing", "errors", "command", "config", "ops", "parallel", "run", "data", "models",
-        "retrieval", "training",
+        "retrieval", "training", "encoders", "video", "search",
     },
     "main": {"errors", "command", "config", "parallel", "run", "data", "retrieval", "training"},
 }  # fmt: skip

@@ -11,6 +11,8 @@ NAME is one of
     prepare    released files to records
     compile    tracing and compiling of what a run needs, nothing kept
     scaling    a step and a search at four sizes
+    extract    videos to vectors: decoding, preprocessing, encoding
+    search     sentences in archives of up to 1,000 hours, beside Qdrant and LanceDB
     geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
@@ -18,6 +20,10 @@ the median of the repeats with their range, the floor (see `measure.py`) and the
 `step` and `evaluate` time the authors' released code in turn with ours where `--peer=CHECKOUT`
 names a working tree of it, `step` also steps on batches from disk through either loader; that, and
 only that, needs PyTorch.
+
+`extract` takes the videos of --videos=DIR, or renders some, `search` archives of simulated vectors
+below --hours; both an encoder of random parameters (--encoder=base, as large as SigLIP base/16 at
+224 pixels, or tiny), or a folder or hub id.
 
 Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
 
@@ -46,10 +52,19 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
-from hlformer_jax.benchmark import geometry, measure, preparing, scaling, searching, training
+from hlformer_jax.benchmark import (
+    asking,
+    extracting,
+    geometry,
+    measure,
+    preparing,
+    scaling,
+    searching,
+    training,
+)
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.peer import Released
-from hlformer_jax.config import check, default
+from hlformer_jax.config import ConfigError, check, default
 from hlformer_jax.errors import UserError
 from hlformer_jax.parallel import runtime
 from hlformer_jax.run import files
@@ -59,7 +74,11 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 PEER = flags.DEFINE_string("peer", None, "step, evaluate: checkout of the released code.")
-VIDEOS = flags.DEFINE_integer("videos", 0, "Videos of a split or a corpus; 0: ActivityNet's.")
+VIDEOS = flags.DEFINE_string(
+    "videos", "0", "Videos of a split or a corpus; 0: ActivityNet's. extract: a folder of videos."
+)
+ENCODER = flags.DEFINE_string("encoder", "base", "extract, search: base, tiny, a folder or id.")
+HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
 STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
 
@@ -71,6 +90,8 @@ NAMES: dict[str, Callable[..., Iterator[Row]]] = {
     "prepare": preparing.prepare,
     "compile": training.compilation,
     "scaling": scaling.scaling,
+    "extract": extracting.extract,
+    "search": asking.search,
     "geometry": geometry.geometry,
 }
 
@@ -81,8 +102,8 @@ def main(argv: Sequence[str]) -> int:
         return command.fail(f"give one name: {', '.join(NAMES)}")
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
-    options = Options(max(VIDEOS.value, 0), max(REPEATS.value, 1), max(STEPS.value, 1))
     try:
+        options = _options(name)
         check(config)
         runtime.configure(config)
         peer = None
@@ -102,6 +123,24 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _options(name: str) -> Options:
+    """What the flags say.
+
+    Raises:
+      ConfigError: when --videos is neither a number nor, for `extract`, a folder.
+    """
+    videos, folder = VIDEOS.value, None
+    if not videos.isdecimal():
+        if name != "extract" or not Path(videos).is_dir():
+            wanted = "a folder of videos" if name == "extract" else "a number of videos"
+            raise ConfigError(f"--videos={videos}: give {wanted}")
+        videos, folder = "0", Path(videos)
+    if not 0 < HOURS.value <= 10_000:
+        raise ConfigError(f"--hours={HOURS.value:g}: give a number of hours from 0 to 10,000")
+    repeats, steps = max(REPEATS.value, 1), max(STEPS.value, 1)
+    return Options(int(videos), repeats, steps, folder, ENCODER.value, HOURS.value)
+
+
 def _told(name: str, config: ConfigDict, options: Options, peer: Released | None) -> Iterable[Row]:
     """Rows as they come, each named on standard error meanwhile."""
     arguments = (config, options) if peer is None else (config, options, peer)
@@ -110,7 +149,7 @@ def _told(name: str, config: ConfigDict, options: Options, peer: Released | None
         # Its loader forks: before this process has computed anything.
         work.insert(0, training.loader(config, options, peer))
     for row in itertools.chain.from_iterable(work):
-        print(f"measured: {row.what.strip()}", file=sys.stderr)
+        print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
         yield row
 
 

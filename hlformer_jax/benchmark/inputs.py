@@ -1,5 +1,6 @@
 """A line of a report, and what several kinds of work need."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -40,11 +41,17 @@ class Options(NamedTuple):
       videos: number of videos of the corpus or training split; 0: those of ActivityNet Captions.
       repeats: largest number of repeats of a measurement.
       steps: in one call of the compiled program.
+      folder: videos to extract from; None: some that are rendered.
+      encoder: "base" or "tiny", of random parameters, or where one is loaded from.
+      hours: of the largest archive that is searched.
     """
 
     videos: int
     repeats: int
     steps: int
+    folder: Path | None = None
+    encoder: str = "base"
+    hours: float = 1000.0
 
 
 def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:

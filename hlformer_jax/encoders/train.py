@@ -24,7 +24,7 @@ from hlformer_jax.encoders.encoder import Encoder
 from hlformer_jax.encoders.errors import EncoderError
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.layers import Params
-from hlformer_jax.encoders.tokenizer import build
+from hlformer_jax.encoders.tokenizer import Tokenizer, build
 from hlformer_jax.typing import Array
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -43,6 +43,7 @@ class Size:
       width: coordinates of a unit vector, and of every position of both encoders.
       layers: layers of each encoder.
       heads: attention heads; a divisor of the width.
+      expansion: coordinates of a feed-forward layer, in widths.
       patch: height and width of a patch, in pixels.
       tokens: tokens of a sentence, its end mark included; longer ones are cut off.
       vocabulary: words that are known at most.
@@ -51,6 +52,7 @@ class Size:
     width: int = 96
     layers: int = 1
     heads: int = 4
+    expansion: int = 2
     patch: int = 8
     tokens: int = 16
     vocabulary: int = 2000
@@ -96,19 +98,7 @@ def train(
     images = np.asarray(images)
     _check(images, sentences, size, steps, batch)
     different, own = np.unique(np.asarray(sentences), return_inverse=True)
-    backend = _words(sentences, size.vocabulary)
-    config = _config(images.shape[1], size, backend.get_vocab_size())
-    content = backend.to_str(pretty=True).encode()
-    settings = {
-        "eos_token": END,
-        "model_input_names": ["input_ids"],
-        "model_max_length": size.tokens,
-        "pad_token": PAD,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": UNKNOWN,
-    }
-    tokenizer = build(backend, content, settings, config, name)
-    preparation = Preprocessing(images.shape[1], None, "bicubic", 1 / 255, _GREY, _GREY)
+    config, tokenizer, preparation = _parts(images.shape[1], sentences, size, name)
     ids, _ = tokenizer(different.tolist())
 
     generator = np.random.default_rng(seed)
@@ -121,15 +111,55 @@ def train(
         params, state, value = _step(params, state, rows, rates[number], config, preparation)
         if (number + 1) % max(steps // 10, 1) == 0:
             tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
-    params = jax.tree.map(np.asarray, params)
-    return Encoder(
-        config,
-        params,
-        tokenizer,
-        preparation,
-        name=name,
-        digest=lambda: weights.digest(weights.to_bytes(params, config)),
-    )
+    return _encoder(jax.tree.map(np.asarray, params), config, tokenizer, preparation, name)
+
+
+def untrained(
+    image_size: int,
+    sentences: Sequence[str],
+    *,
+    size: Size | None = None,
+    seed: int = 0,
+    name: str = "untrained",
+) -> Encoder:
+    """A SigLIP of random parameters: as large and as fast as a trained one, and without meaning.
+
+    Args:
+      image_size: height and width of its inputs, in pixels.
+      sentences: sentences of all words that it is to know.
+      size: sizes of the encoder; None: `Size()`.
+      seed: of the parameters.
+      name: the encoder's name.
+    """
+    parts = _parts(image_size, sentences, size or Size(), name)
+    return _encoder(_initial(parts[0], np.random.default_rng(seed)), *parts, name)
+
+
+def _parts(
+    image_size: int, sentences: Sequence[str], size: Size, name: str
+) -> tuple[Config, Tokenizer, Preprocessing]:
+    """All of an encoder but its parameters."""
+    backend = _words(sentences, size.vocabulary)
+    config = _config(image_size, size, backend.get_vocab_size())
+    content = backend.to_str(pretty=True).encode()
+    settings = {
+        "eos_token": END,
+        "model_input_names": ["input_ids"],
+        "model_max_length": size.tokens,
+        "pad_token": PAD,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": UNKNOWN,
+    }
+    tokenizer = build(backend, content, settings, config, name)
+    preparation = Preprocessing(image_size, None, "bicubic", 1 / 255, _GREY, _GREY)
+    return config, tokenizer, preparation
+
+
+def _encoder(
+    params: Params, config: Config, tokenizer: Tokenizer, preparation: Preprocessing, name: str
+) -> Encoder:
+    digest = lambda: weights.digest(weights.to_bytes(params, config))
+    return Encoder(config, params, tokenizer, preparation, name=name, digest=digest)
 
 
 def loss(
@@ -295,7 +325,7 @@ def _words(sentences: Sequence[str], most: int) -> tokenizers.Tokenizer:
 def _config(image_size: int, size: Size, vocabulary: int) -> Config:
     tower: dict[str, Any] = {
         "width": size.width,
-        "hidden": 2 * size.width,
+        "hidden": size.expansion * size.width,
         "layers": size.layers,
         "heads": size.heads,
         "activation": "gelu_pytorch_tanh",

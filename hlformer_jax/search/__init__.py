@@ -7,7 +7,8 @@
     fingerprint                what makes a file the same one elsewhere
     extract, decoding          a folder into an index; decoding in processes
     segments                   intervals of a video, without training
-    rankers, packed            scores of videos and of their frames, without training
+    rankers                    scores of videos and of their frames, without training
+    packed, quantised          the rows they multiply; those of 8 bits that large archives have
     trained, model             those of a trained model
     cluster                    extraction on several machines, by Ray
     store                      search in Qdrant

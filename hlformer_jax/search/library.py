@@ -231,7 +231,9 @@ class Library:
         if not len(allowed):
             return []
         query = now.ranker.encode(encoder, sentence)
-        scores = now.ranker.scores(query)[now.own[allowed]]
+        among = np.zeros(len(now.contents), bool)
+        among[now.own[allowed]] = True
+        scores = now.ranker.best(query, k, among)[now.own[allowed]]
         best = np.argsort(-scores, kind="stable")[:k]
         return [
             self._hit(now, encoder, int(allowed[i]), float(scores[i]), query, moments) for i in best

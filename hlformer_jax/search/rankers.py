@@ -4,9 +4,11 @@
     segments     the largest inner product of the sentence and an interval (`segments`)
 
 Neither is trained; both give exact maxima: one product of the sentence with the rows of all videos,
-and a maximum over the rows of each. Over time, `segments` gives a frame the mean of its own cosine
-and of its interval's product: an interval's vector knows its surroundings, and its borders are
-blurred by them; on simulated scenes the mean finds moments better than either.
+and a maximum over the rows of each. Of a large archive, rows of 8 bits tell first which rows can
+matter (`quantised`); the best videos and their scores are the same. Over time, `segments` gives a
+frame the mean of its own cosine and of its interval's product: an interval's vector knows its
+surroundings, and its borders are blurred by them; on simulated scenes the mean finds moments better
+than either.
 
 A trained model is a further ranker (`trained`): an object with the methods of `Ranker`.
 """
@@ -15,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import suggestion
-from hlformer_jax.search import packed
+from hlformer_jax.search import packed, quantised
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -38,6 +40,14 @@ class Ranker(Protocol):
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """Scores of all contents; higher is better."""
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Scores of the best `count` of some contents, and of all as good as the last of them.
+
+        What the other contents have is no larger than their scores, and may be -inf.
+        """
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
@@ -127,7 +137,11 @@ class Untrained:
         counts = [self._rows.count(record) for record in records]
         contents = [record.content for record in records]
         self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])
-        self._matrix = packed.rows(index, name, contents, counts, self._rows.dtype, self._rows.take)
+        self._matrix, path = packed.rows(
+            index, name, contents, counts, self._rows.dtype, self._rows.take
+        )
+        large = len(self._matrix) >= packed.LARGE
+        self._rounded = quantised.kept(path, self._matrix) if large else None
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The unit vector of a sentence; see `Ranker`."""
@@ -137,6 +151,15 @@ class Untrained:
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """The largest product of each content; see `Ranker`."""
         return np.maximum.reduceat(packed.products(self._matrix, query), self._starts)
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """The largest products of the best contents; see `Ranker`."""
+        found = None
+        if self._rounded is not None:
+            found = quantised.best(self._rounded, self._matrix, self._starts, query, count, among)
+        return self.scores(query) if found is None else found
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]

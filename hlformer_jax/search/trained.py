@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.data import transforms
 from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
@@ -67,6 +67,12 @@ class Trained:
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """The model's scores; see `Ranker`."""
         return np.asarray(self._scores(self._corpus, query[None]))[0, : self._count]
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """The scores of all contents; see `Ranker`."""
+        return self.scores(query)
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]

@@ -185,3 +185,16 @@ def test_what_cannot_be_trained_on_is_one_line(shape, dtype, sentences, size, pa
     with pytest.raises(EncoderError, match=part) as caught:
         module.train(np.zeros(shape, dtype), sentences, size=size, steps=1)
     assert "\n" not in str(caught.value)
+
+
+def test_an_untrained_encoder_has_its_sizes_and_is_read_as_any_other(tmp_path):
+    size = module.Size(width=32, layers=2, heads=2, expansion=4, patch=8, tokens=6, vocabulary=8)
+    encoder = module.untrained(16, ["a red circle", "a blue one"], size=size)
+    assert encoder.config.vision.hidden == encoder.config.text.hidden == 128
+    encoders.save(encoder, tmp_path)
+    read = encoders.load(tmp_path)
+    assert read.fingerprint == encoder.fingerprint
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
+    np.testing.assert_array_equal(read.images(pixels), encoder.images(pixels))
+    other = module.untrained(16, ["a red circle", "a blue one"], size=size, seed=1)
+    assert other.fingerprint != encoder.fingerprint

@@ -89,3 +89,44 @@ def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
     assert not list((index.directory / "packed").iterdir())
     with pytest.raises(SearchError, match="--ranker=segment is unknown; did you mean 'segments'"):
         rankers.Untrained("segment", index, records)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every archive counts as a large one."""
+    monkeypatch.setattr(packed, "LARGE", 1)
+
+
+@pytest.mark.parametrize("name", rankers.ROWS)
+def test_the_best_of_a_large_archive_have_the_scores_of_a_small_one(index, records, name, large):
+    ranker = rankers.Untrained(name, index, records)
+    among = np.arange(len(records)) != 3
+    for sentence in ("red", "blue yellow", "white"):
+        query = ranker.encode(archive.Encoder(), sentence)
+        every = np.where(among, ranker.scores(query), -np.inf)
+        found = ranker.best(query, 2, among)
+        best = np.argsort(-every)[:2]
+        np.testing.assert_array_equal(np.argsort(-found)[:2], best)
+        # Two programs for one product: rounding of float32.
+        np.testing.assert_allclose(found[best], every[best], atol=1e-6)
+
+
+def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large):
+    rankers.Untrained("best_frame", index, records[:5])
+    for record in records[1:5]:
+        index.file(record.content).unlink()  # so: these are not read again
+    chosen = [records[6], *records[1:5]]
+    found = rankers.Untrained("best_frame", index, chosen)
+    folder = index.directory / "packed"
+    suffixes = sorted(path.name.partition(".")[2] for path in folder.iterdir())
+    assert suffixes == ["int8-bounds.npy", "int8.npy", "json", "npy"]
+    query = found.encode(archive.Encoder(), "red")
+    whole = index.read(records[6].content).vectors.astype(np.float64) @ query
+    np.testing.assert_allclose(found.scores(query)[0], whole.max(), atol=1e-6)
+    for damaged in ("", "[]", "{}", '{"key": 1}'):
+        [listing] = folder.glob("*.json")
+        listing.write_text(damaged)
+        with pytest.raises(DamagedError, match=records[1].content):
+            rankers.Untrained("best_frame", index, chosen[:2])
+    packed.forget(index)
+    assert not list(folder.iterdir())

@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     report(perform(index, encoder, options), index)
     if not index.manifest.videos:
         raise SearchError(f"{folder} holds no video that FFmpeg reads")
-    if index.manifest.checkpoint and any(one.indexed for one in index.manifest.videos.values()):
-        Library(directory, index.manifest.checkpoint, encoder=encoder).ranked()
+    if any(one.indexed for one in index.manifest.videos.values()):
+        Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
     return 0
 
 
