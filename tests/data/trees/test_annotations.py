@@ -54,7 +54,7 @@ def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(write):
     assert read.collection == "tvr"
     assert [video.video for video in read.videos] == ["v", "w"]
     named = [(moment.moment_id, moment.text) for moment in read.videos[0].moments]
-    assert named == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c d")]
+    assert named == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c\nd")]
 
 
 def test_charades_has_lengths_from_the_table_and_no_empty_moments(write):

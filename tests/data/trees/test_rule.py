@@ -171,7 +171,7 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
     for name, nodes in expected.items():
         told = texts(built[name], videos[name].moments, "released", read.collection)
         pairs = zip(built[name].nodes, told, strict=True)
-        ours = {(node.start, node.end, " ".join(text.split())) for node, text in pairs}
+        ours = {(node.start, node.end, text) for node, text in pairs}
         stamped = zip(nodes["timestamps"], nodes["sentences"], strict=True)
         assert ours == {(*span, " ".join(text.split())) for span, text in stamped}, name
         assert nodes.get("leaf_num", len(built[name].leaves)) == len(built[name].leaves)

@@ -38,10 +38,10 @@ def test_released_texts_of_activitynet_are_joined_without_a_blank_and_cut():
         "A man is on the Island.",
         "Both run.",
         "He stops at a a wall.",
-        "man on land.  run.",
+        "man on land. run.",
         "run. He stops at wall.",
         # The leaf that two parents share is told twice.
-        "man on land.  run.  run. He stops at wall.",
+        "man on land. run. run. He stops at wall.",
     ]
 
 
@@ -61,7 +61,7 @@ def test_the_root_of_a_chain_tells_all_its_moments_and_not_only_its_leaf():
         "A man is on the Island.",
         "A man is on the Island. Both run. He stops at a a wall.",
     ]
-    assert told("released", "activitynet", apart=5.0)[1] == "man on land.  run. He stops at wall."
+    assert told("released", "activitynet", apart=5.0)[1] == "man on land. run. He stops at wall."
 
 
 def test_a_form_that_is_unknown_is_refused():
