@@ -46,8 +46,8 @@ def test_released_texts_of_activitynet_are_joined_without_a_blank_and_cut():
 
 
 def test_released_texts_of_other_collections_are_joined_by_a_blank():
-    first, second, third = SENTENCES
-    assert told("released", "charades")[3:5] == [f"{first} {second}", f"{second} {third}".strip()]
+    first, second, third = map(str.strip, SENTENCES)
+    assert told("released", "charades")[3:5] == [f"{first} {second}", f"{second} {third}"]
 
 
 def test_joined_texts_tell_every_moment_once():
