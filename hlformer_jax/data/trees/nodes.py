@@ -38,7 +38,8 @@ def row_range(
       Rows of the videos, int32; the first is not after the last.
     """
     ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few end before they start
-    rows = np.floor(ends / duration[:, None] * num_rows[:, None]).astype(np.int32)
+    # The product first: a second at a frame a second is then its frame, and not the one before.
+    rows = np.floor(ends * num_rows[:, None] / duration[:, None]).astype(np.int32)
     return np.clip(rows, 0, num_rows[:, None].astype(np.int32) - 1)
 
 

@@ -1,6 +1,7 @@
 """Which frames and words a node reads: inside of its span, and the same whenever it is asked."""
 
 import math
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -15,11 +16,20 @@ F = 12
 
 def test_the_rows_of_a_span_are_its_share_of_the_video():
     rows = nodes.row_range(SPANS, DURATION, L)
-    for (a, b), length, (first, last) in zip(SPANS / 30, L, rows, strict=True):
-        assert first == min(math.floor(a * length), length - 1)
-        assert last == min(math.floor(max(a, b) * length), length - 1)
+    for (start, end), length, (first, last) in zip(SPANS, L, rows, strict=True):
+        assert first == min(math.floor(Fraction(start) / 30 * int(length)), length - 1)
+        assert last == min(math.floor(Fraction(max(start, end)) / 30 * int(length)), length - 1)
     # The last span ends after its video, the one before begins and ends within one frame.
     assert rows.dtype == np.int32 and rows[3].tolist() == [4, 4] and rows[4].tolist() == [5, 6]
+
+
+def test_a_second_is_its_frame_at_a_frame_a_second():
+    for length in range(1, 200):
+        seconds = np.arange(length, dtype=float)
+        spans = np.stack([seconds, seconds], axis=1)
+        every = np.full(length, length)
+        rows = nodes.row_range(spans, every.astype(float), every.astype(np.int32))
+        np.testing.assert_array_equal(rows[:, 0], np.arange(length), str(length))
 
 
 def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
