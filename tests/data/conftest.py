@@ -1,14 +1,24 @@
-"""A tiny corpus in the released layout, sound until a test breaks it."""
+"""A tiny corpus in the released layout, sound until a test breaks it; a set prepared of another."""
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import h5py
+import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
+from hlformer_jax.config import default
+from hlformer_jax.data import dataset
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.released.collection import Collection
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.split import Split
+from hlformer_jax.parallel import devices
+from hlformer_jax.typing import Batch
 
 D, E = 6, 5
 
@@ -66,3 +76,60 @@ def tiny() -> TinyCorpus:
 def write(tmp_path: Path) -> Callable[[TinyCorpus], Collection]:
     """Writes a corpus below the test's folder."""
     return lambda corpus: corpus.write(tmp_path / "manual", np.random.default_rng(1))
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory) -> ConfigDict:
+    """The configuration of a synthetic corpus of 11, 3 and 4 videos; to be copied, not changed."""
+    config = default()
+    config.data.update(
+        data_dir=str(tmp_path_factory.mktemp("prepared")),
+        synthetic_videos=(11, 3, 4),
+        visual_dim=6,
+        text_dim=5,
+        max_frames=32,
+        max_clips=8,
+        max_words=7,
+        dtype="float32",
+    )
+    return config
+
+
+@pytest.fixture(scope="session")
+def data(config) -> dataset.Data:
+    """Its splits."""
+    return dataset.open_data(config)
+
+
+@pytest.fixture(scope="session")
+def mesh() -> Mesh:
+    """All devices."""
+    return devices.mesh()
+
+
+@pytest.fixture(scope="session")
+def read_feed() -> Callable[..., list[Batch]]:
+    """Reads the batches of all steps of a feed from the first on, as NumPy."""
+
+    def read(feed: DeviceFeed, first: int = 0) -> list[Batch]:
+        return [
+            jax.device_get(feed.batch(chunk, step))
+            for chunk in feed.chunks(first)
+            for step in range(chunk.num_steps)
+        ]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def read_batches(read_feed) -> Callable[..., tuple[list[Batch], Schedule]]:
+    """Reads batches of a split in a run of three epochs, and says in which order they come."""
+
+    def read(
+        split: Split, steps: range, resident: bool = False, longest: int = 2
+    ) -> tuple[list[Batch], Schedule]:
+        schedule = Schedule(len(split), 4, seed=0)
+        feed = DeviceFeed(split, schedule.groups(3, longest), devices.mesh(), 4, resident)
+        return read_feed(feed, steps.start)[: len(steps)], schedule
+
+    return read

@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 
 import hlformer_jax.data
-from hlformer_jax.config import default
 from hlformer_jax.data import dataset
-from hlformer_jax.data.dataset import choose_source, open_data
 from hlformer_jax.data.prepared.preparation import prepare
-from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.source import Caption, DataError, MissingSourceError, Reader, Source, digest
-from hlformer_jax.data.synthetic import SyntheticSource
 
 
 class Toy(Source, Reader):
@@ -111,20 +107,3 @@ def test_what_a_source_gets_wrong_is_refused_in_one_line(tmp_path, fault):
     with pytest.raises(DataError, match=expected) as error:
         prepare(toy, tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_other_widths_than_the_configuration_has_are_refused(tmp_path):
-    config = default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=3, text_dim=7)
-    with pytest.raises(DataError, match="data.text_dim is 7 .* toy are 2 wide"):
-        open_data(config, Toy())
-
-
-def test_a_configuration_names_its_source(monkeypatch):
-    config = default()
-    config.data.update(manual_dir="", synthetic_videos=(3, 1, 1), collection="toy")
-    assert isinstance(choose_source(config.data), SyntheticSource)
-    config.data.manual_dir = "there"
-    assert isinstance(choose_source(config.data), Collection)
-    monkeypatch.setitem(dataset.SOURCES, "toy", lambda data: Toy())
-    assert isinstance(choose_source(config.data), Toy)

@@ -4,41 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from corpora import SMALL, assert_equal, contents
 
-from hlformer_jax.data.released.writer import write_corpus
-from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.source import DataError
 from hlformer_jax.data.synthetic import Corpus, SyntheticSource
 from hlformer_jax.data.transforms import normalise
-
-SMALL = Corpus(videos=(6, 2, 3), visual_dim=8, text_dim=6)
-
-
-def contents(source):
-    """Every value of a corpus."""
-    with source.open() as reader:
-        videos = [video for split in SPLITS for video in reader.splits[split]]
-        ids = [c.caption_id for split in SPLITS for cs in reader.splits[split].values() for c in cs]
-        frames = {video: reader.read_frames(video) for video in videos}
-        words = {caption_id: reader.read_words(caption_id) for caption_id in ids}
-        sentences = [
-            (split, video, caption.caption_id, caption.sentence)
-            for split in SPLITS
-            for video, captions in reader.splits[split].items()
-            for caption in captions
-        ]
-        assert [len(x) for x in frames.values()] == [reader.num_frames(v) for v in videos]
-        assert [len(x) for x in words.values()] == [reader.num_words(name) for name in ids]
-    return sentences, frames, words
-
-
-def assert_equal(one, other):
-    """Checks that two corpora are the same, value by value and in the same order."""
-    assert one[0] == other[0]
-    for part in (1, 2):
-        assert list(one[part]) == list(other[part])
-        for key in one[part]:
-            assert one[part][key].dtype == other[part][key].dtype == np.float32
-            np.testing.assert_array_equal(one[part][key], other[part][key])
 
 
 def test_corpus_is_sound_and_of_the_size_asked_for():
@@ -79,45 +49,10 @@ def test_equal_seeds_give_equal_corpora_and_others_do_not():
     assert other.fingerprint() != SyntheticSource(SMALL).fingerprint()
 
 
-def test_the_corpus_is_the_same_in_memory_and_in_released_files(tmp_path):
-    assert_equal(contents(SyntheticSource(SMALL)), contents(write_corpus(tmp_path, SMALL)))
-
-
 @pytest.mark.parametrize("absurd", [{"visual_dim": 10**8}, {"max_frames": 10**11}])
 def test_a_corpus_that_no_memory_holds_is_refused_before_it_is_drawn(absurd):
     with pytest.raises(DataError, match="GB of memory.*make it smaller"):
         SyntheticSource(dataclasses.replace(SMALL, **absurd)).open()
-
-
-def test_corpus_is_written_once(tmp_path):
-    collection = write_corpus(tmp_path, SMALL)
-    before = collection.fingerprint()
-    assert write_corpus(tmp_path, SMALL) == collection
-    assert collection.fingerprint() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["synthetic"]
-
-
-def test_another_corpus_is_not_overwritten(tmp_path):
-    collection = write_corpus(tmp_path, SMALL)
-    before = collection.fingerprint()
-    with pytest.raises(FileExistsError, match="synthetic.*seed"):
-        write_corpus(tmp_path, dataclasses.replace(SMALL, seed=1))
-    assert collection.fingerprint() == before
-    (collection.root / "meta.json").unlink()
-    with pytest.raises(FileExistsError, match="something else"):
-        write_corpus(tmp_path, SMALL)
-
-
-def test_interrupted_corpus_leaves_nothing(tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("hlformer_jax.data.released.writer._write_features", stop)
-        with pytest.raises(KeyboardInterrupt):
-            write_corpus(tmp_path, SMALL)
-    assert list(tmp_path.iterdir()) == []
-    write_corpus(tmp_path, SMALL)
 
 
 def test_a_moment_tells_more_than_the_mean_of_its_video():

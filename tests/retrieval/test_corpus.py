@@ -4,10 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax.models.ms_sl import GuidedEncoding
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, ranking, vectors
-from hlformer_jax.retrieval.guided import GuidedSimilarity
 from hlformer_jax.retrieval.similarity import MaximumSimilarity
 
 VIDEOS, CLIPS, FRAMES, H = 11, 3, 6, 16
@@ -56,24 +54,6 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, tolerance, bl
     # One query alone takes another program.
     alone = np.asarray(jax.jit(corpus.scores)(built, queries[2:3]))
     np.testing.assert_allclose(alone, scores[2:3], rtol=0, atol=2e-7)
-
-
-@pytest.mark.parametrize("count", [1, 7])
-def test_guided_vectors_are_scored_at_the_best_clip(encoded, queries, count):
-    guided = np.random.default_rng(2).normal(size=encoded.clips.shape).astype(np.float32)
-    scorer = GuidedSimilarity(np.asarray([0.7, 0.3], np.float32))
-    stored = corpus.build(GuidedEncoding(encoded.clips, guided), scorer, "float32", block=4)
-    clip, other = (_cosines(queries, x) for x in (encoded.clips, guided))
-    best = clip.argmax(-1)[..., None]
-    expected = 0.7 * clip.max(-1) + 0.3 * np.take_along_axis(other, best, -1)[..., 0]
-    scores = jax.jit(corpus.scores)(stored, queries[:count])
-    np.testing.assert_allclose(scores[:, :VIDEOS], expected[:count], rtol=0, atol=2e-7)
-    found = corpus.search(stored, queries, 3)
-    order = np.argsort(-expected, axis=1)[:, :3]
-    np.testing.assert_array_equal(found.videos, order)
-    clips = found.positions["clips"]
-    np.testing.assert_array_equal(clips, np.take_along_axis(best[..., 0], order, 1))
-    assert list(found.positions) == ["clips"]
 
 
 @pytest.mark.parametrize("k", [1, 4, 15])

@@ -1,0 +1,44 @@
+"""Every field: its default, its rule, and the choices that other modules make of it."""
+
+from hlformer_jax.config import WEIGHTS, check, default, of_model
+from hlformer_jax.config.fields import FIELDS, leaves
+
+LEAVES = dict(leaves())
+
+
+def test_every_field_has_a_rule_that_its_default_follows():
+    assert set(default()) == set(FIELDS)
+    flat = {}
+    for name, value in default().items():
+        inner = value.items() if hasattr(value, "items") else ()
+        flat |= {f"{name}.{key}": x for key, x in inner} or {name: value}
+    assert set(flat) == set(LEAVES)
+    for name, field in LEAVES.items():
+        assert field.rule.holds(flat[name]), name
+        assert field.rule.meaning and "\n" not in field.rule.meaning
+
+
+def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
+    from hlformer_jax import models
+    from hlformer_jax.models import options
+    from hlformer_jax.nn import blocks, fusion
+    from hlformer_jax.ops import windows
+    from hlformer_jax.retrieval import vectors
+
+    for name, known in {
+        "model.name": models.MODELS,
+        "model.fusion": fusion.FUSIONS,
+        "model.window": windows.KINDS,
+        "model.lorentz_window": blocks.LORENTZ_WINDOWS,
+        "model.head_merge": blocks.HEAD_MERGES,
+        "model.block_curvature": options.BLOCK_CURVATURES,
+        "kernels": blocks.IMPLEMENTATIONS,
+        "eval.corpus": vectors.DTYPES,
+    }.items():
+        assert sorted(LEAVES[name].rule.choices) == sorted(known), name
+
+
+def test_the_default_is_accepted_and_has_a_weight_for_every_term():
+    check(default())
+    assert all(isinstance(default().loss[name], float) for name in WEIGHTS)
+    assert default().to_dict() == of_model("hlformer").to_dict()

@@ -1,0 +1,107 @@
+"""The published models and data sets: their configurations, files, and what stands for none."""
+
+import pytest
+from command_line import ROOT
+
+from hlformer_jax.config import ConfigError, check, debug, load, of_model
+from hlformer_jax.config.published import DATA_SETS, DEFINITIONS, parts_of
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_a_model_of_its_own_definition_is_accepted_and_built(name):
+    from hlformer_jax import models
+
+    config = of_model(name)
+    check(config)
+    assert type(models.build(config).module) is models.MODELS[name]
+    check(debug(config))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("other", DEFINITIONS)
+@pytest.mark.parametrize("shrink", [debug, lambda config: config])
+def test_a_name_alone_does_not_make_the_model(name, other, shrink):
+    config = shrink(of_model(other))
+    config.model.name = name
+    if other in (name, "ms_sl"):  # one plain block is an ablation of any model
+        return check(config)
+    file = "anet" if name == "hlformer" else name
+    with pytest.raises(ConfigError, match=f"are those of {other}: start from configs/{file}.py"):
+        check(config)
+    # A combination that somebody chose: every part plugs into every model.
+    config.model.fusion = "weighted"
+    check(config)
+
+
+def test_a_model_that_is_unknown_is_refused():
+    with pytest.raises(ConfigError, match="no model 'gmmformer2': .* did you mean 'gmmformer'"):
+        of_model("gmmformer2")
+
+
+@pytest.mark.parametrize("stem", ["gmmformer_v2", "gmmformer", "ms_sl"])
+def test_the_data_set_stands_behind_the_colon(stem):
+    file = ROOT / "configs" / f"{stem}.py"
+    assert load(file) == load(file, "anet")
+    assert load(file, "debug") == load(file, "anet-debug")
+    for data_set, fields in DATA_SETS.items():
+        config, small = load(file, data_set), load(file, f"{data_set}-debug")
+        check(config)
+        check(small)
+        for one in (config, small):
+            assert one.model.name == stem
+            assert {key: one.data[key] for key in fields} == fields
+        assert small.train.epochs == 2 < config.train.epochs
+
+
+def test_a_variant_that_is_unknown_is_refused_with_those_that_are_known():
+    assert parts_of("", ("tvr", "anet")) == ("tvr", "")
+    for name in ("fast", "tvr-fast", "debug-tvr", "-debug", "tvr-", "activitynet"):
+        with pytest.raises(ConfigError, match="use debug, anet, anet-debug, tvr"):
+            parts_of(name)
+
+
+def test_the_configurations_hold_the_released_hyper_parameters():
+    found = {}
+    for name in ("anet", "tvr", "charades", "synthetic"):
+        file = ROOT / "configs" / f"{name}.py"
+        found[name], small = load(file), load(file, "debug")
+        assert small.train.epochs <= 2
+        assert small.loss.partial_order == found[name].loss.partial_order
+        with pytest.raises(AttributeError):
+            found[name].data.new_field = 1
+    # Table 4 of the paper: rate, delta, m, tau, lambda_c, lambda_f, lambda_1, lambda_2.
+    table = {
+        "anet": (2.5e-4, 0.2, 0.2, 0.6, 2e-2, 4e-2, 3e-3, 1e-3),
+        "tvr": (3e-4, 0.15, 0.1, 9e-2, 5e-2, 4e-2, 8e-5, 1e-3),
+        "charades": (2e-4, 0.2, 0.2, 0.6, 2e-2, 4e-2, 3e-3, 1e-3),
+    }
+    for name, values in table.items():
+        config = found[name]
+        assert values == (
+            config.optim.learning_rate,
+            config.loss.diversity_margin,
+            config.loss.margin,
+            config.model.temperature,
+            config.loss.clip_nce,
+            config.loss.frame_nce,
+            config.loss.query_diversity,
+            config.loss.partial_order,
+        )
+        assert (config.model.clip_weight, config.model.frame_weight) == (0.7, 0.3)
+        assert config.loss.diversity_scale == 32
+        assert (config.train.epochs, config.train.batch_size) == (100, 128)
+    # Table 7 of GMMFormer v2's paper has the same numbers, and lambda_o.
+    matching = {"anet": 0.11, "tvr": 0.09, "charades": 0.1}
+    for name, weight in matching.items():
+        config, base = load(ROOT / "configs" / "gmmformer_v2.py", name), found[name]
+        assert config.loss.optimal_matching == weight
+        assert config.optim == base.optim
+        assert config.data == base.data
+        same = ("margin", "diversity_margin", "clip_nce", "frame_nce", "query_diversity")
+        assert all(config.loss[field] == base.loss[field] for field in same)
+        same = ("temperature", "dropout", "input_dropout", "hidden_size", "num_heads")
+        assert all(config.model[field] == base.model[field] for field in same)
+    widths = {name: (c.data.visual_dim, c.data.text_dim) for name, c in found.items()}
+    assert widths["anet"] == widths["charades"] == (1024, 1024)
+    assert widths["tvr"] == (3072, 768)
+    assert [found[name].model.dropout for name in table] == [0.31, 0.2, 0.25]

@@ -1,0 +1,136 @@
+"""What tests of corpora share: their values compared; their files read, edited and refused."""
+
+import logging
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from absl import logging as absl_logging
+
+from hlformer_jax.data.prepared.records import Records
+from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.synthetic import Corpus
+
+SMALL = Corpus(videos=(6, 2, 3), visual_dim=8, text_dim=6)
+
+
+def contents(source):
+    """Every value of a corpus."""
+    with source.open() as reader:
+        videos = [video for split in SPLITS for video in reader.splits[split]]
+        ids = [c.caption_id for split in SPLITS for cs in reader.splits[split].values() for c in cs]
+        frames = {video: reader.read_frames(video) for video in videos}
+        words = {caption_id: reader.read_words(caption_id) for caption_id in ids}
+        sentences = [
+            (split, video, caption.caption_id, caption.sentence)
+            for split in SPLITS
+            for video, captions in reader.splits[split].items()
+            for caption in captions
+        ]
+        assert [len(x) for x in frames.values()] == [reader.num_frames(v) for v in videos]
+        assert [len(x) for x in words.values()] == [reader.num_words(name) for name in ids]
+    return sentences, frames, words
+
+
+def assert_equal(one, other):
+    """Checks that two corpora are the same, value by value and in the same order."""
+    assert one[0] == other[0]
+    for part in (1, 2):
+        assert list(one[part]) == list(other[part])
+        for key in one[part]:
+            assert one[part][key].dtype == other[part][key].dtype == np.float32
+            np.testing.assert_array_equal(one[part][key], other[part][key])
+
+
+def read_all(collection):
+    """Opens a collection and makes every record of it."""
+    with collection.open() as reader:
+        records = Records(collection, reader, "float32")
+        for split, videos in reader.splits.items():
+            for video in videos:
+                records.make(split, video)
+        records.warn_of_zeros()
+
+
+def edit(path: Path, change) -> None:
+    """Replaces a file's bytes."""
+    path.write_bytes(change(path.read_bytes()))
+
+
+def line(number: int, new: bytes):
+    """Replaces a line, counted from 1."""
+
+    def change(data: bytes) -> bytes:
+        lines = data.split(b"\n")
+        lines[number - 1] = new
+        return b"\n".join(lines)
+
+    return change
+
+
+def feature(name, change):
+    """A fault in the bytes of a file of frame features."""
+    return lambda collection: edit(collection.feature_dir / name, change)
+
+
+def words(change):
+    """A fault in the file of word features."""
+
+    def broken(collection):
+        with h5py.File(collection.text_features, "r+") as file:
+            change(file)
+
+    return broken
+
+
+def assert_refused(collection, fault, expected):
+    """Breaks a sound collection in one way; the error's one line must hold what is expected."""
+    read_all(collection)
+    fault(collection)
+    with pytest.raises(DataError) as error:
+        read_all(collection)
+    message = str(error.value)
+    assert "\n" not in message
+    assert [part for part in expected if part not in message] == [], message
+
+
+def warnings_of(collection):
+    """What is warned of while a collection is read."""
+
+    class Collect(logging.Handler):
+        def emit(self, record):
+            messages.append(record.getMessage())
+
+    messages = []
+    handler = Collect(logging.WARNING)
+    absl_logging.get_absl_logger().addHandler(handler)
+    try:
+        read_all(collection)
+    finally:
+        absl_logging.get_absl_logger().removeHandler(handler)
+    return messages
+
+
+def assert_prepared(prepared, tiny, dtype=np.float32):
+    """Checks every record and the index against the values the corpus was written from."""
+    for split in SPLITS:
+        videos = {}
+        for caption, sentence in tiny.captions[split]:
+            videos.setdefault(caption.split("#")[0], []).append((caption, sentence))
+        source = prepared.split(split)
+        assert source.video_ids == tuple(videos)
+        assert len(source) == len(videos)
+        for k, (video, captions) in enumerate(videos.items()):
+            record = source[k]
+            words = [tiny.words[caption].astype(dtype) for caption, _ in captions]
+            assert record.video_id == video
+            assert list(zip(record.caption_ids, record.sentences, strict=True)) == captions
+            assert record.frames.dtype == record.words.dtype == dtype
+            np.testing.assert_array_equal(record.frames, tiny.frames[video].astype(dtype))
+            np.testing.assert_array_equal(record.words, np.concatenate(words))
+            assert record.word_counts.dtype == np.int32
+            np.testing.assert_array_equal(record.word_counts, [len(w) for w in words])
+            assert source.frames_per_video[k] == len(record.frames)
+            assert source.captions_per_video[k] == len(captions)
+            assert source.words_per_video[k] == len(record.words)

@@ -1,0 +1,151 @@
+"""What a sweep is: its variants, its runs and the published ones; wrong ones are one clear line."""
+
+import re
+
+import numpy as np
+import pytest
+import sweeps
+from processes import ROOT
+
+from hlformer_jax import models
+from hlformer_jax.config import ConfigError, debug, default, load
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.sweep import definition, runs
+from hlformer_jax.sweep.definition import METRICS, expand, share, task_of_array
+
+FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"variants": {}}, "no variants"),
+        ({"seeds": ()}, "no seeds"),
+        ({"variants": {"a": {"model": {"fuson": "mean"}}}}, "config.model.fuson; did you mean"),
+        ({"variants": {"a": {"modl": {}}}}, "config.modl; did you mean 'model'"),
+        ({"variants": {"a": {"model": 3}}}, "'a': config.model is a section"),
+        ({"variants": {"a": {"dtype": {"x": 1}}}}, "config.dtype is a field"),
+        ({"variants": {"a": {"model": {"gaze": "yes"}}}}, "must be a bool"),
+        ({"variants": {"a": {"model": {"dropout": 2.0}}}}, "'a': config.model.dropout is 2.0"),
+        ({"variants": {"a": {"seed": 3}}}, "config.seeds"),
+        ({"variants": {"a": {"base": "other"}}}, "no base 'other'"),
+        ({"variants": {"w/ a": {}, "w a": {}}}, "share the directory w-a/seed0"),
+        ({"variants": {"A": {}, "a": {}}}, "share the directory a/seed0"),
+        ({"seeds": (1, 1)}, "share the directory"),
+        ({"variants": {"../": {}}}, "needs a letter"),
+        ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
+        ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
+        ({"quantity": "x"}, "go together"),
+        ({"metrics": ()}, "config.metrics is (): name one or more"),
+        ({"metrics": ("R@1", "R@1")}, "each once"),
+        ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is no metric"),
+        ({"variants": {"a": {"model": {"name": "gmmformer_v2"}}}}, "'a': config.model.name is"),
+        ({"base": "../ms_sl.py:tvr-"}, "ms_sl.py: there is no variant 'tvr-'"),
+        ({"name": "fast"}, "no variant 'fast'"),
+    ],
+)
+def test_a_wrong_sweep_is_one_clear_line(more, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        expand(sweeps.sweep(**({"variants": {"full": {}}} | more)))
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_have_the_base_with_their_overrides_and_seed():
+    sweep = sweeps.sweep(
+        {"full": {}, "w/ 0.5": {"model": {"fusion": "mean", "euclidean_widths": (0.5,)}}},
+        seeds=(3, 5),
+    )
+    found = expand(sweep)
+    # A table with all variants is there as early as can be.
+    assert [(run.variant, run.seed) for run in found] == [
+        ("full", 3), ("w/ 0.5", 3), ("full", 5), ("w/ 0.5", 5),
+    ]  # fmt: skip
+    assert [str(run.directory) for run in found[:2]] == ["full/seed3", "w-0.5/seed3"]
+    assert [run.config.seed for run in found] == [3, 3, 5, 5]
+    expected = default()
+    expected.seed = 5
+    assert found[2].config.to_dict() == expected.to_dict()
+    expected.model.update(fusion="mean", euclidean_widths=(0.5,))
+    assert found[3].config.to_dict() == expected.to_dict()
+    assert sweep.base.to_dict() == default().to_dict()
+
+
+def test_debug_shrinks_the_base_and_keeps_what_a_variant_is():
+    blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
+    sweep = sweeps.sweep(
+        {"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}}
+    )
+    assert not sweep.published  # it would stand beside what it cannot be compared with
+    [run] = expand(sweep)
+    assert run.config.model.euclidean_widths == (0.0, 0.5, 1.0)
+    assert run.config.train.epochs == 1
+    expected = debug(default())
+    assert run.config.model.hidden_size == expected.model.hidden_size
+    assert run.config.data.to_dict() == expected.data.to_dict()
+    models.build(run.config)
+
+
+def test_what_the_command_line_changes_holds_for_every_base_but_not_against_a_variant():
+    sweep = sweeps.sweep(
+        {"tvr": {"base": "tvr"}, "own": {"base": "tvr", "train": {"epochs": 7}}, "anet": {}},
+        bases={"tvr": "../tvr.py"},
+        seeds=(0,),
+    )
+    sweep.base.train.epochs = 3
+    sweep.base.data.manual_dir = "somewhere"
+    tvr, own, anet = (run.config for run in expand(sweep))
+    assert (tvr.data.collection, anet.data.collection) == ("tvr", "activitynet")
+    assert tvr.model.temperature == 0.09
+    assert [config.train.epochs for config in (tvr, own, anet)] == [3, 7, 3]
+    assert {config.data.manual_dir for config in (tvr, own, anet)} == {"somewhere"}
+    sweep.base.seed = 4
+    with pytest.raises(ConfigError, match="config.seeds"):
+        expand(sweep)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_tasks_share_all_runs_once():
+    items = list(range(11))
+    for tasks in (1, 3, 11, 20):
+        parts = [share(items, task, tasks) for task in range(tasks)]
+        assert sorted(item for part in parts for item in part) == items
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for task, tasks in ((-1, 2), (2, 2), (0, 0)):
+        with pytest.raises(ConfigError, match="--tasks"):
+            share(items, task, tasks)
+
+
+def test_tasks_of_a_slurm_array_are_counted_from_its_first():
+    array = lambda **given: {f"SLURM_ARRAY_TASK_{key}": str(x) for key, x in given.items()}
+    assert task_of_array({}) == (0, 1)
+    assert task_of_array(array(ID=5, COUNT=4, MIN=3, STEP=1)) == (2, 4)
+    assert task_of_array(array(ID=8, COUNT=4, MIN=2, STEP=2)) == (3, 4)
+    with pytest.raises(ConfigError, match="--array"):
+        task_of_array(array(ID=9, COUNT=3, MIN=1, STEP=1))
+    with pytest.raises(ConfigError, match="one process a task"):
+        task_of_array({"SLURM_STEP_NUM_TASKS": "2"})
+
+
+def test_published_metrics_have_the_names_of_measured_ones():
+    assert METRICS == tuple(ranking.metrics(np.ones(1)))
+    assert definition.metrics(1, 2, 3, 4, 10) == dict(zip(METRICS, (1, 2, 3, 4, 10), strict=True))
+    assert definition.metrics(10) == {"SumR": 10}
+
+
+NAMES = [(stem, "") for stem in FILES]
+NAMES += [("hlformer_table2", name) for name in ("tvr", "charades", "tvr-debug")]
+
+
+@pytest.mark.parametrize(("stem", "name"), NAMES + [(stem, "debug") for stem in FILES])
+def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
+    sweep = load(ROOT / "configs" / "sweeps" / f"{stem}.py", name)
+    planned = expand(sweep)
+    runs.check(planned, tmp_path)
+    assert len(planned) == len(sweep.variants) * (1 if "debug" in name else 3)
+    assert len({run.config.to_json() for run in planned}) == len(planned), "two runs are the same"
+    # Printed figures add up to SumR as far as they are rounded.
+    for figures in sweep.published.values():
+        if len(figures) > 1:
+            total = sum(figures[name] for name in METRICS[:-1])
+            assert total == pytest.approx(figures["SumR"], abs=0.21)
