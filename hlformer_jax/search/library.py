@@ -225,7 +225,7 @@ class Library:
         now, encoder = self._ready()
         if isinstance(now.ranker, Stored):
             query = now.ranker.encode(encoder, sentence)
-            found = now.ranker.best(query, k, now.entries, *chosen)
+            found = now.ranker.search(query, k, now.entries, *chosen)
             return [self._hit(now, encoder, i, score, query, moments) for i, score in found]
         allowed = np.flatnonzero(filters.mask(now.entries, *chosen))
         if not len(allowed):

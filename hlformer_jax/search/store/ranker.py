@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.filters import When
@@ -45,7 +45,7 @@ class Stored:
         """The ranker's query; see `Ranker`."""
         return self._ranker.encode(encoder, sentence)
 
-    def best(
+    def search(
         self,
         query: Float[np.ndarray, " H"],
         k: int,
@@ -79,6 +79,12 @@ class Stored:
         for i, score in self._store.best(rows, count, self._contents, "content"):
             scores[i] = score - self._form.offset
         return scores
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Scores of all contents; `search` has the store find the best; see `Ranker`."""
+        return self.scores(query)
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
