@@ -5,7 +5,7 @@
 
     index, manifest, arrays    what lies on the disk; the files of an index
     fingerprint                what makes a file the same one elsewhere
-    extract, decoding          a folder into an index; decoding in processes
+    extract, decoding, report  a folder into an index; decoding in processes; what was done
     segments                   intervals of a video, without training
     rankers                    scores of videos and of their frames, without training
     packed, quantised          the rows they multiply; those of 8 bits that large archives have

@@ -26,6 +26,7 @@ from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.fingerprint import fingerprint
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Record
+from hlformer_jax.search.report import Progress, Report
 from hlformer_jax.search.segments import segments
 
 SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
@@ -33,62 +34,6 @@ SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
-
-
-class Progress(NamedTuple):
-    """How far a run is.
-
-    Attributes:
-      done: videos that are decoded or failed.
-      total: videos that must be decoded.
-      video: the one that is under way.
-      position: seconds of it that are encoded.
-      duration: its length in seconds.
-      seconds: seconds of video encoded in this run.
-      elapsed: seconds since the first video was begun.
-    """
-
-    done: int
-    total: int
-    video: str
-    position: float
-    duration: float
-    seconds: float
-    elapsed: float
-
-    @property
-    def speed(self) -> float:
-        """Multiples of real time."""
-        return _speed(self.seconds, self.elapsed)
-
-
-class Report(NamedTuple):
-    """What a run did, in numbers of paths.
-
-    Attributes:
-      indexed: decoded and encoded.
-      known: found again by their content: moved, renamed, copied, touched.
-      unchanged: left alone.
-      failed: failed in this run.
-      skipped: failed before, and not tried again.
-      gone: no longer there.
-      seconds: seconds of video that were encoded.
-      elapsed: seconds that it took.
-    """
-
-    indexed: int = 0
-    known: int = 0
-    unchanged: int = 0
-    failed: int = 0
-    skipped: int = 0
-    gone: int = 0
-    seconds: float = 0.0
-    elapsed: float = 0.0
-
-    @property
-    def speed(self) -> float:
-        """Multiples of real time."""
-        return _speed(self.seconds, self.elapsed)
 
 
 def index_folder(
@@ -375,10 +320,6 @@ class _Encoded:
         duration = next(length for length in lengths if np.isfinite(length) and length > 0)
         seconds = np.asarray(duration, np.float64)
         return VideoArrays(times, vectors, spans, rows, seconds, done.warning)
-
-
-def _speed(seconds: float, elapsed: float) -> float:
-    return seconds / max(elapsed, 1e-9)
 
 
 def _relative(path: Path, root: Path) -> str:

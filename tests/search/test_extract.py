@@ -14,8 +14,8 @@ import processes
 import pytest
 
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.extract import Report
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.report import Report
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from typing import Any
 from hlformer_jax.search import encoding, manifest
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.extract import Progress, Report, index_folder
+from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.report import Progress, Report
 
 HELP = "index a folder of videos, or bring its index up to date"
 
