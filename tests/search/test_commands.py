@@ -223,6 +223,11 @@ def test_evaluate_reports_recalls_of_videos_and_moments(search, index, tmp_path)
         (["cut", "x", "--index={index}", "--start=1", "--end=2"], "holds no video 'x'"),
         (["cut", "a.film", "--index={index}", "--start=x", "--end=2"], "'x' is no time"),
         (["evaluate", "--index={index}", "--captions=nowhere"], "No such file"),
+        (["upload", "--index={index}"], "give the server to upload to: --store=http"),
+        (
+            ["query", "red", "--index={index}", "--store=dir"],
+            "--store=dir is no address of a Qdrant",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_1(
