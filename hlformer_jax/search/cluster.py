@@ -16,6 +16,8 @@ there or has another size fails and names the machine; another encoder ends the 
 
 A machine that is lost has its videos done by the others. The index is written by this process, a
 few videos of an actor at a time; what was complete when a run ended is not done again.
+
+Run so far on one machine, whose files were those without Ray byte for byte; on several not yet.
 """
 
 import contextlib

@@ -230,6 +230,11 @@ def test_runs_are_told_apart_in_a_table():
         (["cut", "x", "--index={index}", "--start=1", "--end=2"], "holds no video 'x'"),
         (["cut", "a.film", "--index={index}", "--start=x", "--end=2"], "'x' is no time"),
         (["evaluate", "--index={index}", "--captions=nowhere"], "No such file"),
+        (["upload", "--index={index}"], "give the server to upload to: --store=http"),
+        (
+            ["query", "red", "--index={index}", "--store=dir"],
+            "--store=dir is no address of a Qdrant",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_1(

@@ -172,7 +172,10 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
         model.encode_query(found, np.zeros((2, 5), np.float32))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+SLOW_DTYPES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16")]
+
+
+@pytest.mark.parametrize("dtype", [*SLOW_DTYPES, "int8"])
 def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype):
     pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
     run = write_run(tmp_path / "run", configuration("gmmformer_v2", **{"eval.corpus": dtype}))
@@ -189,9 +192,7 @@ def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype):
                 assert one.score == pytest.approx(other.score, abs=2e-6)
                 np.testing.assert_allclose(one.scores, other.scores, atol=2e-6)
     other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
-    unlike = search.open(
-        index.directory, other, encoder=archive.Encoder(), store=stored._store
-    )  # fmt: skip
+    unlike = search.open(index.directory, other, encoder=archive.Encoder(), store=stored._store)
     with pytest.raises(
         SearchError, match="is for the ranker 'trained .*, and 'trained .* is asked"
     ):

@@ -150,14 +150,18 @@ class Store:
                 return ranked
             limit *= 4
 
-    def rows(self, id: str) -> Float[np.ndarray, "R w"]:
-        """The rows of the video of an id.
+    def rows(self, ids: Sequence[str]) -> Float[np.ndarray, "R w"]:
+        """The rows of a video, which its copies share.
+
+        Args:
+          ids: of the entries of its content, of which one at least was uploaded.
 
         Raises:
-          SearchError: when it is not there.
+          SearchError: when none is there.
         """
+        wanted = [points.identity(id, 0) for id in ids]
         with self._asking():
-            found = self._qdrant.retrieve(self._name, [points.identity(id, 0)], with_vectors=True)
+            found = self._qdrant.retrieve(self._name, wanted, with_vectors=True)
         if not found:
             raise SearchError(f"{self.address} lacks a video of the index: upload it again")
         return np.asarray(found[0].vector, np.float32)

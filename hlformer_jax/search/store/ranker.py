@@ -34,11 +34,10 @@ class Stored:
         store.check(index, form)
         self._store, self._ranker, self._form = store, ranker, form
         self._contents = {one: i for i, one in enumerate(contents(index))}
-        self._ids = {
-            self._contents[one.content]: one.id
-            for one in index.manifest.videos.values()
-            if one.indexed
-        }
+        self._ids: dict[int, list[str]] = {}
+        for one in index.manifest.videos.values():
+            if one.indexed:
+                self._ids.setdefault(self._contents[one.content], []).append(one.id)
         self.calibrated = ranker.calibrated
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.search import encoding
+from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.store import MEMORY, Store, Uploaded, points
@@ -220,6 +222,23 @@ def test_an_address_names_server_and_collection(monkeypatch):
         ("https://h.org:6333", None), ("http://h", "behind/proxy"),
     ]  # fmt: skip
     assert made[0]["api_key"] == "secret"
+
+
+@pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes have no")
+def test_the_commands_upload_and_ask(index, monkeypatch, capsys):
+    server = qdrant.QdrantClient(MEMORY)  # for what is sent to a real one as well
+    monkeypatch.setattr(qdrant, "QdrantClient", lambda **options: server)
+    monkeypatch.setattr(encoding, "reload", lambda facts, given: archive.Encoder())
+
+    def call(*arguments):
+        assert main([*arguments, f"--index={index.directory}"]) == 0
+        return capsys.readouterr().out
+
+    store = "--store=http://localhost:6333/films"
+    assert call("upload", store) == "http://localhost:6333/films: 18 uploaded\n"
+    assert call("upload", store) == "http://localhost:6333/films: 18 there already\n"
+    for flags in (["--k=4"], ["--folder=f1", "--since=2001-09-12"]):
+        assert call("query", "red", store, *flags) == call("query", "red", *flags)
 
 
 def test_without_the_client_the_line_says_what_to_install(monkeypatch):
