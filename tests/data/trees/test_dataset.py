@@ -117,6 +117,7 @@ def test_other_moments_or_trees_are_another_data_set(released):
     ("line", "complaint"),
     [
         ({"id": "test_0#enc#9"}, "test.moments.jsonl:1: caption 'test_0#enc#9' has no features"),
+        ({"id": "test_0/0"}, "test.moments.jsonl:1: id 'test_0/0' holds a '/'"),
         ({"end": -1}, "test.moments.jsonl:1: end is -1"),
     ],
 )

@@ -8,19 +8,29 @@ import pytest
 
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import CONCEPTS
-from hlformer_jax.data.trees import rule
+from hlformer_jax.data.trees import files, rule
 from hlformer_jax.data.trees.synthetic import LEAVES, SyntheticTrees, TreeCorpus
+from hlformer_jax.data.trees.writer import write_corpus
 
 SMALL = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
 
 
-def test_the_rule_finds_the_trees_that_were_planted():
-    with SyntheticTrees(SMALL).open() as reader:
-        planted = json.loads(json.dumps(reader.planted))
-        found = {
-            split: {tree.video: tree for tree in rule.build_all(videos)}
-            for split, videos in reader.videos.items()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("manual"), SMALL)
+
+
+def test_the_rule_finds_the_trees_that_were_planted(written):
+    planted = json.loads((written.layout.root / "trees.json").read_text())
+    found = {
+        split: {
+            tree.video: tree
+            for tree in rule.build_all(
+                [video for video, _ in files.read_moments(written.layout.captions(split))]
+            )
         }
+        for split in SPLITS
+    }
     for split in SPLITS:
         assert found[split].keys() == planted[split].keys()
         for name, tree in found[split].items():
@@ -28,6 +38,23 @@ def test_the_rule_finds_the_trees_that_were_planted():
             assert [[node.start, node.end] for node in tree.nodes] == true["nodes"]
             assert sorted(map(list, tree.edges)) == sorted(true["edges"])
             assert sorted(map(list, tree.siblings)) == sorted(true["order"])
+
+
+def test_the_corpus_is_the_same_in_memory_and_in_released_files(written):
+    assert write_corpus(written.layout.manual_dir, SMALL) == written, "it is written once"
+    with SyntheticTrees(SMALL).open() as one, written.open() as two:
+        for split in SPLITS:
+            ours, theirs = one.annotations(split), two.annotations(split)
+            assert (ours["videos"], ours["words"]) == (theirs["videos"], theirs["words"])
+            for video in one.videos[split]:
+                np.testing.assert_array_equal(
+                    one.read_frames(video.video), two.read_frames(video.video)
+                )
+                for moment in video.moments:
+                    name = moment.moment_id
+                    np.testing.assert_array_equal(one.read_words(name), two.read_words(name))
+    with pytest.raises(FileExistsError, match="synthetic_trees.*seed"):
+        write_corpus(written.layout.manual_dir, dataclasses.replace(SMALL, seed=1))
 
 
 def test_trees_of_every_number_of_leaves_are_drawn():
