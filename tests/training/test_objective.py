@@ -135,3 +135,17 @@ def test_losses_that_make_no_sense_for_a_model_are_refused(options, message):
     config = tiny.config(**options)
     with pytest.raises(ConfigError, match=message):
         objective.build(config, models.build(config))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model.name": "gmmformer_v2"}, "loss.partial_order is 0.001, but gmmformer_v2 has no"),
+        ({"loss.optimal_matching": 0.1, "model.glance": False}, "assigns captions to clips"),
+    ],
+)
+def test_losses_that_a_model_lacks_the_parts_for_are_refused_where_it_is_trained(options, message):
+    config = tiny.config(**options)
+    model = models.build(config)  # to evaluate it is fine
+    with pytest.raises(ConfigError, match=message):
+        objective.build(config, model)
