@@ -41,7 +41,7 @@ def _serve(module):
     import tempfile
 
     package, _, last = module.rpartition(".")
-    name = module if last != "sweep" else f"{module}.__main__"
+    name = f"{module}.__main__" if last in ("sweep", "benchmark") else module
     program = importlib.import_module(name)
     # What the commands load when their flags are right.
     for lazy in ("training.loop", "training.evaluate", "sweep.publish", "sweep.runs"):

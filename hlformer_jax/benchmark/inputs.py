@@ -66,6 +66,7 @@ def released_files(directory: str, videos: int, config: ConfigDict) -> Collectio
         directory,
         Corpus(
             videos=(videos, 8, 8),
+            min_frames=min(Corpus.min_frames, data.max_frames),
             max_frames=data.max_frames,
             visual_dim=data.visual_dim,
             text_dim=data.text_dim,

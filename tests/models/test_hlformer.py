@@ -9,11 +9,8 @@ import pytest
 import tiny
 
 from hlformer_jax import models
-from hlformer_jax.config import ConfigError
-from hlformer_jax.models import hlformer, options
-from hlformer_jax.nn.blocks import BlockOptions, EuclideanBlock, LorentzBlock, LorentzOptions
-from hlformer_jax.ops import lorentz_linear
-from hlformer_jax.training import objective
+from hlformer_jax.models import hlformer
+from hlformer_jax.training import losses, objective
 from hlformer_jax.typing import Batch, Captions, Videos
 
 
@@ -69,71 +66,6 @@ def test_every_option_has_finite_gradients_and_changes_the_loss(name):
     branches = {"clip_branch": config.model.glance, "frame_branch": config.model.gaze}
     for branch, on in branches.items():
         assert (branch in params) == on
-
-
-def test_a_bank_equals_its_blocks_one_by_one():
-    config = tiny.config()
-    model = models.build(config)
-    params = tiny.params(config)
-    videos = tiny.batch().videos
-    encode = lambda params: model.apply(
-        params, videos, model.hyperparameters, method="encode_video", capture_intermediates=True
-    )
-    _, inside = tiny.jit(encode)(params)
-    branch = inside["intermediates"]["frame_branch"]
-    x = branch["position"]["__call__"][0]
-    bank = branch["bank"]["__call__"][0]
-    from hlformer_jax.ops import windows
-
-    log_windows = windows.log_attention_windows((0.0, 2.0), tiny.FRAMES)
-    mask, block = videos.frame_mask, BlockOptions(2, 0.0)
-    one_euclidean = tiny.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
-    one_lorentzian = tiny.jit(
-        lambda p, w: LorentzBlock(block, LorentzOptions(7)).apply(p, x, w, mask, False)
-    )
-    for k in range(2):
-        own = jax.tree.map(lambda p, k=k: p[k], params["frame_branch"]["bank"])
-        euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))
-        lorentzian = one_lorentzian({"params": own["lorentz"]}, log_windows[k])
-        np.testing.assert_allclose(bank[k], euclidean, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(bank[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
-
-
-def test_blocks_of_a_bank_start_different():
-    config = tiny.config()
-    bank = models.init_params(models.build(config), config)["clip_branch"]["bank"]
-    kernel = bank["euclidean"]["attention"]["query"]["kernel"]
-    assert not np.array_equal(kernel[0], kernel[1])
-    # N(0, 0.02), as released.
-    everything = bank["euclidean"]["output"]["layer1"]["kernel"]
-    assert 0.015 < np.std(everything) < 0.025
-
-
-def test_a_permuted_batch_permutes_its_encodings():
-    config = tiny.config()
-    model = models.build(config)
-    params = tiny.params(config)
-    videos = tiny.batch().videos
-    order = np.array([2, 0, 1])
-    encode = tiny.jit(lambda v: models.encode_video(model, params, v))
-    straight, permuted = encode(videos), encode(jax.tree.map(lambda x: x[order], videos))
-    np.testing.assert_allclose(permuted.frames, straight.frames[order], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(permuted.clips, straight.clips[order], rtol=1e-5, atol=1e-6)
-
-
-def test_padded_frames_come_out_zero_and_padded_words_do_not_matter():
-    config = tiny.config()
-    model = models.build(config)
-    params = tiny.params(config)
-    batch = tiny.batch()
-    encoded = tiny.jit(lambda v: models.encode_video(model, params, v))(batch.videos)
-    assert not np.any(np.asarray(encoded.frames)[~batch.videos.frame_mask])
-    words = np.array(batch.captions.words)
-    words[~batch.captions.word_mask] = 9.0
-    encode = tiny.jit(lambda c: models.encode_query(model, params, c))
-    np.testing.assert_array_equal(
-        encode(batch.captions), encode(batch.captions._replace(words=words))
-    )
 
 
 @pytest.mark.slow
@@ -192,37 +124,6 @@ def test_kernels_change_a_loss_and_its_gradient_by_rounding_alone():
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-4 * scale + 1e-6)
 
 
-def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
-    z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
-    scale = jnp.asarray(2.3)
-    point = lorentz_linear.rescale(z, scale)
-    np.testing.assert_array_equal(point[0], [1, 0, 0, 0])
-    np.testing.assert_allclose(-(point[1, 0] ** 2) + np.sum(point[1, 1:] ** 2), -1, rtol=1e-4)
-    time = 1 / (1 + np.exp(-0.3)) * np.exp(2.3) + 1.1
-    np.testing.assert_allclose(point[1, 0], time, rtol=1e-6)
-    gradient = jax.grad(lambda z: jnp.sum(lorentz_linear.rescale(z, scale)))(z)
-    assert not np.any(gradient[0])
-    assert np.all(np.isfinite(gradient))
-
-
-def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters():
-    config, half = tiny.config(), tiny.config(dtype="bfloat16")
-    batch = tiny.batch()
-    # Flax's layer norm asks JAX for the promotion of bfloat16 and float32.
-    with jax.numpy_dtype_promotion("standard"):
-        params = tiny.params(half)
-        assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-        encode = lambda c: tiny.jit(lambda v: models.encode_video(models.build(c), params, v))(
-            batch.videos
-        )
-        ours, exact = encode(half), encode(config)
-    assert ours.frames.dtype == jnp.float32
-    # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1. Found: 0.012
-    # and 0.016; one bit less in the weights alone gives 0.027.
-    np.testing.assert_allclose(ours.clips, exact.clips, atol=0.02)
-    np.testing.assert_allclose(ours.frames, exact.frames, atol=0.02)
-
-
 @pytest.mark.slow
 def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
     config, half, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
@@ -251,35 +152,17 @@ def test_the_lift_is_limited_and_its_gradient_finite():
     assert np.all(np.isfinite(gradient))
 
 
-def test_projection_clamps_what_the_released_model_clamps():
-    params = {"curv": jnp.asarray(9.0), "a": {"scale_alpha": jnp.array([-1.0, 0.5])}, "b": 2.0}
-    config = tiny.config(**{"model.curvature": 2.0})
-    projected = models.project(params, config)
-    np.testing.assert_allclose(projected["curv"], np.log(20.0), rtol=1e-6)
-    np.testing.assert_array_equal(projected["a"]["scale_alpha"], [-1.0, 0.0])
-    assert projected["b"] == 2.0
+@pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 50.0])
+def test_the_lift_and_its_loss_are_finite_at_any_curvature(c, size):
+    rng = np.random.default_rng(2)
+    tangents = [jnp.asarray(size * rng.normal(size=(n, 8)), jnp.float32) for n in (3, 5)]
+    pairs = losses.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
 
+    def loss(videos, captions, c):
+        lifted = hlformer.lift(videos, c), hlformer.lift(captions, c)
+        return losses.partial_order(*lifted, c, pairs, 0.1)
 
-def test_default_widths_are_the_released_ones():
-    assert options.default_widths(4) == (0.0, 2.0, 4.0, 8.0)
-    assert options.default_widths(1) == (0.0,)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"model.name": "clip"}, "model.name"),
-        ({"model.gaze": False, "model.glance": False}, "keep one branch"),
-        ({"model.euclidean_blocks": 0, "model.lorentz_blocks": 0}, "no attention block"),
-        ({"model.hidden_size": 9}, "hidden_size 9 is not divisible"),
-        ({"model.lorentz_dim": 8}, "lorentz_dim"),
-        ({"model.window": "hann"}, "model.window"),
-        ({"model.lorentz_window": "x"}, "model.lorentz_window"),
-        ({"model.head_merge": "x"}, "model.head_merge"),
-        ({"model.fusion": "x"}, "model.fusion"),
-        ({"model.euclidean_widths": (1.0, 2.0, 3.0)}, "3 entries for 2 blocks"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_with_the_field_named(options, message):
-    with pytest.raises(ConfigError, match=message):
-        models.build(tiny.config(**options))
+    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*tangents, jnp.float32(c))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))

@@ -125,7 +125,10 @@ NOTHING = {f"loss.{name}": 0.0 for name in WEIGHTS}
     ("options", "message"),
     [
         ({"loss.optimal_matching": 0.1, "model.glance": False}, "glance is off: set it to 0"),
-        ({"model.name": "gmmformer", "model.lorentz_blocks": 0}, "has no hyperbolic lift"),
+        (
+            {"model.name": "gmmformer", "model.lorentz_blocks": 0},
+            "partial_order is 0.001, but gmmformer has no hyperbolic lift",
+        ),
         (NOTHING, "nothing to train"),
         ({**NOTHING, "model.glance": False, "loss.clip_nce": 1.0}, "nothing to train"),
     ],
@@ -133,5 +136,6 @@ NOTHING = {f"loss.{name}": 0.0 for name in WEIGHTS}
 )
 def test_losses_that_make_no_sense_for_a_model_are_refused(options, message):
     config = tiny.config(**options)
+    model = models.build(config)  # to evaluate it is fine
     with pytest.raises(ConfigError, match=message):
-        objective.build(config, models.build(config))
+        objective.build(config, model)

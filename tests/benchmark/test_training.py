@@ -1,22 +1,12 @@
-"""The benchmark: its counts against a count by hand, its clock, its command line."""
-
-import json
-from types import SimpleNamespace
+"""Operations of a step, counted by hand, and its memory."""
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import processes
-import pytest
 import runs
 
 from hlformer_jax import models
-from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.training import Training
 from hlformer_jax.config import default
-from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.parallel import analysis
-from hlformer_jax.retrieval import corpus
 from hlformer_jax.training import objective, optim, step
 from hlformer_jax.training.train_state import init_state
 
@@ -120,71 +110,3 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
     # The parameters, their gradients and what the optimiser keeps of them stay.
     assert less["temporary"] < 0.75 * plan["temporary"]
     assert in_parts.flops() == plain.flops() > 1e8
-
-
-def test_operations_of_a_compiled_search_are_those_counted_by_hand():
-    rng = np.random.default_rng(0)
-    encoded = VideoEncoding(None, rng.normal(size=(8, 16, 256)).astype(np.float32))
-    built = corpus.build(encoded, dtype="float32")
-    queries = jnp.ones((32, 256))
-    compiled = jax.jit(corpus.scores).lower(built, queries).compile()
-    by_hand = 2 * 32 * 8 * 16 * 256
-    assert 1 <= analysis.flops(compiled) / by_hand < 1.05
-
-
-def test_the_plan_of_memory_counts_arguments_and_results():
-    x = jnp.ones((64, 64))
-    plan = analysis.memory(jax.jit(lambda x: (x @ x, x[0])).lower(x).compile())
-    assert plan["arguments"] == x.nbytes
-    assert x.nbytes + 64 * 4 <= plan["results"] <= x.nbytes + 64 * 4 + 64
-    assert plan["peak"] == plan["arguments"] + plan["results"] + plan["temporary"]
-
-
-def test_the_floor_is_the_slower_of_arithmetic_and_memory():
-    most = measure.ceilings()
-    assert most.flops > 1e8 and most.bytes > 1e8
-    assert measure.floor(most.flops, 1.0).seconds == pytest.approx(1)
-    assert measure.floor(1.0, 2 * most.bytes).seconds == pytest.approx(2)
-
-
-def test_the_clock_leaves_the_first_run_out_and_waits_for_the_results(monkeypatch):
-    now, took = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
-
-    class Result:
-        def block_until_ready(self):
-            now[0] += next(took)
-            return self
-
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert measure.timed(Result, repeats=5) == measure.Timing(0.375, 0.125, 0.625, 5)
-    assert next(took, None) is None
-
-
-def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
-    config = f"--config={processes.ROOT}/configs/anet.py:debug"
-    sizes = "--videos=40", "--repeats=3"
-    result = processes.run("benchmark", "query", config, *sizes, f"--json={tmp_path}/query.json")
-    assert result.returncode == 0, result.stderr
-    assert "search, int8, 256 at once" in result.stdout
-    written = json.loads((tmp_path / "query.json").read_text())
-    assert written["platform"] == "cpu"
-    search = {row["what"]: row for row in written["rows"]}["search, bfloat16, 256 at once"]
-    assert search["seconds"]["median"] > search["floor"]["seconds"] > 0
-    # 8 clips and 32 frames of 16 numbers of 2 bytes, and what tells padding apart.
-    assert search["facts"]["bytes/video"] == pytest.approx(40 * 16 * 2, abs=2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give one name: step"),
-        (("speed",), "give one name: step"),
-        (("query", "--peer=nowhere"), "--peer goes with step and evaluate"),
-        (("step", "--peer=nowhere"), "nowhere"),
-    ],
-)
-def test_a_wrong_command_is_one_clear_line(arguments, message):
-    result = processes.run("benchmark", *arguments)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert message in result.stderr.strip().splitlines()[-1]

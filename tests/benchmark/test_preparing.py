@@ -1,0 +1,15 @@
+"""Preparation, timed on files of a few kilobytes."""
+
+from hlformer_jax.benchmark import preparing
+from hlformer_jax.benchmark.inputs import Options
+from hlformer_jax.config import default
+
+
+def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them():
+    config = default()
+    config.data.update(visual_dim=6, text_dim=5, max_frames=30)
+    [row] = preparing.prepare(config, Options(videos=9, repeats=3, steps=1))
+    assert row.timing.repeats == 3 and row.timing.low > 0
+    assert row.facts["MB/s"] == row.facts["MB"] / row.timing.median
+    assert row.floor.bytes == 2e6 * row.facts["MB"]
+    assert 0 < row.floor.seconds < row.timing.median

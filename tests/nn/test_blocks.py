@@ -1,0 +1,106 @@
+"""Lorentz attention, against NumPy by the equations, and at the edges of its domain."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlformer_jax.nn import blocks
+from hlformer_jax.nn.blocks import BlockOptions, LorentzAttention, LorentzOptions
+from hlformer_jax.ops import lorentz_linear
+
+
+def _numpy_attention(params, x, c, merge):
+    """Lorentz attention on the hyperboloid of curvature -c, by the equations."""
+    heads, dim = 2, 7
+    norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
+
+    def project(p, x):
+        mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        x = (x - mean) / np.sqrt(var + 1e-5) * p["LayerNorm"]["scale"] + p["LayerNorm"]["bias"]
+        return np.maximum(x @ p["dense"]["kernel"] + p["dense"]["bias"], 0)
+
+    beta = np.exp(params["scale_alpha"])
+    u = project(params["input_proj"], x) * beta
+    r = np.sqrt(c) * norm(u)
+    point = np.concatenate([np.cosh(r), np.sinh(r) * u / norm(u)], -1) / np.sqrt(c)
+
+    def linear(p):
+        z = (point @ p["dense"]["kernel"]).reshape(*x.shape[:-1], heads, (dim + 1) // heads)
+        time = np.exp(p["scale"]) / (1 + np.exp(-z[..., :1])) + 1.1
+        space = z[..., 1:] / norm(z[..., 1:]) * np.sqrt(time**2 - 1)
+        return np.concatenate([time, space], -1) / np.sqrt(c)  # <p, p>_L = -1 / c
+
+    inner = lambda a, b: (a[..., 1:] * b[..., 1:]).sum(-1) - a[..., 0] * b[..., 0]
+    q, k, v = (np.moveaxis(linear(params[n]), -2, -3) for n in ("query", "key", "value"))
+    squared_distance = -2 / c - 2 * inner(q[..., :, None, :], k[..., None, :, :])
+    logits = -squared_distance / params["scale"] + params["bias"]
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    m = np.einsum("...ml,...ld->...md", weights / weights.sum(-1, keepdims=True), v)
+    centroid = m / np.sqrt(c * np.abs(inner(m, m)))[..., None]
+    side_by_side = lambda heads: np.moveaxis(heads, -3, -2).reshape(*x.shape[:-1], -1)
+    if merge == "hyperboloid":
+        space = side_by_side(centroid[..., 1:])
+        s = np.sqrt(c) * norm(space)
+        tangent = np.arcsinh(s) / s * space
+    else:  # head 0's time for that of the whole, the others' times among the space coordinates
+        s = np.sqrt(c) * norm(centroid[..., 0, :, 1:])
+        tangent = np.arcsinh(s) / s * side_by_side(centroid)[..., 1:]
+    return project(params["output_proj"], tangent / beta)
+
+
+@pytest.mark.parametrize("c", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("merge", blocks.HEAD_MERGES)
+def test_attention_on_a_hyperboloid_of_any_curvature(float64, c, merge):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 8))
+    attend = LorentzAttention(
+        BlockOptions(2, 0.0, dtype=jnp.float64), LorentzOptions(7, head_merge=merge)
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        shapes = attend.init(jax.random.key(0), x, None, None, False)["params"]
+        params = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape), shapes)
+        apply = jax.jit(lambda p, c: attend.apply({"params": p}, x, None, None, False, c))
+        ours = apply(params, jnp.asarray(c))
+    expected = _numpy_attention(jax.tree.map(np.asarray, params), x, c, merge)
+    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
+def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
+    attend = LorentzAttention(BlockOptions(2, 0.0), LorentzOptions(7))
+    x = size * jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
+    params = attend.init(jax.random.key(0), x, None, None, False)
+    loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, jnp.float32(c))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("field", ["window", "head_merge", "implementation"])
+def test_a_layer_refuses_an_option_that_it_does_not_know(field):
+    block, lorentz = BlockOptions(2, 0.0), LorentzOptions(7)
+    if field == "implementation":
+        block = dataclasses.replace(block, implementation="corected")
+    else:
+        lorentz = dataclasses.replace(lorentz, **{field: "corected"})
+    attend = LorentzAttention(block, lorentz)
+    with pytest.raises(ValueError, match=f"{field} 'corected' is unknown: use "):
+        attend.init(jax.random.key(0), jnp.ones((1, 4, 8)), None, None, False)
+
+
+def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
+    z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
+    scale = jnp.asarray(2.3)
+    point = lorentz_linear.rescale(z, scale)
+    np.testing.assert_array_equal(point[0], [1, 0, 0, 0])
+    np.testing.assert_allclose(-(point[1, 0] ** 2) + np.sum(point[1, 1:] ** 2), -1, rtol=1e-4)
+    time = 1 / (1 + np.exp(-0.3)) * np.exp(2.3) + 1.1
+    np.testing.assert_allclose(point[1, 0], time, rtol=1e-6)
+    gradient = jax.grad(lambda z: jnp.sum(lorentz_linear.rescale(z, scale)))(z)
+    assert not np.any(gradient[0])
+    assert np.all(np.isfinite(gradient))
