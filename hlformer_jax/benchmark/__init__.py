@@ -46,9 +46,9 @@ then reaches a SumR of 352.5 with seed 0, in float32 353.7 and with seed 1 364.0
 of memory (`ops/fused_*.py`); they are tested in interpret mode and compile for CUDA, but none has
 run on a GPU, so XLA's programs are the default.
 
-Search in one's own videos (`search`): the ten best frames for a query, of simulated vectors of width
-768 at a frame a second, mapped into memory. Measured on 22 November 2026 on two cores that some
-eight other processes shared (load 8 to 10), medians of 4 queries, in one run:
+Search in one's own videos (`search`): the ten best frames for a query, of simulated vectors of
+width 768 at a frame a second, mapped into memory. Measured on 22 November 2026 on two cores that
+other work shared (load 8 to 10), medians of 4 queries, in one run:
 
 | rows | 1 hour | 10 hours | 100 hours |
 | --- | --- | --- | --- |
@@ -62,13 +62,13 @@ eight other processes shared (load 8 to 10), medians of 4 queries, in one run:
 | `Library.query`, best_frame | 591 ms | 911 ms | 947 ms |
 | `Library.query`, segments | 742 ms | 1.02 s | 909 ms |
 
-A library's query is mostly the sentence's encoding by an encoder as large as SigLIP base, and the
-reading of ten videos' files. To pack the rows at the first question took 0.15, 0.87 and 18 s, and
-after a new video 0.17, 0.69 and 9.4 s.
+A library's query includes the encoding of its sentence, by an encoder as large as SigLIP base, and
+the reading of ten videos' files. To pack the rows at the first question took 0.15, 0.87 and 18 s,
+and after a new video 0.17, 0.69 and 9.4 s.
 
-Extraction (`extract --encoder=tiny --videos=2`), on the same day and machine: 71 s of rendered H.264
-of 960 x 720 pixels and 25 frames a second are indexed at 10.4 times real time, with one process
-that decodes. Decoding alone comes at 14.8 times, 1.1 times its floor (every frame decoded, none
-converted), and takes 99 % of the parts' time; preprocessing comes at 4,200 times and the encoder, as
-small as the demo's, at 4,300. One as large as SigLIP base has not been measured.
+Extraction (`extract --encoder=tiny --videos=2`), on the same day and machine: 71 s of rendered
+H.264 of 960 x 720 pixels and 25 frames a second are indexed at 10.4 times real time, with one
+process that decodes. Decoding alone comes at 14.8 times, 1.1 times its floor (every frame decoded,
+none converted), and takes 99 % of the parts' time; preprocessing comes at 4,200 times and the
+encoder, as small as the demo's, at 4,300. One as large as SigLIP base has not been measured.
 """
