@@ -31,7 +31,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 
 STARTS = 3
-"""Fresh processes that are timed."""
+"""Fresh processes that are timed, at most."""
 
 
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -47,7 +47,7 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 yield from _of_size(archive, Path(own), encoder, places, options, installed)
                 if archive.videos == archives[-1].videos:
-                    yield from _first_results(Path(own) / "index")
+                    yield from _first_results(Path(own) / "index", min(STARTS, options.repeats))
 
 
 def _of_size(
@@ -94,7 +94,8 @@ def _of_size(
 
 def _kernels(size: str, index: Index, queries: np.ndarray, truth: np.ndarray) -> Iterator[Row]:
     """The ten best frames by the rows of the index, and by rounded ones."""
-    [path] = (index.directory / "packed").glob("best_frame-*[0-9a-f].npy")
+    files = (index.directory / "packed").glob("best_frame-*")
+    [path] = [file for file in files if file.suffixes == [".npy"]]  # the rounded ones have more
     matrix: np.ndarray = np.load(path, mmap_mode="r")
     count, everything = len(matrix), np.ones(len(matrix), bool)
 
@@ -147,14 +148,14 @@ def _exact(found: Sequence[Sequence[int]], truth: np.ndarray) -> float:
     return 100.0 * float(np.mean(same))
 
 
-def _first_results(directory: Path) -> Iterator[Row]:
+def _first_results(directory: Path, count: int) -> Iterator[Row]:
     """Fresh processes that open the largest index and answer."""
     command = [sys.executable, "-m", "hlformer_jax.benchmark.fresh", str(directory)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if jax.default_backend() != "cpu":
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     times: list[dict[str, float]] = []
-    for _ in range(STARTS):
+    for _ in range(count):
         start = [*command, repr(time.time())]
         ended = subprocess.run(start, env=environment, capture_output=True, text=True)
         if ended.returncode:

@@ -1,17 +1,18 @@
 """Extraction as the benchmark measures it: its parts, and the operations that it counts."""
 
-import json
+import shutil
 
 import jax
 import numpy as np
 import processes
 import pytest
 
+from hlformer_jax.benchmark import extracting
 from hlformer_jax.benchmark.extracting import operations
+from hlformer_jax.benchmark.inputs import Options
 from hlformer_jax.encoders import train, vision
 from hlformer_jax.parallel import analysis
-
-pytest.importorskip("av")
+from hlformer_jax.video import probe
 
 
 def test_operations_of_an_image_are_those_that_a_compiler_counts():
@@ -24,26 +25,39 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
     assert 1 <= counted / (4 * operations(config.vision)) < 1.15
 
 
-def test_extraction_is_measured_in_multiples_of_real_time(tmp_path):
-    arguments = "--videos=1", "--encoder=tiny", f"--json={tmp_path}/extract.json"
-    result = processes.run("benchmark", "extract", *arguments)
-    assert result.returncode == 0, result.stderr
-    rows = {row["what"]: row for row in json.loads((tmp_path / "extract.json").read_text())["rows"]}
-    parts = [rows[name]["facts"] for name in ("decoding", "preprocessing", "encoding")]
+def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path):
+    for name in ("ENLARGED", "ROUNDS", "RENDERED"):
+        monkeypatch.setattr(extracting, name, 1)
+    rendered = []
+    monkeypatch.setattr(extracting, "_render", _kept(extracting._render, rendered, tmp_path))
+    rows = {
+        row.what.strip(): row for row in extracting.extract(None, Options(0, 1, 1, None, "tiny"))
+    }
+    facts = probe(rendered[0])
+    assert (facts.width, facts.height, facts.rate) == (192, 144, 25)
+    parts = [rows[name].facts for name in ("decoding", "preprocessing", "encoding")]
     assert sum(part["share, %"] for part in parts) == pytest.approx(100)
     whole = rows["index"]
-    length = whole["facts"]["seconds of video"]
-    assert 20 <= length <= 40
-    speed = whole["facts"]["x real time"]
-    assert speed * whole["seconds"]["median"] == pytest.approx(length)
-    assert whole["floor"]["seconds"] > 0
+    length = whole.facts["seconds of video"]
+    assert length == round(facts.duration) >= 20
+    assert whole.facts["x real time"] * whole.timing.median == pytest.approx(length)
+    assert whole.floor.seconds > rows["encoding"].floor.seconds > 0
+
+
+def _kept(render, rendered, folder):
+    """A function that renders, and keeps a copy of each video."""
+
+    def run(story, path):
+        render(story, path)
+        rendered.append(shutil.copy(path, folder / path.name))
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("extract", "--videos=nowhere"), "--videos=nowhere: give a folder of videos"),
-        (("query", "--videos=few"), "--videos=few: give a number of videos"),
         (("search", "--hours=0"), "--hours=0: give a number of hours"),
     ],
 )
