@@ -113,9 +113,13 @@ def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
       more: further fields of every line.
     """
     lines = [
-        {"video": f"{folder}{story.name}", "sentence": scene.sentence}
-        | {"start": scene.start, "end": scene.end}
-        | more
+        {
+            "video": f"{folder}{story.name}",
+            "sentence": scene.sentence,
+            "start": scene.start,
+            "end": scene.end,
+            **more,
+        }
         for story in told
         for scene in story.scenes
         if scene.sentence is not None
