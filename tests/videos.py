@@ -40,6 +40,7 @@ def write(
     times: list[float] | None = None,
     paint=grey,
     pixels: str = "yuv420p",
+    matrix: int | None = None,
     options: dict[str, str] | None = None,
     sound: tuple[float, float] | None = None,
     **settings,
@@ -52,8 +53,9 @@ def write(
       frames: number of frames.
       rate: frames a second.
       times: seconds of frames, in milliseconds at the finest; by the rate when None.
-      paint: the picture of a frame's number.
+      paint: the picture of a frame's number, of 8 or 16 bit.
       pixels: pixel format.
+      matrix: FFmpeg's number of the colours' matrix; its default when None.
       options: of the encoder.
       sound: seconds from and until which a 440 Hz tone sounds.
       settings: `format` of the container; fields of the codec context, such as max_b_frames.
@@ -68,7 +70,11 @@ def write(
             setattr(stream.codec_context, name, value)
         tone = container.add_stream("aac", rate=8000, layout="mono") if sound else None
         for index in range(frames):
-            frame = av.VideoFrame.from_ndarray(paint(index), "rgb24")
+            image = paint(index)
+            kind = "rgb24" if image.dtype == np.uint8 else "rgb48le"
+            frame = av.VideoFrame.from_ndarray(image, kind)
+            if matrix is not None:
+                frame = frame.reformat(format=pixels, dst_colorspace=matrix)
             frame.pts = index if times is None else round(times[index] * 1000)
             frame.time_base = tick
             container.mux(stream.encode(frame))

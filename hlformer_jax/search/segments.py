@@ -22,6 +22,22 @@ No query takes part, so an index keeps the intervals.
 Lengths and centres are counted in frames. The graph grows with the square of the length: a video of
 more than `LONGEST` frames is cut into equal parts first, each with a graph of its own.
 
+It needs cuts that fall where moments begin and end, and surroundings that tell of them. Features
+simulated from TVR's captions have neither. SumR of 2,500 captions over 500 videos of standardised
+frames, 1.5 s apart, sentences mapped into their space by the ridge of the linear baseline: best
+frame 90.1, segments 74.9; by a ridge fitted on the true moments, of which half last three frames
+or less, 146.5 and 91.4. With the latter:
+
+    a true boundary has a cut within a frame       54.6 times of 100; by chance 51.6
+    its own mean for each interval                 102.0; random intervals 101.7, true ones 163.1
+    β = 0                                          103.2
+    without noise, a frame each third of a second  89.9 times of 100 (55.3); own means 174.1,
+                                                   β = 0 150.0, segments 132.1, best frame 183.4
+
+So the noise hides the cuts; and where they are found, the mean over the levels and the propagation
+mix in what stands beside a moment, which has nothing to do with it there. The first moments are as
+good as the best frame's within two points, and better than they where the cuts are found.
+
 Reference: TF-PRVR, NeurIPS 2026.
 """
 

@@ -11,6 +11,7 @@
     decoding    frames with their times; damaged packets passed over, needless ones not decoded
     clock       timestamps, and what stands in for bad ones
     picture     rotation, shape of pixels, size
+    tones       HDR (PQ, HLG) in the standard range
     seeking     frames from a second on, without decoding all before it
 
 Seconds count from where a player has 0: where the first stream begins. What can be decoded of a

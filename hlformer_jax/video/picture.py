@@ -10,6 +10,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import Colorspace, VideoReformatter
 from jaxtyping import UInt8
 
+from hlformer_jax.video import tones
 from hlformer_jax.video.opening import Video, check_size
 
 _WIDEST_PIXEL = 4
@@ -43,7 +44,7 @@ class Painter:
             huge one never is in memory as RGB.
 
         Returns:
-          RGB, rotated and mirrored as the file asks.
+          RGB, rotated and mirrored as the file asks; of HDR in the standard range (`tones`).
 
         Raises:
           VideoError: when the frame is absurdly large.
@@ -51,11 +52,12 @@ class Painter:
         check_size(self._video.path, frame.width, frame.height)
         width, height = self._shape(frame.width, frame.height)
         untold = frame.colorspace == _UNTOLD and frame.height >= _HIGH_DEFINITION
+        hdr = frame.color_trc in (tones.PQ, tones.HLG)
         scaled = self._scaler.reformat(
             frame,
             width,
             height,
-            "rgb24",
+            "rgb48le" if hdr else "rgb24",
             src_colorspace=Colorspace.ITU709 if untold else None,
             interpolation=_INTERPOLATION,
             threads=1,
@@ -64,7 +66,10 @@ class Painter:
             # Of the first alone: it is the file's, and PyAV keeps a frame whose side data was read
             # in memory until the garbage collector comes by.
             self._matrix = _matrix(frame)
-        return _upright(scaled.to_ndarray(), self._matrix)
+        image = scaled.to_ndarray()
+        if hdr:
+            image = tones.to_standard(image, int(frame.color_trc), int(frame.color_primaries))
+        return _upright(image, self._matrix)
 
     def _shape(self, width: int, height: int) -> tuple[int, int]:
         """Width and height before rotation, with square pixels."""

@@ -12,7 +12,6 @@ import videos
 from hlformer_jax import video
 from hlformer_jax.video import decoding
 
-HDR = "log-level=none:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"
 KINDS = {
     "h264 with B-frames.mp4": ("libx264", {"max_b_frames": 3}),
     "h264 without.mp4": ("libx264", {"max_b_frames": 0}),
@@ -35,9 +34,12 @@ KINDS = {
     "h264 interlaced.ts": ("libx264", {"options": {"x264-params": "interlaced=1"}}),
     "mpeg2 interlaced.mkv": ("mpeg2video", {"options": {"flags": "+ildct+ilme"}}),
     "h264 of 10 bit.mkv": ("libx264", {"pixels": "yuv420p10le"}),
-    "hevc HDR.mp4": (
+    "hevc of 10 bit.mp4": (
         "libx265",
-        {"pixels": "yuv420p10le", "options": {"x265-params": HDR, "preset": "ultrafast"}},
+        {
+            "pixels": "yuv420p10le",
+            "options": {"x265-params": "log-level=none", "preset": "ultrafast"},
+        },
     ),
     "prores.mov": ("prores_ks", {"pixels": "yuv422p10le"}),
 }

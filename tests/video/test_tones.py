@@ -1,0 +1,99 @@
+"""HDR: what was a picture of the standard range comes back as it was, through either transfer."""
+
+import numpy as np
+import pytest
+import videos
+from av.video.reformatter import Colorspace
+
+from hlformer_jax import video
+from hlformer_jax.video import tones
+
+
+def to_bt709():
+    """Linear BT.2020 to linear BT.709, from the chromaticities of the primaries and of D65."""
+
+    def to_xyz(*primaries):
+        columns = np.asarray([[x / y, 1, (1 - x - y) / y] for x, y in primaries]).T
+        white = np.asarray([0.3127 / 0.3290, 1, (1 - 0.3127 - 0.3290) / 0.3290])
+        return columns * np.linalg.solve(columns, white)
+
+    bt2020 = to_xyz((0.708, 0.292), (0.170, 0.797), (0.131, 0.046))
+    bt709 = to_xyz((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
+    return np.linalg.solve(bt709, bt2020)
+
+
+def linear(code):
+    return np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)
+
+
+def pq(light):
+    """Codes of cd/m²."""
+    power = (light / 10_000) ** (2610 / 16384)
+    return ((3424 / 4096 + 2413 / 128 * power) / (1 + 2392 / 128 * power)) ** (2523 / 32)
+
+
+def hlg(light):
+    """Codes of the scene whose light a display of 1,000 cd/m² shows so."""
+    luminance = light @ [0.2627, 0.6780, 0.0593]
+    scene = light / 1000 * (np.maximum(luminance, 1e-9)[..., None] / 1000) ** (1 / 1.2 - 1)
+    return np.where(
+        scene <= 1 / 12,
+        np.sqrt(3 * scene),
+        0.17883277 * np.log(np.maximum(12 * scene - 0.28466892, 1e-9)) + 0.55991073,
+    )
+
+
+def coded(picture, transfer):
+    """A picture of sRGB, 8 bit, in HDR: paper of either range is as bright."""
+    light = 203 * linear(picture / 255) @ np.linalg.inv(to_bt709()).T
+    return np.rint(65_535 * {tones.PQ: pq, tones.HLG: hlg}[transfer](light)).astype(np.uint16)
+
+
+@pytest.mark.parametrize("transfer", [tones.PQ, tones.HLG])
+def test_a_picture_below_the_knee_comes_back_as_it_was(transfer):
+    # sRGB's 224 is light of 0.745.
+    picture = np.random.default_rng(0).integers(0, 225, (40, 50, 3), np.uint8)
+    found = tones.to_standard(coded(picture, transfer), transfer, tones.BT2020)
+    # One for rounding; the standard's matrix is rounded as well.
+    assert np.abs(found.astype(int) - picture).max() <= 1
+
+
+@pytest.mark.parametrize(("transfer", "paper"), [(tones.PQ, 0.5807), (tones.HLG, 0.75)])
+def test_reference_white_is_nearly_white_and_more_light_is_never_darker(transfer, paper):
+    """The codes of 203 cd/m² are those that ITU-R BT.2408 states."""
+    codes = np.linspace(0, 65_535, 999).astype(np.uint16)
+    image = np.broadcast_to(codes[None, :, None], (1, 999, 3))
+    found = tones.to_standard(image, transfer, tones.BT2020)[0, :, 0].astype(int)
+    assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == 255
+    white = np.full((1, 1, 3), round(paper * 65_535), np.uint16)
+    assert 240 <= tones.to_standard(white, transfer, tones.BT2020).min() < 250
+
+
+def test_a_highlight_keeps_its_hue():
+    light = 203 * np.asarray([4.0, 2.0, 1.0]) @ np.linalg.inv(to_bt709()).T
+    image = np.rint(65_535 * pq(light)).astype(np.uint16)[None, None]
+    shown = linear(tones.to_standard(image, tones.PQ, tones.BT2020)[0, 0] / 255)
+    assert shown / shown[0] == pytest.approx([1, 0.5, 0.25], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "name"), [(tones.PQ, "smpte2084"), (tones.HLG, "arib-std-b67")]
+)
+def test_a_video_in_hdr_is_shown_as_it_would_be_in_the_standard_range(tmp_path, transfer, name):
+    picture = np.clip(videos.quadrants(0), 60, 200)
+    colours = f"colorprim=bt2020:transfer={name}:colormatrix=bt2020nc"
+    path = videos.write(
+        tmp_path / "a.mp4",
+        "libx265",
+        frames=2,
+        paint=lambda _: coded(picture, transfer),
+        pixels="yuv420p10le",
+        matrix=Colorspace.BT2020,
+        options={"x265-params": f"log-level=none:crf=4:{colours}", "preset": "ultrafast"},
+    )
+    image = next(iter(video.sample(path))).image
+    for rows in (slice(4, 20), slice(28, 44)):
+        for columns in (slice(4, 28), slice(36, 60)):
+            # Ten bits, and the codec.
+            difference = image[rows, columns].astype(int) - picture[rows, columns]
+            assert np.abs(difference).max() <= 4
