@@ -10,6 +10,7 @@ PACKAGE = TESTS.parent / "hlformer_jax"
 NO_NAMESAKE = {
     "typing": "the glossary of axes",
     "torch_checkpoint/errors": "declares exceptions",
+    "benchmark/fresh": "a program of its own, which test_asking runs",
     "models/gmmformer": "declares class attributes; test_parity compares the model",
     "models/gmmformer_v2": "declares an empty class; test_parity compares the model",
     "retrieval/scoring": "declares protocols",
