@@ -49,7 +49,7 @@ demo's kind (how: `demo`); mean and deviation of three seeds.
     HLFormer      55.7 ± 3.2   99.1 ± 0.0   96.9 ± 0.5   92.0 ± 1.9   87.8 ± 0.5
     GMMFormer v2  57.2 ± 3.5   99.1 ± 0.0   96.3 ± 0.9   93.0 ± 1.9   85.9 ± 2.9
 
-Training finds better moments here; in videos it differs from the best frame by less than its seeds
+Training finds better moments here; in videos it differs from the best frame by about what its seeds
 do. The demo's encoder knows just such scenes, so say nothing of other archives by it. Why
 `segments` is behind: `hlformer_jax.search.segments`.
 

@@ -34,9 +34,10 @@ or less, 146.5 and 91.4. With the latter:
     without noise, a frame each third of a second  89.9 times of 100 (55.3); own means 174.1,
                                                    β = 0 150.0, segments 132.1, best frame 183.4
 
-So the noise hides the cuts; and where they are found, the mean over the levels and the propagation
-mix in what stands beside a moment, which has nothing to do with it there. The first moments are as
-good as the best frame's within two points, and better than they where the cuts are found.
+So its cuts are little better than chance at that rate; and where they are found, at a finer one and
+without noise, the mean over the levels and the propagation mix in what stands beside a moment,
+which has nothing to do with it there. The first moments are as good as the best frame's within two
+points, and better than they where the cuts are found.
 
 Reference: TF-PRVR, NeurIPS 2026.
 """
