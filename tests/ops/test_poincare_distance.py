@@ -38,8 +38,8 @@ def test_pairwise_distances_state_their_error(dtype, dim):
         want = exact.distance(a, b, mpf(float(c[i])))
         norms = max(map(float, map(reference.norm, (a, b))))
         allowed = max(bound, 16 * np.finfo(dtype).eps / (1 - float(c[i]) ** 0.5 * norms))
-        if want < 1e-34 and dtype == "float32":  # counts as 0, see `length`
-            assert got[i, j, k] == 0
+        if want < 1e-34 and dtype == "float32":  # may count as 0, see `length`
+            assert 0 <= got[i, j, k] < 2e-34
             continue
         assert abs(float(got[i, j, k]) - want) <= allowed * want, (i, j, k)
 
