@@ -37,7 +37,8 @@ def half_aperture(
     Args:
       x: points.
       c: curvature, positive.
-      min_radius: half the distance scale of the saturation, positive (0.1 in the paper).
+      min_radius: half the distance scale of the saturation, positive (0.1 in the paper);
+        broadcasts as ``c`` does.
 
     Returns:
       Angles in (0, π/2].
@@ -46,7 +47,7 @@ def half_aperture(
       HLFormer, eqs. 18 and 22-24, where min_radius is the constant c and the curvature is 1.
     """
     space = as_float(x)[..., 1:]
-    sine = jnp.asarray(2 * min_radius, space.dtype)
+    sine = 2 * per_batch(min_radius, space, "min_radius")
     # (√c r)² − sine², as a product so that it does not cancel.
     root_c = jnp.sqrt(per_batch(c, space))
     radius = root_c * safe_norm(space)
