@@ -17,7 +17,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, wide
+from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, wide
 from hlformer_jax.typing import Array
 
 # What is added to a masked key's logit, as released: a row without any real key still gives a
@@ -58,9 +58,13 @@ def euclidean_attention(
     Returns:
       Attended values, in the dtype of `value`.
 
+    Raises:
+      TypeError: for queries, keys or values that are no floating arrays.
+
     References:
       HLFormer eq. 10.
     """
+    check_floating(query, key, value)
     logits: Array = jnp.einsum(
         "...md,...ld->...ml", query, key, preferred_element_type=wide(query.dtype)
     )
@@ -114,9 +118,13 @@ def single_query_attention(
     Returns:
       Attended values, in the dtype of `inputs`.
 
+    Raises:
+      TypeError: for a query or inputs that are no floating arrays.
+
     References:
       HLFormer eq. 10.
     """
+    check_floating(query, inputs)
     exact = wide(query.dtype)
     asked = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
     logits: Array = jnp.einsum("...nh,...lh->...nl", asked, inputs, preferred_element_type=exact)

@@ -37,7 +37,8 @@ def half_aperture(
     Args:
       x: points.
       c: curvature, positive.
-      min_radius: half the distance scale of the saturation, positive (0.1 in the paper).
+      min_radius: half the distance scale of the saturation, positive (0.1 in the paper);
+        broadcasts as ``c`` does.
 
     Returns:
       Angles in (0, π/2].
@@ -46,12 +47,14 @@ def half_aperture(
       HLFormer, eqs. 18 and 22-24, where min_radius is the constant c and the curvature is 1.
     """
     space = as_float(x)[..., 1:]
-    return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), min_radius)
+    sine = 2 * per_batch(min_radius, space, "min_radius")
+    return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), sine)
 
 
-def aperture(radius: Float[Array, "*#batch"], min_radius: ArrayLike) -> Float[Array, "*#batch"]:
-    """`half_aperture` of points with the radius √c |x_space|."""
-    sine = jnp.asarray(2 * min_radius, radius.dtype)
+def aperture(
+    radius: Float[Array, "*#batch"], sine: Float[Array, "*#batch"]
+) -> Float[Array, "*#batch"]:
+    """The angle of `half_aperture` from √c |x_space| and the sine's numerator, 2 min_radius."""
     outside = radius > sine
     # √(radius² − sine²), as a product so that it does not cancel.
     excess = jnp.where(outside, (radius - sine) * (radius + sine), 1)

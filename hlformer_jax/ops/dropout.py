@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt32
 
+from hlformer_jax.ops.numerics import check_floating
 from hlformer_jax.typing import Array
 
 
@@ -58,8 +59,7 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     Raises:
       TypeError: for an array of another kind, whose dtype has no 1 - rate.
     """
-    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
-        raise TypeError(f"dropout takes floating arrays, not {jnp.result_type(x)}")
+    check_floating(x)
     if key is None or rate <= 0:
         return x
     if rate >= 1:

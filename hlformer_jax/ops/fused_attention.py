@@ -34,7 +34,7 @@ from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import EUCLIDEAN_MASKED, broadcast, lorentz_masked
 from hlformer_jax.ops.dropout import halves, mix
 from hlformer_jax.ops.kernels import SMALLEST, compiler_params, interpreted, pad, power_of_two
-from hlformer_jax.ops.numerics import as_float, wide
+from hlformer_jax.ops.numerics import as_float, check_floating, wide
 from hlformer_jax.typing import Array
 
 # Of a program: pieces of the coordinates, warps, stages of loads; and queries (or keys), fewer
@@ -107,7 +107,9 @@ def euclidean_attention(
 
     Raises:
       ValueError: for widths or positions that differ, or batch axes that do not broadcast.
+      TypeError: for queries, keys or values that are no floating arrays.
     """
+    check_floating(query, key, value)
     seed = None
     if dropout_key is not None and rate > 0:
         if rate >= 1:

@@ -149,15 +149,15 @@ def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
     Args:
       n: dimension of the hyperboloid; the point has n + 1 coordinates.
       c: curvature, positive; its shape is the batch.
-      dtype: dtype of the result, float32 for what is narrower; None: that of ``c`` if it is an
-        array, else JAX's default (float64 in x64 mode).
+      dtype: dtype of the result, float32 for what is narrower; None: that of ``c`` as a JAX array
+        if it is one, else JAX's default (float64 in x64 mode).
 
     Returns:
       The origin, once for each entry of ``c``.
     """
     if dtype is None:
-        dtype = c.dtype if isinstance(c, jax.Array | np.ndarray) else jnp.result_type(float)
-    return from_space(jnp.zeros((*jnp.shape(c), n), dtype), c)
+        dtype = jnp.asarray(c).dtype if isinstance(c, jax.Array | np.ndarray) else float
+    return from_space(as_float(jnp.zeros((*jnp.shape(c), n), dtype)), c)
 
 
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:

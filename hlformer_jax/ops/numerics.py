@@ -67,6 +67,18 @@ def as_float(x: ArrayLike) -> Array:
     return x.astype(jnp.float64 if x.dtype in (jnp.int64, jnp.uint64) else jnp.float32)
 
 
+def check_floating(*arrays: Array) -> None:
+    """Refuses what has no real floating dtype, for functions that keep the dtype they are given.
+
+    Raises:
+      TypeError: for lists, integers and complex numbers, whose imaginary part would be lost.
+    """
+    for x in arrays:
+        dtype = getattr(x, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(f"takes floating arrays, not {dtype or type(x).__name__}")
+
+
 def wide(dtype: DTypeLike) -> jnp.dtype:
     """The dtype to accumulate, exponentiate and compare in: float32 for what is narrower."""
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)

@@ -31,7 +31,7 @@ def half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> S
     Args:
       p: points.
       c: curvature, positive.
-      min_radius: half the distance scale of the saturation, positive.
+      min_radius: half the distance scale of the saturation, positive; broadcasts as ``c`` does.
 
     Returns:
       Angles in (0, π/2].
@@ -43,7 +43,8 @@ def half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> S
     p = as_float(p)
     c = per_batch(c, p)
     p = inside(p, c)
-    return aperture(2 * jnp.sqrt(c) * safe_norm(p) / gap(p, c), min_radius)
+    radius = 2 * jnp.sqrt(c) * safe_norm(p) / gap(p, c)
+    return aperture(radius, 2 * per_batch(min_radius, p, "min_radius"))
 
 
 def exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:

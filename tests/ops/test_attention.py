@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from hlformer_jax.ops import attention, lorentz, windows
+from hlformer_jax.ops import attention, fused_attention, lorentz, windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
 
@@ -194,6 +194,20 @@ def test_half_precision_inputs_give_float32_centroids():
     assert out.dtype == jnp.float32
     out = attention.euclidean_attention(points, points, points)
     assert out.dtype == jnp.bfloat16
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("module", [attention, fused_attention])
+def test_complex_numbers_integers_and_lists_are_refused(module):
+    x = _points(0, np.float32)
+    for wrong in (x.astype(complex), x.astype(int), x.tolist()):
+        for i in range(3):
+            arguments = [wrong if i == j else x for j in range(3)]
+            with pytest.raises(TypeError, match="takes floating arrays, not"):
+                module.euclidean_attention(*arguments)
+    for wrong in (x.astype(complex), x.tolist()):
+        with pytest.raises(TypeError):
+            module.lorentz_attention(wrong, x, x, jnp.float32(1))
 
 
 def test_two_windows_are_refused():

@@ -90,6 +90,15 @@ def test_the_centroid_by_one_product_keeps_the_bound_that_it_states(count):
     assert error <= count * np.finfo(np.float32).eps * float(points[0, 0]) ** 2
 
 
+@pytest.mark.parametrize("count", [1, 32])
+def test_the_centroid_by_one_product_is_not_shorter_than_the_weights_where_nothing_is_left(count):
+    # √c x_time is |x_space| in float32, and the difference of their squares 0.
+    points = lorentz.from_space(np.full((count, 1), 1e5, np.float32))
+    assert (points[:, 0] == points[:, 1]).all()
+    got = lorentz.centroid(points, exact=False)
+    np.testing.assert_allclose(got[0], points[0], rtol=count * np.finfo(np.float32).eps)
+
+
 def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
     points, rng = lorentz.from_space(POINTS[0]), np.random.default_rng(0)
     weights = rng.uniform(size=(3, 6))
@@ -114,3 +123,29 @@ def test_weights_without_an_axis_of_centroids_are_refused():
         with pytest.raises(ValueError, match="M = 1 for one centroid") as refusal:
             lorentz.centroid(points, jnp.ones(shape))
         assert str(shape) in str(refusal.value) and str(points.shape) in str(refusal.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_curvature_broadcasts_to_the_sets_of_points_and_never_to_the_points():
+    points = lorentz.from_space(POINTS)  # three sets of six
+    for function in (
+        lorentz.centroid,
+        lambda x, w, c: lorentz.centroid(x, w, c, exact=False),
+        lambda x, _, c: lorentz.pairwise_distance(x, x, c),
+    ):
+        assert function(points, None, jnp.ones(3)).shape[:1] == (3,)
+        for wrong in ((6,), (3, 1), (1, 1), (3, 6)):
+            with pytest.raises(ValueError, match="does not broadcast to the batch"):
+                function(points, None, jnp.ones(wrong))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_complex_numbers_and_lists_are_refused_of_points_and_of_weights():
+    points, weights = lorentz.from_space(POINTS[0]), np.ones((1, 6))
+    for wrong in (lambda x: x.astype(complex), lambda x: x.tolist()):
+        for arguments in ((wrong(points), weights), (points, wrong(weights))):
+            with pytest.raises(TypeError):
+                lorentz.centroid(*arguments)
+        for function in (lorentz.pairwise_distance, lorentz.pairwise_inner):
+            with pytest.raises(TypeError):
+                function(wrong(points), points)

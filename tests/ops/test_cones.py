@@ -55,6 +55,17 @@ def test_inside_the_minimum_radius_the_cone_is_a_half_space_with_gradient_zero(n
     assert not gradient.any()
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_minimum_radius_of_the_batch_follows_the_rule_of_the_curvature():
+    x = lorentz.from_space(np.random.default_rng(0).normal(size=(3, 2)))
+    radii = np.array([0.1, 0.2, 0.3])
+    want = [cones.half_aperture(*row) for row in zip(x, [1.0] * 3, radii, strict=True)]
+    np.testing.assert_allclose(cones.half_aperture(x, 1.0, radii), want, rtol=1e-14)
+    for function in (cones.half_aperture, lambda x, c, r: cones.energy(x, x, c, r)):
+        with pytest.raises(ValueError, match=r"min_radius \(3, 1\) does not broadcast"):
+            function(x, 1.0, radii[:, None])
+
+
 def test_just_outside_the_minimum_radius_the_error_is_that_of_the_rounded_radius():
     for excess in (1e-15, 1e-10, 1e-5):
         x = jnp.array([0.2 * (1 + excess), 0.0])

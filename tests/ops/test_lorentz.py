@@ -508,6 +508,13 @@ def test_points_of_integers_are_as_wide_as_they_are():
     assert lorentz.origin(2, dtype=jnp.bfloat16).dtype == jnp.float32
 
 
+def test_an_origin_for_curvatures_of_numpy_is_as_wide_as_jax_is():
+    jax.config.update("jax_enable_x64", False)  # where a warning of a truncated dtype is an error
+    for c in (np.ones(2), np.ones(2, int)):
+        assert lorentz.origin(3, c).dtype == jnp.float32
+    assert lorentz.origin(3).dtype == jnp.float32
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("number", range(len(EVERY)))
 def test_complex_numbers_and_lists_are_refused_by_all_functions(number):
