@@ -11,8 +11,8 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     W  words                                dv coordinates of a value
     P  proposals, windows over clips        n1 coordinates of a point of it, n + 1, time first
     T  frames or words before sampling      K  Gaussian blocks (variants)
-    k  results of a search                  B  videos of a block of a corpus
-                                            S  steps of a chunk
+    k  results of a search                  B  videos of a block of a corpus, or subtrees
+    U  nodes of action trees                S  steps of a chunk
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
 """
@@ -67,3 +67,59 @@ class Batch(NamedTuple):
 
     videos: Videos
     captions: Captions
+
+
+class Nodes(NamedTuple):
+    """Nodes of action trees: each a span of a video and a text, padded to a capacity U.
+
+    A node stands once, however many subtrees of the batch it is in.
+
+    Attributes:
+      frames: features of F frames drawn from the node's span, normalised; zero where there is none.
+      frame_mask: True for real frames.
+      words: word features of the node's text, or its sentence vectors, normalised; zero beyond the
+        last.
+      word_mask: True for real words.
+      mask: True for real nodes.
+      tree: number of the node's tree in its split; -1 where padded.
+      level: height above the leaves; 0 for a leaf.
+      position: among the leaves of the tree in time order, the first below the node, from 0.
+    """
+
+    frames: Float[Array, "U F D"]
+    frame_mask: Bool[Array, "U F"]
+    words: Float[Array, "U W E"]
+    word_mask: Bool[Array, "U W"]
+    mask: Bool[Array, " U"]
+    tree: Int[Array, " U"]
+    level: Int[Array, " U"]
+    position: Int[Array, " U"]
+
+
+class Subtrees(NamedTuple):
+    """Training items: a parent with its two children, or with its only one.
+
+    Attributes:
+      nodes: rows of the parent, the left and the right child among the nodes they stand beside; the
+        right one is the left one where there is one child. 0 where padded.
+      pair: True where there are two children.
+      mask: True for real subtrees.
+    """
+
+    nodes: Int[Array, "B 3"]
+    pair: Bool[Array, " B"]
+    mask: Bool[Array, " B"]
+
+
+class TreeBatch(NamedTuple):
+    """Subtrees and their nodes. Padding never reaches a loss, a metric or a gradient.
+
+    Attributes:
+      nodes: the nodes.
+      subtrees: the subtrees.
+      below: entry (u, w) is True where node w descends from node u in their tree.
+    """
+
+    nodes: Nodes
+    subtrees: Subtrees
+    below: Bool[Array, "U U"]
