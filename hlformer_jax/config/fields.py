@@ -1,4 +1,4 @@
-"""Every field of the configuration: its default, its rule and its meaning, in one place.
+"""Every field of a configuration of HLFormer and its ancestors: default, rule and meaning.
 
 The values below are those of HLFormer's released code on ActivityNet Captions. Lengths and widths
 have the letters of the axis glossary (hlformer_jax/typing.py).
@@ -183,20 +183,26 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
 }
 
 
-def default() -> ConfigDict:
-    """Returns the complete configuration, locked: an unknown field is an error, not a new field."""
+def default(fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS) -> ConfigDict:
+    """Returns the complete configuration, locked: an unknown field is an error, not a new field.
+
+    Args:
+      fields: the fields of a family; by default those of partially relevant video retrieval.
+    """
     values = {
         name: field.default
         if isinstance(field, Field)
         else {key: inner.default for key, inner in field.items()}
-        for name, field in FIELDS.items()
+        for name, field in fields.items()
     }
     return ConfigDict(values).lock()
 
 
-def leaves() -> Iterator[tuple[str, Field]]:
-    """Yields every field by its full name, such as "model.dropout", in the order of `FIELDS`."""
-    for name, field in FIELDS.items():
+def leaves(
+    fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS,
+) -> Iterator[tuple[str, Field]]:
+    """Yields every field by its full name, such as "model.dropout", in their order."""
+    for name, field in fields.items():
         if isinstance(field, Field):
             yield name, field
         else:

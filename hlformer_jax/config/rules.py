@@ -103,6 +103,15 @@ def widths() -> Rule:
     )
 
 
+def wholes(low: int, high: int) -> Rule:
+    """A tuple of whole numbers of at least `low` and at most `high`; it may be empty."""
+    number = whole(low, high)
+    return Rule(
+        f"a tuple of whole numbers from {low:,} to {high:,}",
+        lambda x: isinstance(x, tuple | list) and all(map(number.holds, x)),
+    )
+
+
 def split_sizes(high: int) -> Rule:
     """The numbers of videos of three splits: all positive, or all 0."""
     size = whole(0, high)
