@@ -4,6 +4,8 @@
     released/   the layout in which MS-SL published its features, as a source
     synthetic   a small corpus with planted moments, made in memory, as a source
     extracted   features of one's own videos, as a source
+    trees/      moments composed into trees of actions: their rule, their nodes, their batches
+    moments     the command that converts annotated moments
     prepared/   any source → array_record, written once and checked on the way; read by index
     transforms  pooling, sampling and normalisation of one video
     split       the videos of one split, transformed and kept in memory

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from hlformer_jax.data.packed import Features, GatherIndices
 from hlformer_jax.data.split import Split
@@ -149,13 +150,32 @@ def gather_indices(
         np.zeros((num_steps, num_captions), np.int32),
     )
     rows = _video_rows(len(counts), capacity, num_devices)
-    starts = _caption_starts(counts, capacity, num_devices)
+    starts = first_rows(counts, capacity.captions, num_devices)
     for step, chosen in enumerate(steps):
         indices.videos[step, : len(chosen)] = rows[chosen]
         captions = _ranges(starts[chosen], counts[chosen])
         indices.captions[step, : len(captions)] = captions
         indices.video[step, : len(captions)] = np.repeat(np.arange(len(chosen)), counts[chosen])
     return indices
+
+
+def first_rows(
+    counts: np.ndarray, rows_per_device: int, num_devices: int
+) -> Int[np.ndarray, " videos"]:
+    """Where the rows of each of a chunk's videos begin in an array of `Features`.
+
+    Args:
+      counts: how many rows each video has there: captions, frames or words.
+      rows_per_device: the capacity of a device's share of that array.
+      num_devices: the number of devices.
+
+    Returns:
+      The first row of each video, int32.
+    """
+    starts = []
+    for device, share in enumerate(_shares(counts, num_devices)):
+        starts.append(device * rows_per_device + np.cumsum(share) - share)
+    return np.concatenate(starts).astype(np.int32)
 
 
 def _pack_share(
@@ -185,14 +205,6 @@ def _video_rows(num_videos: int, capacity: Capacity, num_devices: int) -> np.nda
     each = -(-num_videos // num_devices)
     index = np.arange(num_videos)
     return index // each * capacity.videos + index % each
-
-
-def _caption_starts(counts: np.ndarray, capacity: Capacity, num_devices: int) -> np.ndarray:
-    """Rows of the first captions of a chunk's videos."""
-    starts = []
-    for device, share in enumerate(_shares(counts, num_devices)):
-        starts.append(device * capacity.captions + np.cumsum(share) - share)
-    return np.concatenate(starts).astype(np.int32)
 
 
 def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:

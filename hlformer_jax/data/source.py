@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -104,6 +104,13 @@ class Reader(Protocol):
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
         """Reads the features of a caption's words, float32; as `read_frames`."""
         ...
+
+    def annotations(self, split: str) -> Any:
+        """What is known of a split beside its captions, as JSON has it; None for nothing.
+
+        It is kept with the prepared set, whole, as `PreparedVideos.annotations`.
+        """
+        return None
 
     def describe_frame(self, video: str, index: int) -> str:
         """What an error calls a frame of a video: where it lies, and its name there."""

@@ -22,13 +22,13 @@ from jaxtyping import Float
 from hlformer_jax.data.memory import check_memory
 from hlformer_jax.data.source import SPLITS, Caption, Reader, digest
 
-_CONCEPTS = (
+CONCEPTS = (
     "dog cat horse child woman ball guitar piano bicycle car boat kitchen garden river forest "
     "snow fire bread apple knife table door ladder rope book mirror hat jump climb dance throw wash"
 ).split()
 _FILLERS = "a the then while someone there again near slowly and with some".split()
-_LATENT_DIM = 24
-_PER_MOMENT = 3
+LATENT_DIM = 24
+PER_MOMENT = 3
 _MOST_CAPTIONS, _MOST_WORDS = 5, 11  # of a video; of a caption
 _VERSION = 1  # of what is drawn; another one is another data set
 
@@ -60,7 +60,7 @@ class Corpus:
     @property
     def most_bytes(self) -> float:
         """Bytes that the corpus, and the maps that make it, take at most."""
-        maps = 8.0 * 2 * self.visual_dim * (self.visual_dim + _LATENT_DIM)
+        maps = 8.0 * 2 * self.visual_dim * (self.visual_dim + LATENT_DIM)
         video = self.max_frames * self.visual_dim + _MOST_CAPTIONS * _MOST_WORDS * self.text_dim
         return maps + 4.0 * sum(self.videos) * video
 
@@ -121,7 +121,7 @@ class SyntheticReader(Reader):
         self._splits: dict[str, dict[str, tuple[Caption, ...]]] = {}
         self._frames: dict[str, np.ndarray] = {}
         self._words: dict[str, np.ndarray] = {}
-        encoder = _Encoder(corpus)
+        encoder = Encoder(corpus)
         for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
             names = [f"{split}_{index:05d}" for index in range(num_videos)]
             self._splits[split] = {
@@ -151,7 +151,7 @@ class SyntheticReader(Reader):
         return self._words[caption_id]
 
     def _draw(
-        self, video: str, encoder: "_Encoder", rng: np.random.Generator
+        self, video: str, encoder: "Encoder", rng: np.random.Generator
     ) -> tuple[Caption, ...]:
         frames, described = encoder.video(rng)
         self._frames[video] = frames.astype(np.float32)
@@ -164,18 +164,16 @@ class SyntheticReader(Reader):
         return tuple(captions)
 
 
-class _Encoder:
+class Encoder:
     """The fixed random maps of a corpus."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         rng = corpus.generator(len(SPLITS) + 1)
         hidden = 2 * corpus.visual_dim
-        self.words = {
-            word: rng.standard_normal(corpus.text_dim) for word in (*_CONCEPTS, *_FILLERS)
-        }
-        self.latents = rng.standard_normal((len(_CONCEPTS), _LATENT_DIM))
-        self.first = rng.standard_normal((_LATENT_DIM, hidden)) * 1.5 / np.sqrt(_LATENT_DIM)
+        self.words = {word: rng.standard_normal(corpus.text_dim) for word in (*CONCEPTS, *_FILLERS)}
+        self.latents = rng.standard_normal((len(CONCEPTS), LATENT_DIM))
+        self.first = rng.standard_normal((LATENT_DIM, hidden)) * 1.5 / np.sqrt(LATENT_DIM)
         self.second = rng.standard_normal((hidden, corpus.visual_dim)) * 1.3 / np.sqrt(hidden)
 
     def video(
@@ -184,30 +182,40 @@ class _Encoder:
         """Draws a video: its frames, and the span and concepts of every described moment."""
         corpus = self.corpus
         length = int(rng.integers(corpus.min_frames, corpus.max_frames + 1))
-        latents, segments = np.empty((length, _LATENT_DIM)), []
+        latents: list[np.ndarray] = []
+        segments = []
         start = 0
         while start < length:
             end = start + int(rng.integers(4, 11))
             end = length if length - end < 4 else end  # too little for a segment of its own
-            concepts = rng.choice(len(_CONCEPTS), _PER_MOMENT, replace=False)
-            shown = rng.uniform(0.7, 1.3, (end - start, _PER_MOMENT))
-            latents[start:end] = shown @ self.latents[concepts] / np.sqrt(_PER_MOMENT)
+            concepts = rng.choice(len(CONCEPTS), PER_MOMENT, replace=False)
+            latents.append(self.latent(concepts, end - start, rng))
             segments.append((start, end, concepts))
             start = end
         # Every other segment is a moment; of few segments the first is one.
         moments = segments[int(rng.integers(2)) if len(segments) > 3 else 0 :: 2]
-        frames = np.tanh(latents @ self.first) @ self.second
-        frames += corpus.style * rng.standard_normal(corpus.visual_dim)
-        frames += corpus.noise * rng.standard_normal(frames.shape)
+        frames = self.render(np.concatenate(latents), rng)
         chosen = rng.permutation(len(moments))[: int(rng.integers(2, _MOST_CAPTIONS + 1))]
         return frames, [moments[k] for k in chosen]
+
+    def latent(self, concepts: np.ndarray, num_frames: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws what frames that show some concepts are rendered from, [num_frames, latents]."""
+        shown = rng.uniform(0.7, 1.3, (num_frames, len(concepts)))
+        return shown @ self.latents[concepts] / np.sqrt(len(concepts))
+
+    def render(self, latents: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws the frames of a video, [frames, D]: the fixed map, its style and their noise."""
+        frames = np.tanh(latents @ self.first) @ self.second
+        frames += self.corpus.style * rng.standard_normal(self.corpus.visual_dim)
+        frames += self.corpus.noise * rng.standard_normal(frames.shape)
+        return frames
 
     def caption(
         self, concepts: np.ndarray, rng: np.random.Generator
     ) -> tuple[list[str], np.ndarray]:
         """Draws a caption: its words, and their features."""
-        words = [_CONCEPTS[k] for k in concepts]
-        num_fillers = int(rng.integers(2, _MOST_WORDS - _PER_MOMENT + 1))
+        words = [CONCEPTS[k] for k in concepts]
+        num_fillers = int(rng.integers(2, _MOST_WORDS - PER_MOMENT + 1))
         words += [_FILLERS[k] for k in rng.integers(len(_FILLERS), size=num_fillers)]
         words = [words[k] for k in rng.permutation(len(words))]
         features = np.stack([self.words[word] for word in words])

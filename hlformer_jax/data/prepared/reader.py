@@ -44,13 +44,15 @@ class PreparedVideos:
       frames_per_video: frames of every video, int32 [videos].
       captions_per_video: captions of every video, int32 [videos].
       words_per_video: words of all its captions together, int32 [videos].
+      annotations: what the source knew beside that, as JSON has it; None for nothing.
     """
 
-    def __init__(self, builder: Any, split: str, index: dict[str, list]) -> None:
+    def __init__(self, builder: Any, split: str, index: dict[str, Any]) -> None:
         self.video_ids: tuple[str, ...] = tuple(index["video_ids"])
         self.frames_per_video = np.asarray(index["frames_per_video"], np.int32)
         self.captions_per_video = np.asarray(index["captions_per_video"], np.int32)
         self.words_per_video = np.asarray(index["words_per_video"], np.int32)
+        self.annotations: Any = index.get("annotations")
         self._builder, self._split = builder, split
         self._opened: tuple[int, Any] = (-1, None)
 

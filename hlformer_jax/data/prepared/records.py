@@ -72,10 +72,11 @@ class Records:
             "word_counts": np.asarray([len(w) for w in words], np.int32),
         }
 
-    def index(self, split: str) -> dict[str, list]:
+    def index(self, split: str) -> dict[str, Any]:
         """What can be asked about the videos of a split without reading a record."""
         videos, num_words = self._reader.splits[split], self._reader.num_words
-        return {
+        annotations = self._reader.annotations(split)
+        return ({} if annotations is None else {"annotations": annotations}) | {
             "video_ids": list(videos),
             "frames_per_video": [self._reader.num_frames(video) for video in videos],
             "captions_per_video": [len(captions) for captions in videos.values()],

@@ -34,7 +34,7 @@ class ReleasedReader(Reader):
         self._ids = layout.feature_dir / "id.txt"
         self._frame_lists = layout.feature_dir / "video2frames.txt"
         self._splits: dict[str, ListedCaptions] = {
-            split: read_captions(layout.captions(split)) for split in SPLITS
+            split: self._read_captions(split) for split in SPLITS
         }
         self._frames = FrameFeatures(layout.feature_dir, layout.visual_dim)
         try:
@@ -105,6 +105,10 @@ class ReleasedReader(Reader):
     def describe_caption(self, caption_id: str) -> str:
         """The file and the caption's id."""
         return f"{self._words.path}: caption {caption_id!r}"
+
+    def _read_captions(self, split: str) -> dict[str, tuple[ListedCaption, ...]]:
+        """The captions of every video of a split; another kind of list overrides it."""
+        return read_captions(self.layout.captions(split))
 
     def _read_rows(self) -> dict[str, Rows]:
         path = self._frame_lists

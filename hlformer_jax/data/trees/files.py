@@ -214,13 +214,7 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
     for parent, *below in items:
         for child in below:
             children[parent][child] = None
-            outer, inner = nodes[parent], nodes[child]
-            # A run may end before its last moment but one does, by less than this.
-            if inner.start < outer.start - NEAR or inner.end > outer.end + NEAR:
-                raise DataError(
-                    f"{where}: node {child} spans {inner.start:g} to {inner.end:g} s, outside of"
-                    f" its parent {parent}, {outer.start:g} to {outer.end:g} s; correct one"
-                )
+            _check_spans(nodes, parent, child, where)
     order = _bottom_up(nodes, children, where)
     number = {old: new for new, old in enumerate(order)}
     ordered = tuple(
@@ -228,6 +222,23 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
         for old in order
     )
     return Tree(video.video, ordered, tuple(tuple(number[node] for node in item) for item in items))
+
+
+def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:
+    """Refuses a child apart from its parent, and warns of one that juts out.
+
+    A run may end before its last moment but one does, by less than `NEAR`; annotations with a
+    moment that ends before it starts give more.
+    """
+    outer, inner = sorted(nodes[parent][:2]), sorted(nodes[child][:2])
+    spans = (
+        f"{where}: node {child} spans {inner[0]:g} to {inner[1]:g} s, and its parent {parent}"
+        f" {outer[0]:g} to {outer[1]:g} s"
+    )
+    if inner[1] < outer[0] or inner[0] > outer[1]:
+        raise DataError(f"{spans}; correct one")
+    if inner[0] < outer[0] - NEAR or inner[1] > outer[1] + NEAR:
+        logging.warning("%s", spans)
 
 
 def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -52,10 +52,6 @@ class Pool(NamedTuple):
         pairs = zip(self.tree.tolist(), self.node.tolist(), strict=True)
         return tuple(f"{self.videos[tree]}#{node}" for tree, node in pairs)
 
-    def of_trees(self, chosen: Bool[np.ndarray, " trees"]) -> Bool[np.ndarray, " B"]:
-        """Which training items belong to the chosen trees."""
-        return chosen[self.tree[self.subtrees[:, 0]]]
-
     def below(self, nodes: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, "rows rows"]:
         """Which of some nodes descend from which.
 
