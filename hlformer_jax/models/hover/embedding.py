@@ -1,4 +1,4 @@
-"""The model: features of nodes to points, the scale of their similarities, the direction of time."""
+"""The model: nodes to points, the scale of their similarities, the direction of time."""
 
 import math
 from typing import NamedTuple

@@ -27,7 +27,7 @@ def masked_mean(
 
 
 def _dense(options: HoverOptions, name: str) -> nn.Dense:
-    """A linear layer that keeps the size of unit vectors, beside which the LSTM's output is small."""
+    """A linear layer that keeps lengths, about, so that they outweigh the LSTM's at the start."""
     return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
 
 
