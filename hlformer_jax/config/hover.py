@@ -16,6 +16,7 @@ from hlformer_jax.config.rules import (
     flag,
     line,
     one_of,
+    path,
     positive,
     real,
     share,
@@ -138,6 +139,10 @@ HOVER: Mapping[str, Field | Mapping[str, Field]] = {
         "query_batch": Field(256, SIZE),  # queries that are ranked together
         # Candidates of a query: all nodes, or those of trees with as many leaves.
         "pool": Field("all", one_of("all", "group")),
+        # Zero-shot: the collection whose test split is tested on, and its feature; "" for the one
+        # that is trained on. Its features have the same widths.
+        "test_collection": Field("", path()),
+        "test_feature": Field("", path()),
     },
 }
 """Every field of a configuration of HOVER."""
@@ -170,6 +175,11 @@ BETWEEN_FIELDS = (
             or config.model.hidden_size % config.model.num_heads == 0
         ),
         "a multiple of config.model.num_heads",
+    ),
+    (
+        "eval.test_feature",
+        lambda config: bool(config.eval.test_feature) == bool(config.eval.test_collection),
+        "given with config.eval.test_collection, or neither",
     ),
     (
         "data.max_frames",
@@ -205,6 +215,13 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """The forms of HOVER as a whole, by the name behind the colon of `configs/hover.py`."""
+
+
+FLAT: Mapping[str, Mapping[str, Any]] = {
+    "model": {"geometry": "euclidean", "metric": "cosine"},
+    "loss": {"tree": 0.0, "chain": 0.0, "order": 0.0},
+}
+"""What differs in the flat baseline: cosines after a linear layer, and the alignment alone."""
 
 
 def preset(config: ConfigDict, name: str) -> ConfigDict:

@@ -7,7 +7,6 @@ import rich.box
 import rich.console
 import rich.table
 
-
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
 

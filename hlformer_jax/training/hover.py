@@ -51,8 +51,16 @@ class HOVER:
         Raises:
           DataError: when the data is missing or wrong.
         """
+        elsewhere = self._config.eval.test_collection
         with processes.first_alone("data"):
-            return open_trees(self._config)
+            opened = open_trees(self._config)
+            if not elsewhere:
+                return opened
+            config = self._config.copy_and_resolve_references()
+            config.data.update(collection=elsewhere, feature=config.eval.test_feature)
+            other = open_trees(config)
+            fingerprint = f"{opened.fingerprint} {other.fingerprint}"
+            return opened._replace(test=other.test, fingerprint=fingerprint)
 
     @property
     def fingerprint(self) -> str:
