@@ -9,11 +9,23 @@ from command_line import ROOT
 from ml_collections import ConfigDict
 
 from hlformer_jax import config as package
-from hlformer_jax.config import WEIGHTS, ConfigError, check, debug, default, load, of_model
-from hlformer_jax.config.fields import FIELDS, leaves
+from hlformer_jax.config import (
+    WEIGHTS,
+    ConfigError,
+    check,
+    debug,
+    default,
+    family_of,
+    load,
+    of_model,
+)
+from hlformer_jax.config.families import FAMILIES
+from hlformer_jax.config.families import leaves as family_leaves
+from hlformer_jax.config.fields import leaves
 from hlformer_jax.config.published import DATA_SETS, DEFINITIONS, parts_of
 
 LEAVES = dict(leaves())
+ALL_LEAVES = [(family, name) for family in FAMILIES for name, _ in family_leaves(family)]
 
 OF_NO_FIELD = (None, object(), math.nan, math.inf, -math.inf, -1e300, 1e300, {}, "\n", b"")
 """What no field may be."""
@@ -45,22 +57,25 @@ REFUSED = {
 }
 
 
-def test_every_field_has_a_rule_that_its_default_follows():
-    assert set(default()) == set(FIELDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_has_a_rule_that_its_default_follows(family):
+    config, known = default(family), dict(family_leaves(family))
+    assert set(config) == set(FAMILIES[family].fields)
     flat = {}
-    for name, value in default().items():
+    for name, value in config.items():
         inner = value.items() if hasattr(value, "items") else ()
         flat |= {f"{name}.{key}": x for key, x in inner} or {name: value}
-    assert set(flat) == set(LEAVES)
-    for name, field in LEAVES.items():
+    assert set(flat) == set(known)
+    for name, field in known.items():
         assert field.rule.holds(flat[name]), name
         assert field.rule.meaning and "\n" not in field.rule.meaning
 
 
-@pytest.mark.parametrize("name", LEAVES)
-def test_no_rule_accepts_what_no_run_could_mean(name):
+@pytest.mark.parametrize(("family", "name"), ALL_LEAVES)
+def test_no_rule_accepts_what_no_run_could_mean(family, name):
+    rule = dict(family_leaves(family))[name].rule
     for value in OF_NO_FIELD:
-        assert not LEAVES[name].rule.holds(value), value
+        assert not rule.holds(value), value
 
 
 def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
@@ -129,6 +144,57 @@ def test_the_default_is_accepted_and_has_a_weight_for_every_term():
     check(default())
     assert all(isinstance(default().loss[name], float) for name in WEIGHTS)
     assert default().to_dict() == of_model("hlformer").to_dict()
+
+
+# --- families ----------------------------------------------------------------------------------
+
+
+def test_a_configuration_is_of_the_family_whose_model_it_names():
+    assert family_of(default("hover")) == "hover"
+    for name in DEFINITIONS:
+        assert family_of(of_model(name)) == "prvr"
+    assert family_of(ConfigDict({"model": {"name": "unknown"}})) == "prvr"
+    with pytest.raises(ConfigError, match="no family of models 'hovr': .* did you mean 'hover'"):
+        default("hovr")
+
+
+def test_a_name_of_another_family_alone_makes_no_configuration_of_it():
+    config = default()
+    config.model.name = "hover"
+    with pytest.raises(ConfigError, match="there is no such field"):
+        check(config)
+
+
+@pytest.mark.parametrize("data_set", ["synthetic", "activitynet", "charades", "tvr"])
+@pytest.mark.parametrize("form", ["", "-released", "-printed"])
+def test_the_forms_and_data_sets_of_hover_stand_behind_the_colon(data_set, form):
+    config = load(ROOT / "configs" / "hover.py", data_set + form)
+    check(config)
+    assert config.loss.form == (form[1:] or "corrected")
+    small = load(ROOT / "configs" / "hover.py", f"{data_set}{form}-debug")
+    check(small)
+    assert small.train.epochs == 2 and small.loss == config.loss
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model.metric": "cosine"}, "model.metric is 'cosine': it must be 'distance' where"),
+        ({f"loss.{x}": 0.0 for x in ("align", "tree", "chain", "order")}, "loss.order is 0.0"),
+        ({"loss.form": "released", "loss.tree_edges": "closure"}, "tree_edges is 'closure'"),
+        ({"loss.form": "released", "loss.chain_edges": "single"}, "chain_edges is 'single'"),
+        ({"model.text_encoder": "attention", "model.num_heads": 3}, "a multiple of"),
+        ({"eval.test_collection": "charades"}, "eval.test_feature is ''"),
+        ({"data.max_clips": 200}, "max_frames is 128"),
+        ({"trees.train_leaves": (0,)}, "trees.train_leaves is"),
+        ({"model.max_radius": 1.5}, "above 0 and at most 1"),
+    ],
+)
+def test_fields_of_hover_that_contradict_each_other_are_refused(fields, message):
+    config = default("hover")
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(ConfigError, match=message):
+        check(config)
 
 
 # --- models and data sets ----------------------------------------------------------------------

@@ -4,7 +4,7 @@
         --config.base.data.manual_dir=PATH
 
 The published figures are of CLIP ViT-B/32 trained along; features from files are frozen. Two
-of them are corrected here by what the table's own rows give: HOVER's overall MRR, 0.1645 where 0.176
+of them are corrected by what the table's own rows give: HOVER's overall MRR, 0.1645 where 0.176
 is printed, and CLIP4Clip's v2t R@10, 29.7 where 19.6 is printed. "CLIP4Clip" is the flat baseline,
 which has the linear layer too.
 """
