@@ -90,12 +90,11 @@ def tree(
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
     logits = (similarity(parent_video, child_text), similarity(parent_text, child_video))
-    allowed = _allowed(mask, related)
-    loss = lambda x, keep: _cross_entropy(x, keep, mask, reduction)
-    total = sum(loss(x, allowed) for x in logits) / 2
+    loss = lambda x, related: _cross_entropy(x, _allowed(mask, related), mask, reduction)
+    total = sum(loss(x, related) for x in logits) / 2
     if anchor == "parent":
         return jnp.asarray(total)
-    return jnp.asarray((total + sum(loss(x.T, allowed.T) for x in logits) / 2) / 2)
+    return jnp.asarray((total + sum(loss(x.T, _turned(related)) for x in logits) / 2) / 2)
 
 
 def closure(
@@ -226,9 +225,14 @@ def _ordered(
 
 
 def _both_ways(logits: Array, mask: Array, related: Array | None) -> Array:
-    allowed = _allowed(mask, related)
-    ways = ((logits, allowed), (logits.T, allowed.T))
-    return jnp.asarray(sum(_cross_entropy(x, keep, mask, "mean") for x, keep in ways) / 2)
+    ways = ((logits, related), (logits.T, _turned(related)))
+    each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
+    return jnp.asarray(sum(each) / 2)
+
+
+def _turned(related: Array | None) -> Array | None:
+    """Related pairs with rows and columns exchanged."""
+    return None if related is None else related.T
 
 
 def _allowed(mask: Array, related: Array | None) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The model of HOVER: its layers against NumPy, its spaces against each other, padding, gradients."""
+"""The model of HOVER: layers against NumPy, spaces against each other, padding, gradients."""
 
 import functools
 
