@@ -6,15 +6,21 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 
 from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.source import SPLITS
+from hlformer_jax.data.released.layout import Layout
+from hlformer_jax.data.source import SPLITS, Reader
 from hlformer_jax.data.synthetic import Corpus, SyntheticReader, SyntheticSource
+
+L = TypeVar("L", bound=Layout)
+R = TypeVar("R", bound=Reader)
 
 
 def write_corpus(directory: str | Path, corpus: Corpus | None = None) -> Collection:
@@ -33,75 +39,103 @@ def write_corpus(directory: str | Path, corpus: Corpus | None = None) -> Collect
       FileExistsError: if another corpus, or something else, is there.
     """
     corpus = corpus or Corpus()
-    directory = Path(directory).expanduser()
     source = SyntheticSource(corpus)
     widths = source.visual_dim, source.text_dim
-    collection = Collection(directory, source.name, source.feature, *widths)
-    if not _is_written(collection, corpus):
-        directory.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".synthetic-", dir=directory))
-        try:
-            with source.open() as reader:
-                _write(dataclasses.replace(collection, manual_dir=draft), corpus, reader)
-            # Equal corpora have equal times: they are the same source, wherever they were written.
-            for path in (draft / source.name).rglob("*"):
-                os.utime(path, (0, 0))
-            with contextlib.suppress(OSError):  # another process was faster: _is_written decides
-                os.rename(draft / source.name, collection.root)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        if not _is_written(collection, corpus):
-            raise OSError(f"{collection.root}: could not be written")
+    collection = Collection(Path(directory).expanduser(), source.name, source.feature, *widths)
+    write_layout(collection, corpus, source.open, _write_captions)
     return collection
 
 
-def _is_written(collection: Collection, corpus: Corpus) -> bool:
-    if not collection.root.exists():
+def write_layout(
+    layout: L,
+    corpus: Any,
+    open_reader: Callable[[], AbstractContextManager[R]],
+    write_text: Callable[[L, R], None],
+) -> None:
+    """Writes a synthetic corpus as released files, or finds it written.
+
+    Args:
+      layout: where; the collection's folder is written complete or not at all.
+      corpus: the dataclass that it is made of; ``meta.json`` has its fields.
+      open_reader: makes the corpus.
+      write_text: writes the sentences, and what stands beside the released files.
+
+    Raises:
+      FileExistsError: if another corpus, or something else, is there.
+    """
+    if _is_written(layout, corpus):
+        return
+    directory = Path(layout.manual_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".synthetic-", dir=directory))
+    try:
+        with open_reader() as reader:
+            there = dataclasses.replace(layout, manual_dir=draft)
+            there.feature_dir.mkdir(parents=True)
+            there.text_features.parent.mkdir(parents=True)
+            _write_words(there, reader)
+            write_text(there, reader)
+            _write_features(there, reader, np.random.default_rng((corpus.seed, len(SPLITS))))
+        (there.root / "meta.json").write_text(json.dumps(_meta(corpus)), encoding="utf-8")
+        # Equal corpora have equal times: they are the same source, wherever they were written.
+        for path in there.root.rglob("*"):
+            os.utime(path, (0, 0))
+        with contextlib.suppress(OSError):  # another process was faster: _is_written decides
+            os.rename(there.root, layout.root)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    if not _is_written(layout, corpus):
+        raise OSError(f"{layout.root}: could not be written")
+
+
+def _write_captions(layout: Layout, reader: SyntheticReader) -> None:
+    """Writes the caption lists of a corpus, and the moments of its captions."""
+    for split, videos in reader.splits.items():
+        captions = [caption for group in videos.values() for caption in group]
+        lines = [f"{caption.caption_id} {caption.sentence}\n" for caption in captions]
+        layout.captions(split).write_text("".join(lines), encoding="utf-8")
+    (layout.root / "moments.json").write_text(json.dumps(reader.moments), encoding="utf-8")
+
+
+def _is_written(layout: Layout, corpus: Any) -> bool:
+    if not layout.root.exists():
         return False
     try:
-        stored = json.loads((collection.root / "meta.json").read_text(encoding="utf-8"))
+        stored = json.loads((layout.root / "meta.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         stored = None
     if stored != _meta(corpus):
         raise FileExistsError(
-            f"{collection.root}: holds something else than the corpus asked for (meta.json: "
+            f"{layout.root}: holds something else than the corpus asked for (meta.json: "
             f"{stored}; asked for: {_meta(corpus)}); remove it or choose another directory"
         )
     return True
 
 
-def _meta(corpus: Corpus) -> dict[str, Any]:
+def _meta(corpus: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(corpus)))
 
 
-def _write(collection: Collection, corpus: Corpus, reader: SyntheticReader) -> None:
-    collection.feature_dir.mkdir(parents=True)
-    collection.text_features.parent.mkdir(parents=True)
-    with h5py.File(collection.text_features, "w") as text:
-        for split, videos in reader.splits.items():
-            captions = [caption for group in videos.values() for caption in group]
-            for caption in captions:
-                text[caption.caption_id] = reader.read_words(caption.caption_id)
-            lines = [f"{caption.caption_id} {caption.sentence}\n" for caption in captions]
-            collection.captions(split).write_text("".join(lines), encoding="utf-8")
-    _write_features(collection, corpus, reader)
-    moments = json.dumps(reader.moments)
-    (collection.root / "moments.json").write_text(moments, encoding="utf-8")
-    (collection.root / "meta.json").write_text(json.dumps(_meta(corpus)), encoding="utf-8")
+def _write_words(layout: Layout, reader: Reader) -> None:
+    with h5py.File(layout.text_features, "w") as text:
+        for videos in reader.splits.values():
+            for captions in videos.values():
+                for caption in captions:
+                    text[caption.caption_id] = reader.read_words(caption.caption_id)
 
 
-def _write_features(collection: Collection, corpus: Corpus, reader: SyntheticReader) -> None:
+def _write_features(layout: Layout, reader: Reader, rng: np.random.Generator) -> None:
     videos = [video for split in SPLITS for video in reader.splits[split]]
     lists = {video: [f"{video}_{k}" for k in range(reader.num_frames(video))] for video in videos}
     names = [name for names in lists.values() for name in names]
     # As in the published files, rows are in no particular order: only the lists give the time.
-    order = corpus.generator(len(SPLITS)).permutation(len(names))
+    order = rng.permutation(len(names))
     rows = np.concatenate([reader.read_frames(video) for video in videos])[order]
-    rows.astype("<f4").tofile(collection.feature_dir / "feature.bin")
+    rows.astype("<f4").tofile(layout.feature_dir / "feature.bin")
     texts = {
         "id.txt": " ".join(names[row] for row in order),
-        "shape.txt": f"{len(rows)} {corpus.visual_dim}\n",
+        "shape.txt": f"{len(rows)} {rows.shape[1]}\n",
         "video2frames.txt": repr(lists),
     }
     for name, text in texts.items():
-        (collection.feature_dir / name).write_text(text, encoding="utf-8")
+        (layout.feature_dir / name).write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@
     lines        what strict reading of text and JSON means
     sources      released features with moments, and features of one's own, as sources
     synthetic    a small corpus of planted trees, made in memory, as a source
+    writer       the same as released files with moments, and the planted truths
     pool         all nodes of a split, numbered through, and how they are related
     nodes        which frames and words a node reads
     dataset      `open_trees`: the trees of a configuration, and their features

@@ -7,12 +7,12 @@
 Ids of moments are VIDEO#enc#K, K the moment's place among the video's in the file: so the published
 features name them. ActivityNet's moments stay in the order of the file. TVR's and Charades-STA's
 are sorted by their start, and of Charades-STA those that do not end after it are left out: by these
-conventions the published trees were made (see `rule`). A line break in a sentence becomes a blank.
+conventions the published trees were made (see `rule`). Sentences stay as they are, line breaks
+included.
 """
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,13 +173,11 @@ def _lengths(path: Path) -> dict[str, float]:
 
 def _moment(name: str, span: Any, sentence: Any, where: str) -> Moment:
     start, end = list_of(span, "the span", where, 2)
-    if isinstance(sentence, str):
-        sentence = re.sub(r"[\r\n]+", " ", sentence)
     return Moment(
         name,
         seconds_of(start, "the start", where),
         seconds_of(end, "the end", where),
-        text_of(sentence, "the sentence", where),
+        text_of(sentence, "the sentence", where, one_line=False),
     )
 
 

@@ -105,7 +105,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
                 f"wide; set data.{field} to {width}"
             )
     prepared = prepare(source, data.data_dir, data.storage)
-    opened = {name: _Opened(prepared.split(name), source.name, config) for name in SPLITS}
+    opened = {split: _Opened(prepared.split(split), split, source.name, config) for split in SPLITS}
     train = opened["train"]
     chosen = _chosen(train.trees, options)
     if options.validation == "held_out":
@@ -152,7 +152,7 @@ def choose_source(config: ConfigDict) -> Source:
 class _Opened:
     """A prepared split, the moments of its videos, and all its trees."""
 
-    def __init__(self, videos: PreparedVideos, name: str, config: ConfigDict) -> None:
+    def __init__(self, videos: PreparedVideos, split: str, name: str, config: ConfigDict) -> None:
         notes: Any = videos.annotations
         if notes is None:
             raise DataError(f"{name}: was prepared without moments; remove the prepared set")
@@ -170,7 +170,7 @@ class _Opened:
         else:
             self.trees = list(rule.build_all(self._timed, config.trees.form))
         if not self.trees:
-            raise DataError(f"{name}: no video of a split has moments that make a tree")
+            raise DataError(f"{name}: no video of {split} has moments that make a tree")
 
     def split(self, chosen: Sequence[int]) -> TreeSplit:
         """The split of some of the trees, given by their numbers.

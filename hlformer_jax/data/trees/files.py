@@ -128,7 +128,7 @@ def from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
                 text_of(field(entry, "id", where), "id", where),
                 seconds_of(field(entry, "start", where), "start", where),
                 seconds_of(field(entry, "end", where), "end", where),
-                text_of(field(entry, "text", where), "text", where),
+                text_of(field(entry, "text", where), "text", where, one_line=False),
             )
         )
     if not moments:

@@ -99,15 +99,15 @@ def field(record: Mapping[str, Any], name: str, where: str) -> Any:
     return record[name]
 
 
-def text_of(value: Any, what: str, where: str) -> str:
-    """A text of one line that is not blank.
+def text_of(value: Any, what: str, where: str, one_line: bool = True) -> str:
+    """A text that is not blank, and of one line unless it may have several.
 
     Raises:
       DataError: when the value is no such text.
     """
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{where}: {what} is {shown(value)}; it must be a text")
-    if any(mark in value for mark in "\n\r\0"):
+    if one_line and any(mark in value for mark in "\n\r\0"):
         raise DataError(f"{where}: {what} is {shown(value)}; it must be on one line")
     if any("\ud800" <= mark <= "\udfff" for mark in value):
         raise DataError(f"{where}: {what} is {shown(value)}; half a surrogate pair is no character")

@@ -10,7 +10,8 @@ class Moment(NamedTuple):
       moment_id: key of its word features, unique in its split.
       start: second at which it begins.
       end: second at which it ends.
-      text: its sentence, as it was written: ActivityNet's begin with the blank that parts them.
+      text: its sentence, as it was written: ActivityNet's begin with the blank that parts them, and
+        a few have line breaks.
     """
 
     moment_id: str

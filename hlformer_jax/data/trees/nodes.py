@@ -37,7 +37,9 @@ def row_range(
     Returns:
       Rows of the videos, int32; the first is not after the last.
     """
-    rows = np.floor(span / duration[:, None] * num_rows[:, None]).astype(np.int32)
+    ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few end before they start
+    # The product first: a second at a frame a second is then its frame, and not the one before.
+    rows = np.floor(ends * num_rows[:, None] / duration[:, None]).astype(np.int32)
     return np.clip(rows, 0, num_rows[:, None].astype(np.int32) - 1)
 
 

@@ -162,6 +162,13 @@ class MomentReader(ReleasedReader):
     def _read_captions(self, split: str) -> dict[str, tuple[ListedCaption, ...]]:
         layout = self._moment_layout
         read = files.read_moments(layout.captions(split))
+        for video, line in read:
+            for moment in video.moments:
+                if "/" in moment.moment_id:
+                    raise DataError(
+                        f"{layout.captions(split)}:{line}: id {moment.moment_id!r} holds a '/',"
+                        " which the name of its word features cannot; rename it"
+                    )
         timed = self._timed[split] = [video for video, _ in read]
         self._trees[split] = None
         if layout.trees(split).is_file():

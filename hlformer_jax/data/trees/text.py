@@ -27,8 +27,8 @@ def texts(
       collection: what the moments are of.
 
     Returns:
-      The texts; of a leaf its sentence, without the blanks around it, and where a node has a text
-      of its own, that.
+      The texts; of a leaf its sentence, and where a node has a text of its own, that. White space
+      becomes single blanks, at the very end.
 
     Raises:
       ValueError: when there is no such form.
@@ -51,7 +51,7 @@ def texts(
             parts = own if chain else [raw[child] for child in node.children]
             text = without_articles("".join(parts)) if cleaned else " ".join(parts)
         raw.append(text)
-    return [text.strip() for text in raw]
+    return [" ".join(text.split()) for text in raw]
 
 
 def without_articles(text: str) -> str:

@@ -1,0 +1,76 @@
+"""The command that converts annotated moments."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hlformer_jax.data import moments
+from hlformer_jax.data.trees import files
+
+TVR = Path(os.environ.get("TVR_DATA", ""))
+
+
+def annotated(path, **videos):
+    content = {
+        name: {"duration": 99, "timestamps": spans, "sentences": ["It happens."] * len(spans)}
+        for name, spans in videos.items()
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_the_command_writes_both_files_and_prints_the_numbers(tmp_path, capsys):
+    row = [[10 * k, 10 * k + 10] for k in range(6)]
+    given = annotated(
+        tmp_path / "a.json", v_a=row, v_b=row[:3], v_c=row[:1], v_d=[[0, 5], [20, 30]]
+    )
+    out, trees = tmp_path / "m.jsonl", tmp_path / "t.jsonl"
+    assert moments.main([str(given), f"--out={out}", f"--trees={trees}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[:2] == [
+        "activitynet: 4 videos, 12 moments",
+        "1 videos have no moments that make a tree",
+    ]
+    table = [line.split() for line in printed.splitlines()[3:]]
+    assert table == [
+        ["1", "1", "2", "1"],
+        ["2", "0", "0", "0"],
+        ["3", "1", "6", "3"],
+        ["4", "0", "0", "0"],
+        ["5+", "1", "12", "6"],
+        ["all", "3", "20", "10"],
+    ]
+    videos = [video for video, _ in files.read_moments(out)]
+    assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
+    assert [tree.video for tree in files.read_trees(trees, videos)] == ["v_a", "v_b", "v_d"]
+
+
+def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsys):
+    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]])
+    captions = tmp_path / "activitynettrain.caption.txt"
+    captions.write_text("v_c#enc#0 it\nv_a#enc#0 it\n")
+    options = [str(given), f"--captions={captions}", f"--out={tmp_path / 'm.jsonl'}"]
+    assert moments.main(options) == 0
+    assert [video.video for video, _ in files.read_moments(tmp_path / "m.jsonl")] == ["v_c", "v_a"]
+    captions.write_text("v_c#enc#0 it\nv_z#enc#0 it\n")
+    assert moments.main(options) == 1
+    assert "caption.txt:2: video 'v_z' has no annotation" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, capsys):
+    (tmp_path / "a.json").write_text("{}")
+    out = tmp_path / "m.jsonl"
+    assert moments.main([str(tmp_path / "a.json"), f"--out={out}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and not out.exists()
+    assert moments.main([str(tmp_path / "missing.json")]) == 1
+    assert "missing.json" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not TVR.name, reason="TVR_DATA does not say where TVR's annotations are")
+def test_tvr_gives_the_trees_of_the_specification(capsys):
+    assert moments.main([str(TVR / "tvr_val_release.jsonl")]) == 0
+    table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [int(trees) for _, trees in table] == [447, 1249, 394, 79, 10, 2179]

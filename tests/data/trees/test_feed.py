@@ -1,0 +1,222 @@
+"""Batches of nodes and of training items: the rows they should hold, however they came."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax.config import default
+from hlformer_jax.data.schedule import Schedule, in_order
+from hlformer_jax.data.trees.dataset import open_trees
+from hlformer_jax.data.trees.feed import NodeFeed, SubtreeFeed
+from hlformer_jax.data.trees.synthetic import SyntheticTrees, TreeCorpus
+from hlformer_jax.parallel import devices
+from hlformer_jax.training.step import Chunk, Feed
+
+CORPUS = TreeCorpus(videos=(12, 3, 5), visual_dim=5, text_dim=4)
+F, W, SIZE = 6, 20, 8
+
+
+def configured(folder):
+    config = default()
+    config.data.update(
+        data_dir=str(folder), visual_dim=5, text_dim=4, max_words=W, max_clips=1, max_frames=64
+    )
+    config.trees.node_frames = F
+    return config
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    config = configured(tmp_path_factory.mktemp("prepared"))
+    return open_trees(config, SyntheticTrees(CORPUS)).train
+
+
+def training(split, resident=True, seed=3, epochs=2, longest=3):
+    groups = Schedule(split.num_items, SIZE, 7).groups(epochs, longest)
+    return SubtreeFeed(split, groups, devices.mesh(), resident, SIZE, seed)
+
+
+def batches(feed, first=0):
+    for chunk in feed.chunks(first):
+        assert isinstance(chunk, Chunk)
+        for step in range(chunk.num_steps):
+            yield chunk.first + step, jax.device_get(feed.batch(chunk, step))
+
+
+@pytest.fixture(scope="module")
+def seen(train):
+    feed = training(train)
+    assert isinstance(feed, Feed)
+    found = dict(batches(feed))
+    feed.close()
+    return found
+
+
+def unit(vectors):
+    vectors = np.asarray(vectors, np.float64)
+    return (vectors / (np.linalg.norm(vectors, axis=-1, keepdims=True) + 1e-5)).astype(np.float16)
+
+
+def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
+    pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
+    assert list(seen) == list(range(2 * schedule.steps_per_epoch))
+    for step, batch in seen.items():
+        epoch, index = divmod(step, schedule.steps_per_epoch)
+        items = schedule.order(epoch)[index * SIZE :][:SIZE]
+        nodes, subtrees = batch.nodes, batch.subtrees
+        np.testing.assert_array_equal(subtrees.mask, np.arange(SIZE) < len(items))
+        wanted = np.unique(pool.subtrees[items])
+        assert nodes.mask.sum() == len(wanted) and nodes.mask[: len(wanted)].all()
+        np.testing.assert_array_equal(nodes.tree[nodes.mask], pool.tree[wanted])
+        np.testing.assert_array_equal(nodes.level[nodes.mask], pool.level[wanted])
+        np.testing.assert_array_equal(nodes.position[nodes.mask], pool.position[wanted])
+        np.testing.assert_array_equal(wanted[subtrees.nodes[subtrees.mask]], pool.subtrees[items])
+        np.testing.assert_array_equal(subtrees.pair[subtrees.mask], pool.pair[items])
+        np.testing.assert_array_equal(batch.below[: len(wanted), : len(wanted)], pool.below(wanted))
+        padding = jax.tree.map(lambda x, keep=~nodes.mask: x[keep], nodes)
+        assert not (padding.frames.any() or padding.words.any() or padding.frame_mask.any())
+        assert (padding.tree == -1).all() and not batch.below[~nodes.mask].any()
+
+
+def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
+    with SyntheticTrees(CORPUS).open() as reader:
+        videos = {video.video: video for video in reader.videos["train"]}
+        pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
+        for step, batch in list(seen.items())[:3]:
+            items = schedule.order(0)[step * SIZE :][:SIZE]
+            for row, node in enumerate(np.unique(pool.subtrees[items])):
+                video = videos[pool.videos[pool.tree[node]]]
+                start, end = pool.span[node].astype(int)  # a frame is a second
+                own = unit(reader.read_frames(video.video))
+                last = min(end, len(own) - 1)
+                bounds = np.linspace(start, last, F + 1).astype(int)
+                for k, frame in enumerate(batch.nodes.frames[row]):
+                    choices = own[bounds[k] : bounds[k + 1] + 1]
+                    assert (choices == frame).all(axis=1).any(), (node, k)
+                told = [
+                    one.moment_id for one in video.moments if start <= one.start and one.end <= end
+                ]
+                if pool.leaves[node] == 1 and pool.level[node] == 0:
+                    assert len(told) == 1
+                words = unit(np.concatenate([reader.read_words(name) for name in told]))[:W]
+                count = batch.nodes.word_mask[row].sum()
+                assert count == len(words) and batch.nodes.word_mask[row, :count].all()
+                np.testing.assert_array_equal(batch.nodes.words[row, :count], words)
+
+
+def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, seen):
+    half = len(seen) // 2
+    feed = training(train)
+    again = dict(batches(feed, first=half + 1))
+    feed.close()
+    assert list(again) == list(range(half + 1, len(seen)))
+    for step, batch in again.items():
+        jax.tree.map(np.testing.assert_array_equal, batch, seen[step])
+    other = training(train, seed=4)
+    differing = next(batches(other))[1]
+    other.close()
+    np.testing.assert_array_equal(differing.nodes.words, seen[0].nodes.words)
+    assert (differing.nodes.frames != seen[0].nodes.frames).any()
+
+
+def test_resident_features_and_streamed_ones_give_the_same_batches(train, seen):
+    feed = training(train, resident=False)
+    streamed = dict(batches(feed))
+    feed.close()
+    assert list(streamed) == list(seen)
+    for step, batch in streamed.items():
+        jax.tree.map(np.testing.assert_array_equal, batch, seen[step])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_shapes_are_those_of_the_chunks(train, resident):
+    feed = training(train, resident)
+    chunk = next(feed.chunks())
+    of = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    assert of(feed.shapes()) == of((chunk.features, chunk.indices))
+    assert feed.bytes_per_device > 0 and (feed.bytes_ahead > 0) == (not resident)
+    feed.close()
+
+
+def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
+    pool, collected = train.pool, []
+    for resident in (True, False):
+        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), devices.mesh(), resident)
+        collected.append([batch for _, batch in batches(feed)])
+        feed.close()
+    for one, other in zip(*collected, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *collected[0])
+    assert whole.mask[: train.num_nodes].all() and not whole.mask[train.num_nodes :].any()
+    np.testing.assert_array_equal(whole.tree[whole.mask], pool.tree)
+    with SyntheticTrees(CORPUS).open() as reader:
+        for node, (start, end) in enumerate(pool.span.astype(int)):
+            own = unit(reader.read_frames(pool.videos[pool.tree[node]]))
+            rows = np.linspace(start, min(end, len(own) - 1), F).astype(int)
+            np.testing.assert_array_equal(whole.frames[node], own[rows])
+
+
+def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
+    config = configured(tmp_path)
+    config.trees.update(short_video="whole", node_frames=30)
+    split = open_trees(config, SyntheticTrees(CORPUS)).train
+    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), devices.mesh(), resident=True)
+    ((_, nodes),) = batches(feed)
+    feed.close()
+    lengths = split.num_rows
+    assert (lengths <= 30).any() and (lengths > 30).any()
+    np.testing.assert_array_equal(
+        nodes.frame_mask[nodes.mask].sum(1), np.where(lengths <= 30, lengths, 30)
+    )
+    assert not nodes.frames[~nodes.frame_mask].any()
+
+
+# In a process of its own: the number of virtual devices is set before JAX starts.
+PROGRAM = """
+import hashlib, json, sys
+import jax
+import numpy as np
+from test_feed import NodeFeed, SyntheticTrees, CORPUS, SIZE, configured, in_order, open_trees
+from test_feed import Schedule, SubtreeFeed
+from hlformer_jax.parallel import devices
+
+data = open_trees(configured(sys.argv[1]), SyntheticTrees(CORPUS))
+split, found = data.train, []
+for number in (1, 8):
+    mesh = devices.mesh(jax.devices()[:number])
+    groups = Schedule(split.num_items, SIZE, 7).groups(1, 3)
+    for feed in (
+        SubtreeFeed(split, groups, mesh, number == 8, SIZE, 3),
+        NodeFeed(split, in_order(split.num_nodes, 16, 2), mesh, number == 1),
+    ):
+        hashed = hashlib.sha256()
+        for chunk in feed.chunks():
+            for step in range(chunk.num_steps):
+                batch = jax.device_get(feed.batch(chunk, step))
+                nodes = getattr(batch, "nodes", batch)
+                for array in jax.tree.leaves(nodes):
+                    hashed.update(np.ascontiguousarray(array[nodes.mask]).tobytes())
+                if nodes is not batch:
+                    for array in jax.tree.leaves(batch.subtrees):
+                        hashed.update(np.ascontiguousarray(array[:SIZE]).tobytes())
+                    below = batch.below[nodes.mask][:, nodes.mask]
+                    hashed.update(np.ascontiguousarray(below).tobytes())
+        feed.close()
+        found.append(hashed.hexdigest())
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_batches_are_the_same_on_any_number_of_devices(tmp_path):
+    environment = processes.environment(devices=8)
+    here = str(processes.ROOT / "tests" / "data" / "trees")
+    environment["PYTHONPATH"] += f":{here}:{processes.ROOT / 'tests'}"
+    done = processes.finish([sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    alone, nodes_alone, eight, nodes_eight = json.loads(line.removeprefix("RESULT "))
+    assert (alone, nodes_alone) == (eight, nodes_eight)
