@@ -19,7 +19,9 @@ EVERY = tuple(range(len(tree_batches.ITEMS)))
 
 
 def _config(**options):
+    """Of Euclidean space, whose programs compile in a moment, unless it is told otherwise."""
     config = default("hover")
+    config.model.update(geometry="euclidean")
     config.model.update(hyperbolic_dim=3, hidden_size=4, scale=SCALE, learned_scale=False)
     config.loss.update(tree=1.0, chain=1.0, order=1.0, mask_related="none")
     config.update_from_flattened_dict(options)
@@ -55,18 +57,22 @@ def _gradient(term, points, batch, **options):
 
 
 # --- the definitions, in loops -------------------------------------------------------------------
-def _distance(x, y):
+def _euclidean(x, y):
+    return np.linalg.norm(np.float64(x) - np.float64(y))
+
+
+def _of_the_ball(x, y):
     x, y = np.float64(x), np.float64(y)
     away = np.sum((x - y) ** 2) / ((1 - x @ x) * (1 - y @ y))
     return np.arccosh(1 + 2 * away)
 
 
-def _cross_entropy(anchors, candidates, allowed):
+def _cross_entropy(anchors, candidates, allowed, distance=_euclidean):
     """Mean over rows; the positive of a row is on the diagonal."""
     values = []
     for i, anchor in enumerate(anchors):
         logits = {
-            j: -SCALE * _distance(anchor, y) for j, y in enumerate(candidates) if allowed(i, j)
+            j: -SCALE * distance(anchor, y) for j, y in enumerate(candidates) if allowed(i, j)
         }
         values.append(np.log(sum(np.exp(x) for x in logits.values())) - logits[i])
     return np.mean(values)
@@ -84,7 +90,7 @@ def _related(u, w):
     return u == w or w in below.get(u, ()) or u in below.get(w, ())
 
 
-def _expected(points, items, form="corrected", masked="none", norm="ball"):
+def _expected(points, items, form="corrected", masked="none", norm="ball", distance=_euclidean):
     (video, text), items = points.astype(np.float64), [tree_batches.ITEMS[k] for k in items]
     slots = (0, 1) if form == "released" else (1, 2)
     free = lambda rows, columns, where: (
@@ -95,13 +101,13 @@ def _expected(points, items, form="corrected", masked="none", norm="ball"):
         rows = [item[slot] for item in items]
         allowed = free(rows, rows, ("all",))
         for a, b in ((video, text), (text, video)):
-            align += _cross_entropy(a[rows], b[rows], allowed) / 2
+            align += _cross_entropy(a[rows], b[rows], allowed, distance) / 2
     parents = [item[0] for item in items]
     for slot in slots:
         rows = [item[slot] for item in items]
         allowed = free(parents, rows, ("tree", "all"))
         for a, b in ((video, text), (text, video)):
-            tree += _cross_entropy(a[parents], b[rows], allowed) / 2
+            tree += _cross_entropy(a[parents], b[rows], allowed, distance) / 2
     size = lambda x: np.linalg.norm(x) if norm == "ball" else 2 * np.arctanh(np.linalg.norm(x))
     hinge = lambda p, c: sum(
         _hinge(size(a[p]), size(b[c]), form) / 2 for a, b in ((video, text), (text, video))
@@ -124,12 +130,14 @@ def _expected(points, items, form="corrected", masked="none", norm="ball"):
     return {"align": align, "tree": tree, "chain": chain, "order": order}
 
 
+BALL = {"model.geometry": "poincare"}
 CASES = {
     "corrected": {},
+    "corrected, in the ball": BALL,
     "printed": {"loss.form": "printed"},
     "released": {"loss.form": "released"},
     "relatives masked": {"loss.mask_related": "all"},
-    "distance norms": {"loss.chain_norm": "distance"},
+    "distance norms": {"loss.chain_norm": "distance", **BALL},
 }
 
 
@@ -143,6 +151,7 @@ def test_every_form_equals_loops_over_its_definition(case):
         options.get("loss.form", "corrected"),
         options.get("loss.mask_related", "none"),
         options.get("loss.chain_norm", "ball"),
+        _of_the_ball if "model.geometry" in options else _euclidean,
     )
     found = _terms(points, batch, **options)
     for name, value in expected.items():
@@ -156,7 +165,7 @@ def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds():
     poisoned = tree_batches.points(padding=2, poison=np.nan)
     # What is in the batch but in none of its items is padding as well.
     poisoned[:, ~padded.nodes.mask] = np.nan
-    for case in ({}, {"loss.align_over": "batch", "loss.tree_edges": "closure"}):
+    for case in (BALL, {}, {"loss.align_over": "batch", "loss.tree_edges": "closure"}):
         one, other = _terms(points, clean, **case), _terms(poisoned, padded, **case)
         for name in one:
             assert other[name] == pytest.approx(one[name], rel=2e-6), (case, name)
@@ -244,22 +253,22 @@ def _move(points, by):
 def test_isometries_change_what_they_should_and_nothing_else():
     points, batch = tree_batches.points(), tree_batches.batch()
     moved, rotation = _move(points, [0.2, -0.1, 0.15]), np.linalg.qr(np.eye(3) + 0.5)[0]
-    one, other = _terms(points, batch), _terms(moved, batch)
+    one, other = _terms(points, batch, **BALL), _terms(moved, batch, **BALL)
     for name in ("align", "tree"):
         assert other[name] == pytest.approx(one[name], rel=2e-5)
     assert abs(other["chain"] - one["chain"]) > 1e-3
-    turned = _terms((points @ rotation.T).astype(np.float32), batch)
+    turned = _terms((points @ rotation.T).astype(np.float32), batch, **BALL)
     for name in ("align", "tree", "chain"):
         assert turned[name] == pytest.approx(one[name], rel=2e-5)
     # Of the order, of which the direction stays, only a factor of each point is of no account.
     shorter = points * np.linspace(0.5, 1, points.shape[1], dtype=np.float32)[None, :, None]
-    assert _terms(shorter, batch)["order"] == pytest.approx(one["order"], rel=1e-5)
+    assert _terms(shorter, batch, **BALL)["order"] == pytest.approx(one["order"], rel=1e-5)
     assert abs(turned["order"] - one["order"]) > 1e-3
 
 
 # --- options --------------------------------------------------------------------------------------
 def _probability(anchor, positive, negatives):
-    logit = lambda y: np.exp(-SCALE * _distance(anchor, y))
+    logit = lambda y: np.exp(-SCALE * _euclidean(anchor, y))
     return logit(positive) / (logit(positive) + sum(map(logit, negatives)))
 
 
