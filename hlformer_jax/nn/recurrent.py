@@ -40,8 +40,8 @@ class LSTM(nn.Module):
         driven = x @ inputs + bias.reshape((1,) * (x.ndim - 1) + bias.shape)
 
         def advance(
-            state: tuple[Array, Array], step: tuple[Array, Array]
-        ) -> tuple[tuple[Array, Array], Array]:
+            state: tuple[jax.Array, jax.Array], step: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
             hidden, cell = state
             gates, real = step
             i, f, g, o = jnp.split(gates + hidden @ recurrent, 4, axis=-1)

@@ -105,9 +105,11 @@ class NodeEvaluator:
         """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
         evaluation = self._config.eval
         related = nodes.relatives(split.pool, evaluation.pool == "group")
-        rank = lambda queries, candidates: nodes.ranks(
-            *self._search(queries, candidates), related, evaluation.query_batch, self._mesh
-        )
+
+        def rank(queries: Array, candidates: Array) -> NodeRanks:
+            x, y = self._search(queries, candidates)
+            return nodes.ranks(x, y, related, evaluation.query_batch, self._mesh)
+
         return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
 
     def result(self, found: dict[str, NodeRanks], split: TreeSplit) -> Result:

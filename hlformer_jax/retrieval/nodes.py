@@ -107,12 +107,15 @@ def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     )
 
 
-def _ranks(queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh) -> NodeRanks:
+def _ranks(
+    queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh
+) -> tuple[Array, ...]:
+    """The fields of `NodeRanks`, on the devices."""
     count = len(queries)
     columns = jnp.arange(count)
     tree, group = jnp.asarray(nodes.tree), jnp.asarray(nodes.group)
 
-    def block(rows: Array) -> NodeRanks:
+    def block(rows: Array) -> tuple[Array, ...]:
         rows = devices.constrain(mesh, rows)
         own = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
@@ -129,7 +132,7 @@ def _ranks(queries: Array, candidates: Array, nodes: Relatives, size: int, mesh:
             rank = of(value, pool & others & (columns[None] != there))
             return jnp.where(column < 0, 0, rank)
 
-        return NodeRanks(
+        return (
             of(mine, pool & others),
             jnp.argmax(jnp.where(pool, scores, -jnp.inf), axis=-1).astype(jnp.int32),
             of(mine, same & others),

@@ -43,7 +43,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     for columns, parts in _tables(next(iter(rows.values()))).items():
         table = rich.table.Table(title=title or None, box=rich.box.SIMPLE_HEAD)
         table.title_justify = "left"
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for column in columns:
             table.add_column(column, justify="right")
         for part in parts:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.parallel import runtime

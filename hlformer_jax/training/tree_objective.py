@@ -93,7 +93,7 @@ def _align(embedded: Embedded) -> Float[Array, ""]:
         rows = jnp.arange(len(batch.nodes.mask))
         related = embedded.related(("all",), rows, rows)
         return losses.alignment(embedded.similarity, *embedded.points, batch.nodes.mask, related)
-    total = jnp.zeros((), embedded.points.video.dtype)
+    total: Array = jnp.zeros((), embedded.points.video.dtype)
     for slot in range(3):
         video, text, rows = embedded.slot(slot)
         related = embedded.related(("all",), rows, rows)
@@ -202,7 +202,7 @@ class TreeObjective:
         Nothing of it is random: the frames of the batch were drawn for the step.
         """
         del step
-        points = self.model.apply({"params": params}, batch.nodes)
+        points: Any = self.model.apply({"params": params}, batch.nodes)
         return self.evaluate(params, points, batch)
 
     def evaluate(
