@@ -90,16 +90,14 @@ class Embedded:
 def _align(embedded: Embedded) -> Float[Array, ""]:
     batch = embedded.batch
     if embedded.options.align_over == "batch":
-        rows = jnp.arange(len(batch.nodes.mask))
-        related = embedded.related(("all",), rows, rows)
+        every = jnp.arange(len(batch.nodes.mask))
+        related = embedded.related(("all",), every, every)
         return losses.alignment(embedded.similarity, *embedded.points, batch.nodes.mask, related)
-    total: Array = jnp.zeros((), embedded.points.video.dtype)
+    total = jnp.zeros((), embedded.points.video.dtype)
     for slot in range(3):
         video, text, rows = embedded.slot(slot)
-        related = embedded.related(("all",), rows, rows)
-        total = total + losses.alignment(
-            embedded.similarity, video, text, batch.subtrees.mask, related
-        )
+        kin = embedded.related(("all",), rows, rows)
+        total = total + losses.alignment(embedded.similarity, video, text, batch.subtrees.mask, kin)
     return total
 
 
