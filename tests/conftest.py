@@ -12,8 +12,8 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "config", "data", "encoders", "models", "nn", "ops", "parallel", "retrieval", "run", "sweep",
-    "torch_checkpoint", "training", "typing", "video",
+    "config", "data", "encoders", "manifolds", "models", "nn", "ops", "parallel", "retrieval",
+    "run", "sweep", "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "command": {"errors", "config"},
     "ops": {"typing"},
+    "manifolds": {"typing", "errors", "ops"},
     "parallel": {"typing", "errors"},
     "run": {"errors"},
     "data": {"typing", "errors", "config", "parallel", "run"},

@@ -46,14 +46,17 @@ def half_aperture(
       HLFormer, eqs. 18 and 22-24, where min_radius is the constant c and the curvature is 1.
     """
     space = as_float(x)[..., 1:]
-    sine = jnp.asarray(2 * min_radius, space.dtype)
-    # (√c r)² − sine², as a product so that it does not cancel.
-    root_c = jnp.sqrt(per_batch(c, space))
-    radius = root_c * safe_norm(space)
+    return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), min_radius)
+
+
+def aperture(radius: Float[Array, "*#batch"], min_radius: ArrayLike) -> Float[Array, "*#batch"]:
+    """`half_aperture` of points with the radius √c |x_space|."""
+    sine = jnp.asarray(2 * min_radius, radius.dtype)
     outside = radius > sine
+    # √(radius² − sine²), as a product so that it does not cancel.
     excess = jnp.where(outside, (radius - sine) * (radius + sine), 1)
     angle = jnp.arctan2(sine, safe_sqrt(excess))
-    return jnp.where(outside, angle, jnp.asarray(math.pi / 2, space.dtype))
+    return jnp.where(outside, angle, jnp.asarray(math.pi / 2, radius.dtype))
 
 
 def exterior_angle(

@@ -230,11 +230,8 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     )
 
 
-def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Space:
-    """Space components of v, tangent at x, transported to y; the points come from `rescale`.
-
-    It is v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩), where ⟨y, v⟩ is split as in `tangent_inner`.
-    """
+def inner_from(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Scalar:
+    """⟨y, v⟩ for v tangent at x, split as in `tangent_inner`; the points come from `rescale`."""
     tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
     # ⟨y − x, v⟩, with the time component of y − x from its space components.
     rise = dot(difference, (x + y) / (tau_x + tau_y)[..., None])
@@ -243,7 +240,16 @@ def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Spa
     v_along = dot(unit, v)
     v_across = v - unit * v_along[..., None]
     far = dot(across, v_across) + radial * (v_along / tau)
+    return jnp.where(_is_near(x, c), near, far)
+
+
+def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Space:
+    """Space components of v, tangent at x, transported to y; the points come from `rescale`.
+
+    It is v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩).
+    """
+    rise = inner_from(x, y, difference, v, c)
     # As a root, which is applied twice: squared it would underflow.
     root = 1 / jnp.sqrt(2 + c * squared_chord(x, y, difference, c) / 2)
-    factor = c * (jnp.where(_is_near(x, c), near, far) * root) * root
+    factor = c * (rise * root) * root
     return v + factor[..., None] * (x + y)

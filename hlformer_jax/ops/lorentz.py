@@ -44,22 +44,38 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import geodesic, hyperboloid
+from hlformer_jax.ops import geodesic as paths
+from hlformer_jax.ops import hyperboloid
 from hlformer_jax.ops.centroid import centroid as centroid
 from hlformer_jax.ops.hyperboloid import Scalar, Space
+from hlformer_jax.ops.lorentz_isometries import boost as boost
+from hlformer_jax.ops.lorentz_isometries import rotate as rotate
+from hlformer_jax.ops.lorentz_maps import egrad_to_rgrad as egrad_to_rgrad
+from hlformer_jax.ops.lorentz_maps import exp_map as exp_map
+from hlformer_jax.ops.lorentz_maps import exp_map0 as exp_map0
+from hlformer_jax.ops.lorentz_maps import geodesic as geodesic
+from hlformer_jax.ops.lorentz_maps import geodesic_unit as geodesic_unit
+from hlformer_jax.ops.lorentz_maps import gradient_in_frame as gradient_in_frame
+from hlformer_jax.ops.lorentz_maps import log_map as log_map
+from hlformer_jax.ops.lorentz_maps import log_map0 as log_map0
+from hlformer_jax.ops.lorentz_maps import parallel_transport as parallel_transport
+from hlformer_jax.ops.lorentz_maps import rescaled, spaces, with_tangent_time
+from hlformer_jax.ops.lorentz_maps import retract as retract
+from hlformer_jax.ops.lorentz_maps import transport0 as transport0
 from hlformer_jax.ops.numerics import (
     as_float,
     asinhc_sqrt,
     dot,
     largest_coordinate,
     limit_norm,
-    max_hyperbolic_norm,
     per_batch,
+    safe_norm,
     same_length,
     sinhc_sqrt,
 )
 from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
 from hlformer_jax.ops.pairwise import pairwise_inner as pairwise_inner
+from hlformer_jax.ops.pairwise import pairwise_squared_distance as pairwise_squared_distance
 from hlformer_jax.typing import Array
 
 Point = Float[Array, "*#batch n1"]
@@ -144,11 +160,6 @@ def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
     return from_space(jnp.zeros((*jnp.shape(c), n), dtype), c)
 
 
-def _tangent(x: Space, v: Space, c: ArrayLike) -> Point:
-    """Adds the time component x · v / x_time that makes v tangent at x; both given by space."""
-    return jnp.concatenate([dot(x / time(x, c)[..., None], v)[..., None], v], axis=-1)
-
-
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
     """Length √⟨v, v⟩ of a tangent vector at x; gradient 0 at v = 0.
 
@@ -160,7 +171,7 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
     Returns:
       The norms.
     """
-    x, v = _space(x, v)
+    x, v = spaces(x, v)
     return hyperboloid.tangent_norm(x, v, per_batch(c, x))
 
 
@@ -190,27 +201,7 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     scale = jnp.maximum(largest_coordinate(v), 1)
     v = v / scale
     factor = per_batch(c, x) * inner(x, v)
-    return _tangent(x[..., 1:], v[..., 1:] + factor[..., None] * x[..., 1:], c) * scale
-
-
-def _space(*points: Point) -> Sequence[Space]:
-    """Space components of points and tangent vectors, with the same batch axes.
-
-    Raises:
-      ValueError: for different dimensions, which arithmetic would broadcast.
-    """
-    spaces = [as_float(point)[..., 1:] for point in points]
-    for other in points[1:]:
-        same_length(points[0], other)
-    return jnp.broadcast_arrays(*spaces)
-
-
-def _rescaled(
-    x: Point, y: Point, c: ArrayLike
-) -> tuple[Float[Array, "*#batch 1"], Space, Space, Space, Scalar]:
-    """`hyperboloid.rescale` of two points; raises ValueError for different dimensions."""
-    x, y = _space(x, y)
-    return hyperboloid.rescale(x, y, per_batch(c, x))
+    return with_tangent_time(x[..., 1:], v[..., 1:] + factor[..., None] * x[..., 1:], c) * scale
 
 
 def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
@@ -231,7 +222,7 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
       The radial component τ_x p − τ_y r, and the transverse one, which is the part of y_space
       orthogonal to x_space. Both are 0 at y = x.
     """
-    scale, x, y, difference, c = _rescaled(x, y, c)
+    scale, x, y, difference, c = rescaled(x, y, c)
     negligible = 16 / math.sqrt(float(jnp.finfo(x.dtype).max))
     _, _, radial, across = hyperboloid.components(x, y, difference, c, negligible / scale)
     return radial * jnp.squeeze(scale, -1), across * scale
@@ -251,7 +242,7 @@ def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     References:
       HLFormer, below eq. 15.
     """
-    scale, *pair = _rescaled(x, y, c)
+    scale, *pair = rescaled(x, y, c)
     return hyperboloid.squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
 
 
@@ -266,120 +257,79 @@ def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     Returns:
       arcosh(−c ⟨x, y⟩) / √c.
     """
-    x, y = _space(x, y)
-    return geodesic.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
+    x, y = spaces(x, y)
+    return paths.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
-def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
-    """Exponential map at the origin.
-
-    Args:
-      u: space components of tangent vectors at the origin, whose time component is 0. Where
-        √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64) the vector is
-        shortened to it, and the gradient is that of the shortened vector.
-      c: curvature, positive.
-
-    Returns:
-      Points with space components sinh(√c |u|) u / (√c |u|).
-
-    References:
-      HLFormer, eqs. 4 and 11.
-    """
-    u = as_float(u)
-    curvature = per_batch(c, u)
-    u = limit_norm(u, max_hyperbolic_norm(u.dtype) / jnp.sqrt(curvature))
-    return from_space(u * sinhc_sqrt(curvature * dot(u, u))[..., None], c)
-
-
-def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
-    """Logarithmic map at the origin, the inverse of `exp_map0`.
+def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
+    """Geodesic distance from the origin; gradient 0 there.
 
     Args:
       x: points.
       c: curvature, positive.
 
     Returns:
-      Space components of the tangent vectors at the origin; their time component is 0.
-
-    References:
-      HLFormer, eqs. 5 and 16.
+      arsinh(√c |x_space|) / √c.
     """
     space = as_float(x)[..., 1:]
-    return space * asinhc_sqrt(per_batch(c, space) * dot(space, space))[..., None]
+    return safe_norm(space) * asinhc_sqrt(per_batch(c, space) * dot(space, space))
 
 
-def exp_map(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Exponential map at x.
-
-    Where the geodesic passes near the origin the relative error is up to 6 eps · c x_time²: that is
-    the effect of rounding v, whose space components are up to √c x_time times as long as v.
+def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
+    """Moves points farther than a distance from the origin radially to that distance.
 
     Args:
       x: points.
-      v: tangent vectors at ``x``, shortened where √c times their length plus the distance of
-        ``x`` from the origin exceeds `max_hyperbolic_norm`, by a factor held constant.
+      limit: largest distance from the origin, positive; a number or array that broadcasts to
+        ``*batch``.
       c: curvature, positive.
 
     Returns:
-      Points cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|).
+      ``x`` where it is near enough, space components bit for bit; the gradient of a point that was
+      moved is tangential.
+    """
+    space = as_float(x)[..., 1:]
+    limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
+    return hyperboloid.from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
+
+
+def antipode(x: Point, c: ArrayLike = 1.0) -> Point:
+    """The point as far from the origin on the other side: the space components are negated."""
+    return from_space(-as_float(x)[..., 1:], c)
+
+
+def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Point:
+    """The point with the space components of several: a point of a larger space.
+
+    Args:
+      points: points of any dimensions, with the same batch axes.
+      c: curvature, positive; the same for all.
+
+    Returns:
+      Points of the sum of the dimensions.
 
     References:
-      HLFormer, eq. 4.
+      Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
     """
-    x, v = _space(x, v)
-    return from_space(hyperboloid.displace(x, v, per_batch(c, x)), c)
+    return from_space(jnp.concatenate([as_float(x)[..., 1:] for x in points], axis=-1), c)
 
 
-def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
-    """Logarithmic map at x, the inverse of `exp_map`; smooth at y = x.
+def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
+    """Points with consecutive space components each, the inverse of `concatenate`.
 
     Args:
       x: points.
-      y: points.
+      dims: dimensions, whose sum is that of ``x``.
       c: curvature, positive.
 
     Returns:
-      Tangent vectors at ``x`` that lead to ``y``, with the distance for length.
+      Points of those dimensions.
 
-    References:
-      HLFormer, eq. 5.
+    Raises:
+      ValueError: if the dimensions have another sum.
     """
-    scale, *pair = _rescaled(x, y, c)
-    return _tangent(pair[0] * scale, hyperboloid.towards(*pair) * scale, c)
-
-
-def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Transports a tangent vector along the geodesic from x to y.
-
-    Args:
-      x: points.
-      y: points.
-      v: tangent vectors at ``x``.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩) at ``y``.
-    """
-    x, y, v = _space(x, y, v)
-    scale, x, y, difference, curvature = hyperboloid.rescale(x, y, per_batch(c, x))
-    space = hyperboloid.transport(x, y, difference, v, curvature)
-    return _tangent(y * scale, space, c)
-
-
-def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
-    """Transports a tangent vector from the origin to y.
-
-    Args:
-      y: points.
-      u: space components of tangent vectors at the origin.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors at ``y``.
-    """
-    y, u = as_float(y)[..., 1:], as_float(u)
-    same_length(y, u)
-    y, u = jnp.broadcast_arrays(y, u)
-    curvature = per_batch(c, y)
-    factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
-    return _tangent(y, u + factor[..., None] * y, c)
+    space = as_float(x)[..., 1:]
+    if sum(dims) != space.shape[-1]:
+        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {space.shape[-1]}")
+    ends = [sum(dims[: k + 1]) for k in range(len(dims) - 1)]
+    return [from_space(part, c) for part in jnp.split(space, ends, axis=-1)]

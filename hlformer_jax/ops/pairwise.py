@@ -8,11 +8,13 @@ Elsewhere its relative error is below 8 eps times the error of x · y in units o
 at most n / 2, for n coordinates.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops import geodesic
+from hlformer_jax.ops import geodesic, hyperboloid
 from hlformer_jax.ops.numerics import (
     as_float,
     asinhc_sqrt,
@@ -70,17 +72,53 @@ def pairwise_distance(
     Returns:
       distance(x_i, y_j).
     """
-    x, y = as_float(x)[..., 1:], as_float(y)[..., 1:]
+    x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
+    m, near = _chords(x, y, c)
+    far = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
+    return replace_near(far, near, x, y, c, geodesic.distance)
+
+
+def pairwise_squared_distance(
+    x: Float[Array, "*#batch M n1"], y: Float[Array, "*#batch N n1"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
+    """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`.
+
+    Args:
+      x: points.
+      y: points.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      ⟨x_i − y_j, x_i − y_j⟩, see `lorentz.squared_distance`.
+    """
+    x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
+    m, near = _chords(x, y, c)
+    return replace_near(m, near, x, y, c, _squared_chord)
+
+
+def _squared_chord(x: Array, y: Array, c: Array) -> Array:
+    scale, *pair = hyperboloid.rescale(x, y, c)
+    return hyperboloid.squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
+
+
+def align_sets(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
+) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
+    """Two sets of vectors and curvatures with the same batch axes.
+
+    Raises:
+      ValueError: for vectors of different lengths, or batch axes that do not broadcast.
+    """
     same_length(x, y)
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
-    return _distances(x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead))
+    return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)
 
 
-def _distances(
+def _chords(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: Float[Array, "*#batch"]
-) -> Float[Array, "*#batch M N"]:
-    """Geodesic distances of all pairs.
+) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
+    """Squared Lorentzian distances of all pairs of space components, and which are near.
 
     Args:
       x: space components of points.
@@ -88,10 +126,8 @@ def _distances(
       c: curvature.
 
     Returns:
-      `geodesic.distance` of x_i and y_j.
+      The squared distances, 2 where points are near; True there.
     """
-    lead, (rows, columns) = x.shape[:-2], (x.shape[-2], y.shape[-2])
-    shape = (*lead, rows, columns)
     curvature = c[..., None, None]
     xx, yy = dot(x, x)[..., :, None], dot(y, y)[..., None, :]
     tau_x, tau_y = jnp.sqrt(1 + curvature * xx), jnp.sqrt(1 + curvature * yy)
@@ -102,9 +138,31 @@ def _distances(
     flat = (xx + yy + curvature * jnp.where(curved, 0, xx * yy)) / (tau + 1)
     lift = jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, curvature, 1)), flat)
     near = ~(lift - xy > _NEAR * lift)  # NaN is near
-    m = 2 * jnp.where(near, 1, lift - xy)
-    far = safe_sqrt(m) * asinhc_sqrt(curvature * m / 4)
+    return 2 * jnp.where(near, 1, lift - xy), near
 
+
+def replace_near(
+    far: Float[Array, "*#batch M N"],
+    near: Bool[Array, "*#batch M N"],
+    x: Float[Array, "*#batch M n"],
+    y: Float[Array, "*#batch N n"],
+    c: Float[Array, "*#batch"],
+    exact: Callable[[Array, Array, Array], Array],
+) -> Float[Array, "*#batch M N"]:
+    """Puts exact values where a matrix product would not be exact enough.
+
+    Args:
+      far: values of all pairs.
+      near: the pairs to replace; see `pairwise_distance` for what that costs.
+      x: points.
+      y: points.
+      c: curvature.
+      exact: the value of points [pairs, n], points [pairs, n] and curvatures [pairs].
+
+    Returns:
+      ``exact`` of x_i and y_j where they are near, else what ``far`` has.
+    """
+    shape, (rows, columns) = far.shape, far.shape[-2:]
     count = far.size
     capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
@@ -112,11 +170,11 @@ def _distances(
 
     @jax.checkpoint
     def of(pair: Array) -> Array:
-        """Distances of the pairs at these indices of the flattened result."""
+        """Exact values of the pairs at these indices of the flattened result."""
         batch = pair // (rows * columns)
         first, second = pair // columns, batch * columns + pair % columns
         take = lambda v, at: jnp.take(v, at, axis=0, mode="fill", fill_value=1)
-        return geodesic.distance(take(x, first), take(y, second), take(c, batch))
+        return exact(take(x, first), take(y, second), take(c, batch))
 
     @jax.checkpoint
     def of_few(far: jax.Array) -> jax.Array:

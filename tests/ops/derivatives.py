@@ -1,4 +1,4 @@
-"""First and second derivatives against finite differences, in four compiled programs.
+"""First and second derivatives against finite differences, in few compiled programs.
 
 `jax.test_util.check_grads` traces and compiles every operation of every order by itself, which for
 the formulas of this package takes a hundred times as long.
@@ -44,3 +44,28 @@ def check_two_derivatives(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
     np.testing.assert_allclose(dot(slopes, tangent), dot(along, cotangent), rtol=1e-9, atol=1e-9)
     close(curve, difference(jax.jit(gradient)))
     close(again(args), curve)
+
+
+def check_curvature(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
+    """As `check_two_derivatives`, for large functions: forward over reverse, in two programs."""
+    args = tuple(jnp.asarray(x, jnp.float64) for x in args)
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(rng.normal(size=x.shape))
+    cotangent = jax.tree.map(draw, jax.eval_shape(function, *args))
+    tangent = tuple(map(draw, args))
+    dot = lambda a, b: sum(
+        jnp.vdot(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    )
+    gradient = jax.grad(lambda *args: dot(function(*args), cotangent), tuple(range(len(args))))
+    value = jax.jit(function)
+    both = jax.jit(lambda args: jax.jvp(gradient, args, tangent))
+    ahead, behind = (
+        tuple(x + sign * step * dx for x, dx in zip(args, tangent, strict=True)) for sign in (1, -1)
+    )
+    slopes, curve = both(args)
+    rise = (dot(value(*ahead), cotangent) - dot(value(*behind), cotangent)) / (2 * step)
+    size = sum(float(abs(x).max()) for x in jax.tree.leaves(slopes))
+    np.testing.assert_allclose(dot(slopes, tangent), rise, rtol=rtol, atol=1e-8 * size)
+    for got, up, down in zip(curve, both(ahead)[0], both(behind)[0], strict=True):
+        want = (up - down) / (2 * step)
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=atol * (1 + abs(want).max()))

@@ -17,7 +17,15 @@ SMOOTH = {
     "cosh_sqrt": (numerics.cosh_sqrt, mpmath.cosh),
     "sinhc_sqrt": (numerics.sinhc_sqrt, lambda r: mpmath.sinh(r) / r),
     "asinhc_sqrt": (numerics.asinhc_sqrt, lambda r: mpmath.asinh(r) / r),
+    "tanhc_sqrt": (numerics.tanhc_sqrt, lambda r: mpmath.tanh(r) / r),
+    "artanhc_sqrt": (numerics.artanhc_sqrt, lambda r: mpmath.atanh(r) / r),
 }
+THRESHOLDS = [0.062, 0.063, 0.124, 0.126, 0.24, 0.26, 0.3, 0.5, 0.999]  # and both their sides
+
+
+def arguments(name, *more):
+    """Squares on both sides of all thresholds, and larger ones where there may be any."""
+    return [*more, *THRESHOLDS, *([] if name == "artanhc_sqrt" else [1, 2, 40, 640])]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -25,7 +33,7 @@ SMOOTH = {
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("float64", 1e-14)])
 def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(name, dtype, bound):
     function, exact = SMOOTH[name]
-    z = np.array([1e-30, 1e-12, 1e-3, 0.062, 0.063, 0.3, 0.5, 0.999, 1, 2, 40, 640], dtype)
+    z = np.array(arguments(name, 1e-30, 1e-12, 1e-3), dtype)
     want = [exact(mpmath.sqrt(a)) for a in vector(z)]
     for got, value in zip(function(z), want, strict=True):
         assert got.dtype == dtype
@@ -34,11 +42,11 @@ def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_functions_of_the_squared_norm_have_second_derivatives(name):
-    z = jnp.array([0.0, 1e-30, 1e-9, 0.0625, 0.3, 1.0, 30.0])
+    z = jnp.array([0.0, 1e-30, 1e-9, 0.0625, 0.3, 0.9 if name == "artanhc_sqrt" else 30.0])
     check_grads(SMOOTH[name][0], (z,), order=2, modes=("fwd", "rev"))
 
 
-# Just above its threshold the slope of asinhc cancels by z, its second derivative by z².
+# Just above their thresholds the slopes cancel by z, second derivatives by z².
 @pytest.mark.parametrize(("order", "bound"), [(1, 64), (2, 2000)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", SMOOTH)
@@ -47,7 +55,7 @@ def test_slopes_of_smooth_functions_on_both_sides_of_their_thresholds(name, dtyp
     slope = function
     for _ in range(order):
         slope = jax.grad(slope)
-    for z in np.array([1e-12, 1e-3, 0.062, 0.063, 0.3, 0.5, 0.999, 1, 2, 40, 640], dtype):
+    for z in np.array(arguments(name, 1e-12, 1e-3), dtype):
         got = slope(jnp.asarray(z))
         want = mpmath.diff(lambda t: exact(mpmath.sqrt(t)), mpf(float(z)), order)
         assert got.dtype == dtype
@@ -116,7 +124,7 @@ def test_limit_leaves_short_vectors_alone_and_turns_long_ones_only():
 
 def test_nan_is_not_taken_for_a_zero():
     nan = jnp.full(3, jnp.nan)
-    for function in (numerics.safe_norm, numerics.safe_sqrt, numerics.sinhc_sqrt):
+    for function in (numerics.safe_norm, numerics.safe_sqrt, *(f for f, _ in SMOOTH.values())):
         assert jnp.isnan(function(nan)).all()
     assert jnp.isnan(numerics.safe_atan2(nan, nan)).all()
     assert jnp.isnan(numerics.limit_norm(nan, jnp.asarray(1.0))).all()

@@ -1,0 +1,133 @@
+"""Cones and layers of the ball against those of the Lorentz model and their definitions."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+import reference
+from derivatives import check_curvature
+from mpmath import mpf
+
+from hlformer_jax.ops import cones, poincare, poincare_cones
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+C = np.array([0.3, 1.0, 2.5])
+
+
+def _points():
+    rng = np.random.default_rng(0)
+    way = rng.normal(size=(2, 20, 3, 4))
+    way /= np.linalg.norm(way, axis=-1, keepdims=True)
+    radius = np.array([1e-9, 1e-3, 0.05, 0.3, 0.9])[np.arange(20) % 5][:, None, None]
+    p = way[0] * radius / np.sqrt(C)[:, None]
+    q = way[1] * rng.uniform(0.01, 0.9, size=(20, 3, 1)) / np.sqrt(C)[:, None]
+    q[10:15] = p[10:15] * 1.05 + 1e-3 * q[10:15] * radius[10:15]  # just behind
+    return p, q
+
+
+def test_angles_are_those_of_the_same_points_in_the_lorentz_model():
+    p, q = _points()
+    a, b = poincare.to_lorentz(p, C), poincare.to_lorentz(q, C)
+    close = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+    close(poincare_cones.half_aperture(p, C), cones.half_aperture(a, C))
+    close(poincare_cones.exterior_angle(p, q, C), cones.exterior_angle(a, b, C))
+    close(poincare_cones.energy(p, q, C, 0.2), cones.energy(a, b, C, 0.2))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float64", 1e-12)])
+def test_angles_against_80_digits(dtype, bound):
+    p, q = (points.astype(dtype) for points in _points())
+    c = C.astype(dtype)
+    angle = poincare_cones.exterior_angle(p, q, c)
+    aperture = poincare_cones.half_aperture(p, c)
+    for i, j in np.ndindex(angle.shape):
+        x, y, k = reference.vector(p[i, j]), reference.vector(q[i, j]), mpf(float(c[j]))
+        # The angle O x y by the hyperbolic law of cosines is that between Euclidean directions.
+        xx, yy, xy = reference.dot(x, x), reference.dot(y, y), reference.dot(x, y)
+        above = xy * (1 + k * xx) - xx * (1 + k * yy)
+        apart = mpmath.sqrt(xx + yy - 2 * xy)
+        below = mpmath.sqrt(xx) * apart * mpmath.sqrt(1 + k**2 * xx * yy - 2 * k * xy)
+        want = mpmath.acos(above / below)
+        assert abs(float(angle[i, j]) - want) <= bound, (i, j)
+        sine = mpf(float(np.asarray(0.1, dtype))) * (1 - k * xx) / mpmath.sqrt(k * xx)
+        assert abs(float(aperture[i, j]) - mpmath.asin(min(sine, mpf(1)))) <= bound, (i, j)
+
+
+def test_second_derivatives_of_cones():
+    p, q = _points()
+    away = [3, 4, 8, 9]
+    run = lambda p, q, c: (
+        poincare_cones.half_aperture(p, c),
+        poincare_cones.exterior_angle(p, q, c),
+        poincare_cones.energy(p, q, c),
+    )
+    check_curvature(run, (p[away], q[away], C))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cones_and_layers_are_finite_at_the_edges(dtype):
+    way = np.array([0.6, -0.64, 0.48])
+    rows = np.array([r * s * way for r in (0, 1e-30, 1e-6, 0.5, 1, 1.5) for s in (1, -1)])
+    p, q = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
+    p, q = (points.astype(dtype) for points in (p, q))
+    matrix = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), dtype)
+
+    def everything(p, q, c):
+        return (
+            poincare_cones.energy(p, q, c),
+            poincare_cones.exterior_angle(p, q, c),
+            poincare.mobius_linear(matrix, p, jnp.asarray([0.1, -0.2], dtype), c),
+            poincare.concatenate([p, q], c),
+            poincare.split(p, [1, 2], c),
+            poincare.limit_distance0(p, 3.0, c),
+        )
+
+    run = jax.jit(lambda *args: jax.vjp(everything, *args)[0])
+    value, pullback = jax.vjp(jax.jit(everything), p, q, jnp.asarray(1.0, dtype))
+    for array in jax.tree.leaves([value, pullback(jax.tree.map(jnp.ones_like, value))]):
+        assert array.dtype == dtype and np.isfinite(array).all()
+    np.testing.assert_array_equal(run(p, q, jnp.asarray(1.0, dtype))[0], value[0])
+    same, origin = (p == q).all(-1), np.linalg.norm(p, axis=-1) < 1e-18
+    assert not np.any(value[1][same])
+    np.testing.assert_allclose(value[1][origin & ~same], np.pi / 2, rtol=1e-6)
+
+
+def test_the_linear_map_is_the_product_and_a_translation():
+    rng = np.random.default_rng(0)
+    p, matrix, bias = rng.uniform(-0.3, 0.3, (5, 3, 4)), rng.normal(size=(2, 4)), rng.normal(size=2)
+    got = poincare.mobius_linear(matrix, p, bias, C)
+    start = jnp.broadcast_to(poincare.exp_map0(jnp.tile(bias, (3, 1)), C), (5, 3, 2))
+    want = poincare.mobius_add(poincare.mobius_matvec(matrix, p, C), start, C)
+    np.testing.assert_allclose(got, want, rtol=1e-14)
+    # HOVER's first layer: of the point of a feature no logarithm is needed.
+    feature = rng.normal(size=(5, 3, 4)) / 2
+    lifted = poincare.mobius_linear(np.eye(4), poincare.exp_map0(feature, C), np.zeros(4), C)
+    np.testing.assert_allclose(lifted, poincare.exp_map0(feature, C), rtol=1e-13, atol=1e-15)
+
+
+def test_parts_of_a_point_join_again_and_keep_the_expected_length():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(-0.4, 0.4, size=(5, 3, 4))
+    parts = poincare.split(p, (1, 3), C)
+    assert [part.shape[-1] for part in parts] == [1, 3]
+    np.testing.assert_allclose(poincare.concatenate(parts, C), p, rtol=1e-13)
+    with pytest.raises(ValueError, match=r"dimensions \(1, 2\) of a point of dimension 4"):
+        poincare.split(p, (1, 2), C)
+    # The length of a normal vector of n coordinates is expected to be √2 Γ((n+1)/2) / Γ(n/2).
+    v = rng.normal(size=(2, 20000, 8)) * 0.02
+    tall = poincare.log_map0(poincare.concatenate(list(map(poincare.exp_map0, v))))
+    ratio = np.linalg.norm(tall, axis=-1).mean() / np.linalg.norm(v[0], axis=-1).mean()
+    np.testing.assert_allclose(ratio, 1, rtol=0.01)  # 0.0025 is its standard deviation over √n
+
+
+def test_a_point_is_limited_to_a_distance_from_the_origin():
+    p, _ = _points()
+    limit = np.array([1.0, 2.0, 0.5])
+    got = poincare.distance0(poincare.limit_distance0(p, limit, C), C)
+    np.testing.assert_allclose(got, np.minimum(poincare.distance0(p, C), limit), rtol=1e-13)
+    near = np.asarray(poincare.distance0(p, C)) < limit
+    np.testing.assert_array_equal(poincare.limit_distance0(p, limit, C)[near], p[near])
+    half = poincare.project(p, C, 0.5)
+    assert (np.sqrt(C) * np.linalg.norm(half, axis=-1) < 0.5 + 1e-12).all()
