@@ -60,6 +60,8 @@ def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
 def draw_run(directory: Path, title: str = "") -> bool:
     """Draws the curves of a run into its directory, as curves.png and curves.svg.
 
+    The validation metric is the one that chose its best epoch, by the run's config.json.
+
     Args:
       directory: a run's, with its metrics.jsonl.
       title: title of the figure; the directory's name by default.
@@ -75,8 +77,18 @@ def draw_run(directory: Path, title: str = "") -> bool:
         return False
     records = [_parsed(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
     with matplotlib.rc_context(STYLE):
-        _write(curves_figure(records, title or directory.name), directory / "curves")
+        figure = curves_figure(records, title or directory.name, _selected(directory))
+        _write(figure, directory / "curves")
     return True
+
+
+def _selected(directory: Path) -> str:
+    """The metric that chooses the best epoch of a run; SumR where it does not say."""
+    path = directory / "config.json"
+    if not path.exists():
+        return "SumR"
+    content = _parsed(path.read_text(encoding="utf-8"), str(path))
+    return str(content.get("config", {}).get("eval", {}).get("select", "SumR"))
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -91,14 +103,15 @@ def sweep_figure(table: Mapping[str, Any]) -> Figure:
     return _against_quantity(table) if table["quantity"] else _by_variant(table)
 
 
-def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Loss terms and validation SumR of a run over its epochs.
+def curves_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR") -> Figure:
+    """Loss terms and a validation metric of a run over its epochs.
 
     Args:
       records: the lines of its metrics.jsonl.
       title: title of the figure.
+      metric: name of the validation metric.
     """
-    validations = [record for record in records if "validation/SumR" in record]
+    validations = [record for record in records if f"validation/{metric}" in record]
     steps = [record for record in records if "loss" in record]
     # A record has the index of its step, and the last step of an epoch ends it.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
@@ -119,16 +132,17 @@ def curves_figure(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
         losses.set_yscale("log")
     losses.set_ylabel("loss terms, before weighting")
     losses.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    recalls.set_ylabel("validation SumR")
+    recalls.set_ylabel(f"validation {metric}")
     recalls.set_xlabel("epoch" if validations else "step")
     if validations:
         epochs = [record["epoch"] + 1 for record in validations]
-        sums = [record["validation/SumR"] for record in validations]
-        best = int(np.argmax(sums))
+        values = [record[f"validation/{metric}"] for record in validations]
+        best = int(np.argmax(values))
         marker = "o" if len(epochs) <= 30 else ""
-        recalls.plot(epochs, sums, color=COLOURS[0], marker=marker, label="SumR")
+        recalls.plot(epochs, values, color=COLOURS[0], marker=marker, label=metric)
         star: dict[str, Any] = {"color": COLOURS[1], "markersize": 11}
-        recalls.plot(epochs[best], sums[best], "*", label=f"best: {sums[best]:.1f}", **star)
+        label = f"best: {_short(values[best])}"
+        recalls.plot(epochs[best], values[best], "*", label=label, **star)
         recalls.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         if len(epochs) <= 12:
             recalls.set_xticks(epochs)
@@ -234,6 +248,11 @@ def _beside(position: float, count: int, scale: str, positions: Sequence[float])
     return position + 0.02 * shift * ((max(positions) - min(positions)) or 1.0)
 
 
+def _short(value: float) -> str:
+    """A metric beside its mark: a percentage with one decimal, a share with three."""
+    return f"{value:.1f}" if abs(value) > 1 or value == int(value) else f"{value:.3f}"
+
+
 def _tick(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:g}"
 
@@ -284,7 +303,7 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     if done:
         axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
     for bar, position in zip(bars, done, strict=True):
-        text = f"{rows[position]['mean'][metric]:.1f}"
+        text = _short(rows[position]["mean"][metric])
         axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
     axes.set_xlim(low, high)
     axes.set_ylim(len(rows) - 0.4, -0.6)

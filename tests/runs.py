@@ -61,7 +61,7 @@ def program_fields(config):
         ("eval", "select"),
         ("data", "data_dir"),
     ):
-        del fields[section][name]
+        fields[section].pop(name, None)  # not every family has every field
     return json.dumps(fields)
 
 

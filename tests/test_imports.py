@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "torch_checkpoint": {"errors", "run"},
     "plots": {"errors", "command", "run"},
     "sweep": {
-        "errors", "command", "config", "parallel", "run", "data", "models", "training", "plots",
+        "errors", "command", "config", "parallel", "run", "data", "models", "retrieval", "training",
+        "plots",
     },
     "encoders": {"typing", "errors", "run"},
     "video": {"typing", "errors"},

@@ -18,8 +18,11 @@ NO_NAMESAKE = {
 }
 """Modules without behaviour of their own, each with what it is."""
 
-LEFT_OUT = ("encoders", "ops", "search", "video", "data/trees", "models/hover")
-"""Packages that do not follow the rule yet."""
+LEFT_OUT = (
+    "encoders", "ops", "search", "video", "data/trees", "models/hover", "nn/recurrent",
+    "retrieval/hierarchy", "retrieval/node_evaluator", "training/families", "training/tree_losses",
+)  # fmt: skip
+"""Packages and modules that do not follow the rule yet."""
 
 MOST_LINES = 400
 

@@ -64,6 +64,6 @@ def params(config):
 
 
 def config_files():
-    """The configurations that need nothing behind their colon."""
+    """The configurations of the family that need nothing behind their colon."""
     paths = (Path(__file__).parents[1] / "configs").glob("*.py")
-    return sorted(path for path in paths if path.stem != "own")
+    return sorted(path for path in paths if path.stem not in ("own", "hover", "hover_own"))

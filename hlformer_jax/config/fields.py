@@ -1,4 +1,4 @@
-"""Every field of the configuration: its default, its rule and its meaning, in one place.
+"""Every field of a configuration of HLFormer and its ancestors: default, rule and meaning.
 
 The values below are those of HLFormer's released code on ActivityNet Captions. Lengths and widths
 have the letters of the axis glossary (hlformer_jax/typing.py).
@@ -21,7 +21,6 @@ from hlformer_jax.config.rules import (
     share,
     split_sizes,
     whole,
-    wholes,
     widths,
 )
 
@@ -83,28 +82,6 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "resident": Field("auto", one_of("auto", "always", "never")),
         # GiB of transformed features kept in memory, for each split.
         "cache_gib": Field(4.0, real(0, 2**20)),
-    },
-    # Action trees, of models that retrieve their nodes; no other model reads these.
-    "trees": {
-        # How leaves are composed: "released", neighbours level by level, the last two of an odd
-        # level once more; "shallow", all under one root; "balanced", the odd one rises as it is.
-        "form": Field("released", one_of("released", "shallow", "balanced")),
-        # Text of a parent: as "released", or its moments' sentences "joined".
-        "parent_text": Field("released", one_of("released", "joined")),
-        "node_frames": Field(12, whole(1, 2**10)),  # F of a node
-        # Frames of a node in a video of at most so many: within its "span", or, as released, the
-        # "whole" video.
-        "short_video": Field("span", one_of("span", "whole")),
-        # Numbers of leaves of the trees that are trained on; empty: all.
-        "train_leaves": Field((), wholes(1, 10**4)),
-        # Training trees: "full", "fewshot", a tenth of them, or a file of videos' ids, one a line.
-        "train_subset": Field("full", line()),
-        # What is validated on: the split "val", or "held_out", a twentieth of the training trees.
-        "validation": Field("val", one_of("val", "held_out")),
-        # Of the synthetic corpus: chance that a moment shows what belongs to its place in time,
-        # and concepts that it shares with the moment before it.
-        "precedence": Field(0.7, real(0, 1)),
-        "shared_concepts": Field(0, whole(0, 2)),
     },
     "model": {
         # Which model is built. Its blocks, aggregation and losses are fields of their own:
@@ -206,20 +183,26 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
 }
 
 
-def default() -> ConfigDict:
-    """Returns the complete configuration, locked: an unknown field is an error, not a new field."""
+def default(fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS) -> ConfigDict:
+    """Returns the complete configuration, locked: an unknown field is an error, not a new field.
+
+    Args:
+      fields: the fields of a family; by default those of partially relevant video retrieval.
+    """
     values = {
         name: field.default
         if isinstance(field, Field)
         else {key: inner.default for key, inner in field.items()}
-        for name, field in FIELDS.items()
+        for name, field in fields.items()
     }
     return ConfigDict(values).lock()
 
 
-def leaves() -> Iterator[tuple[str, Field]]:
-    """Yields every field by its full name, such as "model.dropout", in the order of `FIELDS`."""
-    for name, field in FIELDS.items():
+def leaves(
+    fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS,
+) -> Iterator[tuple[str, Field]]:
+    """Yields every field by its full name, such as "model.dropout", in their order."""
+    for name, field in fields.items():
         if isinstance(field, Field):
             yield name, field
         else:

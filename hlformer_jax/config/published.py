@@ -7,7 +7,7 @@ recorded configuration says what was built; `check` refuses it while the blocks 
 are, all of them, those of another model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -97,6 +97,26 @@ DATA_SETS: Mapping[str, Mapping[str, Any]] = {
 """The released features of a data set."""
 
 
+BETWEEN_FIELDS: Sequence[tuple[str, Callable[[ConfigDict], bool], str]] = (
+    (
+        "model.clip_weight",
+        lambda config: config.model.clip_weight + config.model.frame_weight > 0,
+        "positive where config.model.frame_weight is 0",
+    ),
+    (
+        "loss.diversity_gamma",
+        lambda config: config.loss.diversity_form == "pairs" or config.loss.diversity_gamma == 1,
+        "1 where config.loss.diversity_form is 'captions', which has no focal factor",
+    ),
+    (
+        "data.max_frames",
+        lambda config: config.data.max_clips <= config.data.max_frames,
+        "at least config.data.max_clips, whose positions share its table",
+    ),
+)
+"""Rules between several fields: the field that is named, the rule, and the end of the sentence."""
+
+
 def of_model(name: str) -> ConfigDict:
     """Returns the default configuration with the fields that define a model.
 
@@ -148,17 +168,6 @@ def parts_of(name: str, data_sets: Sequence[str] = tuple(DATA_SETS)) -> tuple[st
     return known[name]
 
 
-def variant(config: ConfigDict, name: str) -> ConfigDict:
-    """The variant of a configuration that stands behind the colon of `configs/x.py:NAME`.
-
-    Raises:
-      ConfigError: when there is none of that name.
-    """
-    if name not in ("", "debug"):
-        raise ConfigError(f"there is no variant {name!r} of the configuration: only 'debug'")
-    return debug(config) if name else config
-
-
 def debug(config: ConfigDict) -> ConfigDict:
     """Shrinks a configuration until it runs in seconds on a CPU, without any features.
 
@@ -203,3 +212,18 @@ def owner_of_blocks(config: ConfigDict) -> str | None:
             if all(config.model[field] == published.model[field] for field in fields["model"]):
                 return None if name == config.model.name else name
     return None
+
+
+def check_blocks(config: ConfigDict) -> None:
+    """Refuses a model whose blocks and aggregation are, all of them, those of another.
+
+    Raises:
+      ConfigError: saying where to start.
+    """
+    if other := owner_of_blocks(config):
+        name = config.model.name
+        file = "anet" if name == "hlformer" else name
+        raise ConfigError(
+            f"config.model.name is {name!r}, but the blocks and their aggregation are those of"
+            f" {other}: start from configs/{file}.py, in Python from config.of_model({name!r})"
+        )

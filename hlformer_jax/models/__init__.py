@@ -9,6 +9,7 @@
     constraints   what holds for parameters after every step
     description   what a checkpoint says of its model
     cost          parameters and operations of a model
+    hover         the model of another family: nodes of action trees in hyperbolic space
 
 A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
 hyperbolic lift; `build` gives it with its hyperparameters, as a pytree.

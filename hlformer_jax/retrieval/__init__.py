@@ -8,6 +8,9 @@
     corpus       encoded videos on the devices, and a search in them
     ranking      ranks, recalls, SumR
     evaluator    encodes a split once and ranks every caption against every video
+    nodes        ranks among nodes of action trees
+    hierarchy    what their embeddings say of the hierarchy and of the order in time
+    node_evaluator    encodes the nodes of a split once and ranks each against all others
     baseline     a mean-pooled linear baseline
     results      metrics of a split, and their table
 

@@ -30,7 +30,7 @@ def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array,
     chex.assert_shape(relevant, scores.shape[:1])
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
-    return _ranks(scores, own, columns[None] != relevant[:, None])
+    return rank_among(scores, own, columns[None] != relevant[:, None])
 
 
 def ranks_of_any(scores: Float[Array, "Q V"], relevant: Bool[Array, "Q V"]) -> Int[Array, " Q"]:
@@ -45,12 +45,22 @@ def ranks_of_any(scores: Float[Array, "Q V"], relevant: Bool[Array, "Q V"]) -> I
     """
     chex.assert_equal_shape([scores, relevant])
     best = jnp.max(jnp.where(relevant, scores, -jnp.inf), axis=-1, keepdims=True)
-    return _ranks(scores, best, ~jnp.asarray(relevant))
+    return rank_among(scores, best, ~jnp.asarray(relevant))
 
 
-def _ranks(
+def rank_among(
     scores: Float[Array, "Q V"], own: Float[Array, "Q 1"], other: Bool[Array, "Q V"]
 ) -> Int[Array, " Q"]:
+    """Rank of one candidate of each query among others.
+
+    Args:
+      scores: scores of queries and candidates, as for `ranks`.
+      own: score of the candidate.
+      other: True for the others.
+
+    Returns:
+      int32 ranks, see the module's docstring for ties.
+    """
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2

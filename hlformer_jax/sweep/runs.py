@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data import dataset
-from hlformer_jax.models.cost import cost
 from hlformer_jax.parallel import runtime
 from hlformer_jax.run import files, workdir
 from hlformer_jax.sweep.definition import Run
-from hlformer_jax.training import loop
-from hlformer_jax.training.prvr import check_trainable
+from hlformer_jax.training import families, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -42,12 +40,12 @@ def check(runs: Sequence[Run], root: Path) -> None:
       root: its directory.
 
     Raises:
-      ConfigError: when a variant cannot be trained (`prvr.check_trainable`); names the variant.
+      ConfigError: when a variant cannot be trained (`Family.check_trainable`); names the variant.
       WorkdirError: when a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
         try:
-            check_trainable(run.config, jax.device_count())
+            families.build(run.config).check_trainable()
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
@@ -123,16 +121,22 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
     """
     fingerprints: dict[str, str] = {}
     for run in runs:
-        key = run.config.data.to_json()
+        key = _data_fields(run.config)
         if key not in fingerprints:
-            fingerprints[key] = dataset.open_data(run.config).fingerprint
+            fingerprints[key] = families.build(run.config).fingerprint
         workdir.check(root / run.directory, run.config, fingerprints[key])
+
+
+def _data_fields(config: ConfigDict) -> str:
+    """The fields that say which data a run is on."""
+    sections = ("data", "trees")
+    return "".join(config[section].to_json() for section in sections if section in config)
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
     with runtime.configured(run.config):
         outcome = loop.train(run.config, directory)
-        costs = cost(run.config)
+        costs = families.build(run.config).cost()
     progress = outcome.progress
     best = next(iter(outcome.results.values()))
     return {

@@ -19,6 +19,7 @@ import rich.table
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
+from hlformer_jax.retrieval import results
 from hlformer_jax.run import files
 from hlformer_jax.sweep import runs as runs_of
 from hlformer_jax.sweep.definition import Run, changed_fields
@@ -127,8 +128,8 @@ def cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
     seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
     return [
         row["variant"],
-        *(_spread(row["mean"][name], row["std"][name]) for name in metrics),
-        _formatted(row["published"].get(metrics[-1]), ".1f"),
+        *(_spread(name, row["mean"][name], row["std"][name]) for name in metrics),
+        _published(metrics[-1], row["published"].get(metrics[-1])),
         f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}",
         _formatted(row["parameters"], ",d"),
         _formatted(row["flops_video"], ".3f", 1e9),
@@ -232,10 +233,17 @@ def show(table: Table) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def _spread(mean: float | None, deviation: float | None) -> str:
+def _spread(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+    written = results.written(metric, mean)
+    return written if deviation is None else f"{written} ± {results.written(metric, deviation)}"
+
+
+def _published(metric: str, value: float | None) -> str:
+    """A published figure, with the decimals that papers give: of percentages one."""
+    share = metric.rpartition("/")[2] in results.SHARES
+    return _formatted(value, ".3f" if share else ".1f")
 
 
 def _formatted(value: float | None, form: str, unit: float = 1) -> str:

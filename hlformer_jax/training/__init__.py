@@ -2,10 +2,14 @@
 
     step          the step, which knows no model, and compiled chunks of steps
     family        what a family of models gives the trainer
+    families      the families by name
     prvr          the family of HLFormer and its ancestors
     objective     its loss: encodings, negatives, the weighted sum of the terms
     terms         the terms as records
     losses        the losses as pure functions
+    hover         the family of HOVER
+    tree_objective    its loss: the weighted sum of its terms
+    tree_losses   its losses as pure functions
     optim         the released optimiser
     train_state   the state that a step changes
     loop          the loop: chunks of steps, validation, early stopping, the test

@@ -10,19 +10,18 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
-from hlformer_jax.models.description import meaning
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run import checkpoint, files, workdir
-from hlformer_jax.training.prvr import PRVR
+from hlformer_jax.training import families
+from hlformer_jax.training.family import ConfiguredFamily
 
 
-def _check_same_model(path: Path, info: Mapping[str, Any], config: ConfigDict) -> None:
+def _check_same_model(path: Path, info: Mapping[str, Any], family: ConfiguredFamily) -> None:
     """Refuses a configuration that means another model than the checkpoint says it is of."""
-    wanted = models.describe(config)
+    wanted = family.describe()
     recorded = {key: info.get(key, value) for key, value in wanted.items()}
-    ours, theirs = meaning(wanted), meaning(recorded)
+    ours, theirs = family.meaning(wanted), family.meaning(recorded)
     differing = [key for key in ours if ours[key] != theirs[key] and wanted[key] != recorded[key]]
     if differing:
         what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
@@ -65,11 +64,11 @@ def evaluate_checkpoint(
         if scores_file is not None and processes.is_first():
             files.check_place(scores_file)  # now, and not when all is computed
     mesh = devices.mesh() if mesh is None else mesh
-    family = PRVR(config, mesh)
+    family = families.build(config, mesh)
     template = devices.abstract(mesh, jax.eval_shape(family.init_params))
     with contextlib.closing(checkpoint.open_params(path)) as saved:
         info = saved.info()
-        _check_same_model(path, info, config)
+        _check_same_model(path, info, family)
         params = family.project(saved.restore(template))
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
     if processes.is_first():

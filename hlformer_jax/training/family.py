@@ -2,15 +2,16 @@
 
 A family brings its data, its parameters, its loss and its metrics; the trainer brings the order of
 the data, the steps, checkpoints, logs, early stopping and signals. `prvr` is the family of HLFormer
-and its ancestors.
+and its ancestors, `hover` that of HOVER; `families` knows them by name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import optax
 
 from hlformer_jax.data.schedule import Group
+from hlformer_jax.models.cost import Cost
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training.step import Feed, Loss
 
@@ -63,3 +64,21 @@ class Family(Protocol):
 
     def close(self) -> None:
         """Gives back what validation keeps on the devices."""
+
+
+@runtime_checkable
+class ConfiguredFamily(Family, Protocol):
+    """A family that a configuration names: what evaluation and sweeps ask of it beside training."""
+
+    def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `describe` in a form in which those of equal models are equal.
+
+        Args:
+          fields: what `describe` gave, of this configuration or recorded in a checkpoint.
+        """
+
+    def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
+        """Metrics of the test split, and its scores with the names of their rows and columns."""
+
+    def cost(self) -> Cost:
+        """What the model costs: its parameters, and the operations of encoding."""

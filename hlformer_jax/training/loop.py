@@ -23,12 +23,11 @@ from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval import results
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run import files, workdir
-from hlformer_jax.training import signals
+from hlformer_jax.training import families, signals
 from hlformer_jax.training.checkpoints import Checkpoints
 from hlformer_jax.training.family import Family
 from hlformer_jax.training.monitor import Monitor, traced
 from hlformer_jax.training.progress import Progress
-from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.signals import Stopped
 from hlformer_jax.training.step import compile_steps
 from hlformer_jax.training.train_state import TrainState, init_state
@@ -75,7 +74,7 @@ class Trainer:
         """
         self.config, self.directory = config, directory
         self._mesh = devices.mesh() if mesh is None else mesh
-        self.family: Family = family or PRVR(config, self._mesh)
+        self.family: Family = family or families.build(config, self._mesh)
         self.family.check_trainable()
         fingerprint = self.family.fingerprint
         with processes.first_alone("workdir"):

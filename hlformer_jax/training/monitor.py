@@ -84,15 +84,15 @@ class Monitor:
                 self._log.write(step, values, epoch=epoch)
         speed = (step + 1 - self._first) / (time.monotonic() - self._since)
         rate = speed * self._config.train.batch_size
-        self._log.board(step, {"rate/videos_per_second": rate})
+        self._log.board(step, {"rate/examples_per_second": rate})
         self._bar.update(chunk.num_steps)
-        best = "-" if self._best is None else f"{self._best:.1f}"
+        best = "-" if self._best is None else f"{self._best:.4g}"
         self._bar.set_postfix(
             {
                 "epoch": f"{epoch + 1}/{self._config.train.epochs}",
                 "loss": f"{values['loss']:.3f}",
                 f"best_{self._config.eval.select}": best,
-                "videos_per_s": f"{rate:.0f}",
+                "examples_per_s": f"{rate:.0f}",
             },
             refresh=False,
         )

@@ -9,6 +9,7 @@ a tensor on its own (clipping), each block's slice is treated on its own here.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +49,41 @@ def linear_warmup(learning_rate: float, warmup: float, total_steps: int) -> opta
         return learning_rate * jnp.where(progress < warmup, rising, falling)
 
     return schedule
+
+
+def warmup_cosine(learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
+    """Learning rate that rises linearly over a share of all steps, then falls as a cosine to 0.
+
+    Arguments as of `linear_warmup`. The cosine is of the share of all steps, as in CLIP4Clip: where
+    the warm-up ends the rate jumps from its peak to (1 + cos(π warmup)) / 2 of it.
+    """
+
+    def schedule(step: int | jax.Array) -> jax.Array:
+        progress = jnp.asarray(step, jnp.result_type(float)) / total_steps
+        rising = progress / warmup if warmup > 0 else jnp.ones_like(progress)
+        falling = (1 + jnp.cos(jnp.pi * jnp.minimum(progress, 1))) / 2
+        return learning_rate * jnp.where(progress < warmup, rising, falling)
+
+    return schedule
+
+
+SCHEDULES = {"linear": linear_warmup, "warmup_cosine": warmup_cosine}
+"""Schedules by the name that `config.optim.schedule` has, where a family has the field."""
+
+
+def scale_by_factor(factor: Callable[[tuple[str, ...]], float]) -> optax.GradientTransformation:
+    """Scales the update of each parameter by a factor of its own.
+
+    Args:
+      factor: takes the names on the way to a parameter.
+    """
+
+    def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
+        del params
+        scale = lambda path, x: x * jnp.asarray(factor(tuple(_names(path))), x.dtype)
+        return jax.tree_util.tree_map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def clip_by_tensor_norm(max_norm: float) -> optax.GradientTransformation:

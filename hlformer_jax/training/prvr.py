@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from hlformer_jax.data import feed
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.schedule import Group
+from hlformer_jax.models.cost import Cost, cost
+from hlformer_jax.models.description import meaning
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval import baseline, ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
@@ -94,6 +96,14 @@ class PRVR:
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""
         return models.describe(self._config)
+
+    def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields with a width for each block; see `ConfiguredFamily`."""
+        return meaning(fields)
+
+    def cost(self) -> Cost:
+        """Its parameters, and the operations of encoding a video and a caption."""
+        return cost(self._config)
 
     def validate(self, params: Any) -> Result:
         """Metrics of the validation split, which stays on the devices; see `Family`."""

@@ -25,4 +25,4 @@ def test_search_is_measured_at_several_sizes(tmp_path):
     assert first == pytest.approx(sum(rows[name]["seconds"]["median"] for name in parts))
     for name, module in (("Qdrant local", "qdrant_client"), ("LanceDB", "lancedb")):
         told = f"{name} is not measured: {module} is not installed" in result.stderr
-        assert told != (f"19 hours: {name}" in rows)
+        assert told != any(row.endswith(f"hours: {name}") for row in rows)

@@ -1,19 +1,25 @@
 """Every field: its default, its rule, and the choices that other modules make of it."""
 
+import pytest
+
 from hlformer_jax.config import WEIGHTS, check, default, of_model
-from hlformer_jax.config.fields import FIELDS, leaves
+from hlformer_jax.config.families import FAMILIES
+from hlformer_jax.config.families import leaves as leaves_of
+from hlformer_jax.config.fields import leaves
 
 LEAVES = dict(leaves())
 
 
-def test_every_field_has_a_rule_that_its_default_follows():
-    assert set(default()) == set(FIELDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_has_a_rule_that_its_default_follows(family):
+    config, known = default(family), dict(leaves_of(family))
+    assert set(config) == set(FAMILIES[family].fields)
     flat = {}
-    for name, value in default().items():
+    for name, value in config.items():
         inner = value.items() if hasattr(value, "items") else ()
         flat |= {f"{name}.{key}": x for key, x in inner} or {name: value}
-    assert set(flat) == set(LEAVES)
-    for name, field in LEAVES.items():
+    assert set(flat) == set(known)
+    for name, field in known.items():
         assert field.rule.holds(flat[name]), name
         assert field.rule.meaning and "\n" not in field.rule.meaning
 

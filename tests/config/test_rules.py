@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import rules
-from hlformer_jax.config.fields import leaves
+from hlformer_jax.config.families import FAMILIES, leaves
 
-LEAVES = dict(leaves())
+LEAVES = [(family, name) for family in FAMILIES for name, _ in leaves(family)]
 
 OF_NO_FIELD = (None, object(), math.nan, math.inf, -math.inf, -1e300, 1e300, {}, "\n", b"")
 """What no field may be."""
 
 
-@pytest.mark.parametrize("name", LEAVES)
-def test_no_rule_accepts_what_no_run_could_mean(name):
+@pytest.mark.parametrize(("family", "name"), LEAVES)
+def test_no_rule_accepts_what_no_run_could_mean(family, name):
+    rule = dict(leaves(family))[name].rule
     for value in OF_NO_FIELD:
-        assert not LEAVES[name].rule.holds(value), value
+        assert not rule.holds(value), value
 
 
 def test_bounds_are_part_of_a_rule_or_are_not_as_its_words_say():
@@ -29,6 +30,7 @@ def test_bounds_are_part_of_a_rule_or_are_not_as_its_words_say():
         (rules.share(), (0, nearly_one), (1, 1.0, -1e-300)),
         (rules.widths(), ((), [0, 1e6], (0.5,)), ((1e6 + 1,), 0.5)),
         (rules.split_sizes(9), ((0, 0, 0), [1, 9, 1]), ((0, 1, 1), (1, 1), (1, 1, 10))),
+        (rules.wholes(1, 9), ((), (1, 9), [2]), ((0,), (10,), (2.0,), ("2",), 2, "2", (True,))),
         (rules.folder(), ("i3d", "a b", "ü"), (".i3d", "~i3d", "a/", "a\\b")),
         (rules.path(), ("", "~/a/../b"), ("a\tb", None)),
     ):

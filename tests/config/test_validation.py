@@ -27,7 +27,6 @@ REFUSED = {
     "a choice": (("dtype", "kernels", "model.window", "loss.diversity_form"), ("words", "", 0)),
     "a metric": (("eval.select",), ("", " ", 1)),
     "widths": (("model.euclidean_widths",), ((-1.0,), ("wide",), (math.nan,), (True,), 3.0, "12")),
-    "numbers of leaves": (("trees.train_leaves",), ((0,), (2.0,), ("2",), 2, "2", (True,))),
     "sizes of splits": (
         ("data.synthetic_videos",),
         ((1, 0, 1), (1.5, 2.5, 3.5), ("a", "b", "c"), (1, 2), 3, (1, 2, 10**9), (-1, 1, 1)),

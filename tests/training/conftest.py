@@ -11,14 +11,14 @@ import pytest
 import runs
 
 from hlformer_jax.run import lock
-from hlformer_jax.training import loop, prvr
+from hlformer_jax.training import hover, loop, prvr
 
 
 @pytest.fixture(scope="package", autouse=True)
 def compiled_once():
     """Runs whose programs are equal share them, as the steps of one run do."""
     known = {}
-    compile_steps, evaluator = loop.compile_steps, prvr.Evaluator
+    compile_steps = loop.compile_steps
 
     def shared(make, *key):
         if key not in known:
@@ -29,12 +29,15 @@ def compiled_once():
         key = type(loss), runs.program_fields(rest[-1])
         return shared(lambda: compile_steps(loss, *rest), *key)
 
-    def evaluate(model, config, mesh):
-        return shared(lambda: evaluator(model, config, mesh), runs.program_fields(config), mesh)
+    def evaluator(make):
+        return lambda model, config, mesh: shared(
+            lambda: make(model, config, mesh), make, runs.program_fields(config), mesh
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "compile_steps", steps)
-        patch.setattr(prvr, "Evaluator", evaluate)
+        patch.setattr(prvr, "Evaluator", evaluator(prvr.Evaluator))
+        patch.setattr(hover, "NodeEvaluator", evaluator(hover.NodeEvaluator))
         yield
 
 

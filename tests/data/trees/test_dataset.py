@@ -20,7 +20,7 @@ D, E = 6, 5
 
 @pytest.fixture
 def config(tmp_path):
-    config = default()
+    config = default("hover")
     config.data.update(
         data_dir=str(tmp_path / "prepared"), visual_dim=D, text_dim=E, max_clips=1, max_words=8,
         dtype="float32",

@@ -21,7 +21,7 @@ F, W, SIZE = 6, 20, 8
 
 
 def configured(folder):
-    config = default()
+    config = default("hover")
     config.data.update(
         data_dir=str(folder), visual_dim=5, text_dim=4, max_words=W, max_clips=1, max_frames=64
     )

@@ -1,0 +1,262 @@
+"""Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8), as pure functions.
+
+`similarity` gives logits of all pairs of points, s times a cosine or s times a distance with the
+sign changed. A softmax is over the columns; CE is the mean over rows of the negative logarithm of
+its probability on the diagonal. Padding never reaches a value or a gradient, whatever it holds: its
+points must have been put to the origin (`at_origin`), and its rows and columns are masked.
+
+Three forms of a hinge, with h(z) = max(z, 0), for numbers a that should be below b:
+
+    corrected   h(a − b + ε)     0 once a is below b by the margin
+    printed    −h(b − a + ε)     rewards a pair in order for ever more distance, and gives one that
+                                 is out of order by more than ε no gradient
+    released   as printed; of the tree and the chain over other edges, see `objective`
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from hlformer_jax.typing import Array
+
+Similarity = Callable[[Array, Array], Array]
+
+FORMS = ("corrected", "printed", "released")
+
+
+def at_origin(points: Float[Array, "U n"], mask: Bool[Array, " U"]) -> Float[Array, "U n"]:
+    """Points with padding put to the origin, where nothing of it is left."""
+    return jnp.where(jnp.asarray(mask)[:, None], points, jnp.zeros((), points.dtype))
+
+
+def alignment(
+    similarity: Similarity,
+    video: Float[Array, "B n"],
+    text: Float[Array, "B n"],
+    mask: Bool[Array, " B"],
+    related: Bool[Array, "B B"] | None = None,
+) -> Float[Array, ""]:
+    """Symmetric contrastive loss of videos and texts, ½ (CE(ℓ(v, t)) + CE(ℓ(t, v))).
+
+    Args:
+      similarity: logits of all pairs.
+      video: points of videos.
+      text: points of texts, those of the same node in the same row.
+      mask: True for real rows.
+      related: pairs of rows that are no negatives of each other; None for none.
+
+    Returns:
+      The loss, 0 for a single row.
+
+    References:
+      HOVER, eq. 5, with the scale of the released code.
+    """
+    return _both_ways(similarity(video, text), mask, related)
+
+
+def tree(
+    similarity: Similarity,
+    parent_video: Float[Array, "B n"],
+    parent_text: Float[Array, "B n"],
+    child_video: Float[Array, "B n"],
+    child_text: Float[Array, "B n"],
+    mask: Bool[Array, " B"],
+    related: Bool[Array, "B B"] | None = None,
+    anchor: str = "parent",
+    reduction: str = "mean",
+) -> Float[Array, ""]:
+    """Contrastive loss of parents and their children in one slot.
+
+    ½ (CE(ℓ(v_parent, t_child)) + CE(ℓ(t_parent, v_child))): a parent is to be nearer to its own
+    child of the other modality than to the children of other parents.
+
+    Args:
+      similarity: logits of all pairs.
+      parent_video: points of the parents' videos.
+      parent_text: points of their texts.
+      child_video: points of the videos of a child of each.
+      child_text: points of their texts.
+      mask: True for real rows.
+      related: entry (i, j) is True where child j is no negative of parent i; None for none.
+      anchor: "parent", or "both": the mean of that and of children among parents.
+      reduction: "mean" or "sum" over rows.
+
+    Returns:
+      The loss.
+
+    References:
+      HOVER, eq. 6, with the positive in the denominator and a mean over parents.
+    """
+    logits = (similarity(parent_video, child_text), similarity(parent_text, child_video))
+    loss = lambda x, related: _cross_entropy(x, _allowed(mask, related), mask, reduction)
+    total = sum(loss(x, related) for x in logits) / 2
+    if anchor == "parent":
+        return jnp.asarray(total)
+    return jnp.asarray((total + sum(loss(x.T, _turned(related)) for x in logits) / 2) / 2)
+
+
+def closure(
+    similarity: Similarity,
+    video: Float[Array, "U n"],
+    text: Float[Array, "U n"],
+    below: Bool[Array, "U U"],
+    mask: Bool[Array, " U"],
+    exclude_related: bool,
+    anchor: str = "parent",
+    reduction: str = "mean",
+) -> Float[Array, ""]:
+    """Contrastive loss of nodes and each of their descendants in the batch.
+
+    For a node u and a descendant w the logarithm of the probability of w among itself and the
+    negatives of u: all other nodes but u, its relatives left out where that is asked for.
+
+    Args:
+      similarity: logits of all pairs.
+      video: points of the nodes' videos.
+      text: points of their texts.
+      below: entry (u, w) is True where w descends from u.
+      mask: True for real nodes.
+      exclude_related: whether ancestors and descendants of a node are no negatives of it.
+      anchor: "parent", or "both": the mean of that and of descendants among all nodes.
+      reduction: "mean" or "sum" over pairs.
+
+    Returns:
+      The loss, 0 where no node has a descendant.
+
+    References:
+      HOVER, eq. 6, over the transitive closure as Nickel and Kiela, 2017.
+    """
+    below, mask = jnp.asarray(below), jnp.asarray(mask)
+    pairs = below & mask[:, None] & mask[None]
+    negatives = mask[None] & ~jnp.eye(len(mask), dtype=bool)
+    if exclude_related:
+        negatives = negatives & ~(below | below.T)
+
+    def loss(logits: Array, pairs: Array) -> Array:
+        others = jax.nn.logsumexp(_masked(logits, negatives), axis=-1, keepdims=True)
+        # Where descendants are negatives, w is among them.
+        counted = jnp.logaddexp(others, logits) if exclude_related else others
+        return _reduced(counted - logits, pairs, reduction)
+
+    logits = (similarity(video, text), similarity(text, video))
+    total = sum(loss(x, pairs) for x in logits) / 2
+    if anchor == "parent":
+        return jnp.asarray(total)
+    return jnp.asarray((total + sum(loss(x.T, pairs.T) for x in logits) / 2) / 2)
+
+
+def chain(
+    video: Float[Array, " U"],
+    text: Float[Array, " U"],
+    parent: Int[Array, " R"],
+    child: Int[Array, " R"],
+    mask: Bool[Array, " R"],
+    margin: float | Float[Array, ""],
+    form: str = "corrected",
+) -> Float[Array, ""]:
+    """A parent is nearer to the origin than its children of the other modality, by a margin.
+
+    Args:
+      video: norms of the nodes' videos.
+      text: norms of their texts.
+      parent: the parent's row for every edge.
+      child: the child's.
+      mask: True for real edges.
+      margin: ε₁.
+      form: a name of `FORMS`.
+
+    Returns:
+      The mean over edges, half for each choice of the modality; 0 without any.
+
+    References:
+      HOVER, eq. 7.
+    """
+    return _ordered((video, text), (parent, child), mask, margin, form)
+
+
+def order(
+    video: Float[Array, " U"],
+    text: Float[Array, " U"],
+    left: Int[Array, " S"],
+    right: Int[Array, " S"],
+    mask: Bool[Array, " S"],
+    margin: float | Float[Array, ""],
+    form: str = "corrected",
+) -> Float[Array, ""]:
+    """What is earlier makes a smaller angle with the direction of time, by a margin of cosines.
+
+    Args:
+      video: cosines θ of the nodes' videos, see `models.hover.space.angles`.
+      text: cosines of their texts.
+      left: row of the earlier node of every pair.
+      right: row of the later one.
+      mask: True for real pairs.
+      margin: ε₂.
+      form: a name of `FORMS`.
+
+    Returns:
+      The mean over pairs, half for each choice of the modality; 0 without any.
+
+    References:
+      HOVER, eq. 8.
+    """
+    return _ordered((video, text), (right, left), mask, margin, form)
+
+
+def _ordered(
+    values: tuple[Array, Array],
+    pairs: tuple[Array, Array],
+    mask: Array,
+    margin: float | Array,
+    form: str,
+) -> Float[Array, ""]:
+    """Hinges of pairs (low, high) whose values of different modalities should be in that order."""
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is unknown: use {', '.join(FORMS)}")
+    (video, text), (low, high) = (jnp.asarray(x) for x in values), pairs
+    total = jnp.zeros((), video.dtype)
+    for a, b in ((video, text), (text, video)):
+        ahead = b[high] - a[low]
+        hinge = jax.nn.relu(margin - ahead) if form == "corrected" else -jax.nn.relu(margin + ahead)
+        total = total + _reduced(hinge, jnp.asarray(mask), "mean") / 2
+    return total
+
+
+def _both_ways(logits: Array, mask: Array, related: Array | None) -> Array:
+    ways = ((logits, related), (logits.T, _turned(related)))
+    each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
+    return jnp.asarray(sum(each) / 2)
+
+
+def _turned(related: Array | None) -> Array | None:
+    """Related pairs with rows and columns exchanged."""
+    return None if related is None else related.T
+
+
+def _allowed(mask: Array, related: Array | None) -> jax.Array:
+    """Columns of each row's softmax: real ones, without those related but the row's own."""
+    mask = jnp.asarray(mask)
+    own = jnp.eye(len(mask), dtype=bool)
+    allowed = jnp.broadcast_to(mask[None], own.shape)
+    return allowed if related is None else allowed & (own | ~jnp.asarray(related))
+
+
+def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -> Array:
+    total = jax.nn.logsumexp(_masked(logits, allowed), axis=-1)
+    return _reduced(total - jnp.diagonal(logits), jnp.asarray(mask), reduction)
+
+
+def _masked(logits: Array, allowed: Array) -> jax.Array:
+    """Logits with others so low that their probability is 0; finite, also where all are."""
+    return jnp.where(
+        allowed, logits, jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
+    )
+
+
+def _reduced(values: Array, mask: Array, reduction: str) -> jax.Array:
+    total = jnp.sum(jnp.where(mask, values, jnp.zeros((), values.dtype)))
+    if reduction == "sum":
+        return total
+    return total / jnp.maximum(jnp.sum(mask, dtype=values.dtype), 1)

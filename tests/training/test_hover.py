@@ -1,0 +1,158 @@
+"""HOVER through the seams of every family: trained, stopped, resumed, streamed, evaluated."""
+
+import json
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from hlformer_jax.config import check, debug, default
+from hlformer_jax.parallel import devices
+from hlformer_jax.run import checkpoint
+from hlformer_jax.training import evaluate, families, hover, loop, optim
+
+DIRECTIONS = ("t2v", "v2t")
+
+
+def _config(data_dir, **options):
+    config = debug(default("hover"))
+    config.data.update(data_dir=str(data_dir), visual_dim=8, text_dim=6, synthetic_videos=(8, 4, 6))
+    config.data.update(max_frames=64, max_clips=1)
+    config.model.update(hidden_size=8, hyperbolic_dim=6, text_encoder="mean", lift="radius")
+    config.train.update(batch_size=6, epochs=2, log_every=2, checkpoint_seconds=0.0)
+    config.optim.update(learning_rate=0.01, hyperbolic_rate=0.01)
+    config.update_from_flattened_dict(options)
+    check(config)
+    return config
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory):
+    """The directory of a run that was never interrupted, and its test metrics."""
+    path = tmp_path_factory.mktemp("hover") / "whole"
+    return path, loop.train(_config(prepared), path).results
+
+
+def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(whole, prepared):
+    path, _ = whole
+    metrics = json.loads((path / "test_metrics.json").read_text())
+    for direction in DIRECTIONS:
+        for name in ("R@1", "R@5", "R@10", "MRR"):
+            assert f"{direction}/{name}" in metrics
+    groups = {name.partition("/")[0] for name in metrics if name.startswith("leaves=")}
+    assert groups and all(f"{group}/{x}/MRR" in metrics for group in groups for x in DIRECTIONS)
+    assert metrics["videos"] == 6 < metrics["queries"]
+    assert {"hierarchy/cross/NormAcc", "hierarchy/same/OrderAcc", "hierarchy/t2v/MAP"} <= {*metrics}
+    assert all(np.isfinite(value) for value in metrics.values())
+    losses = [line for line in runs.records(path) if "loss" in line]
+    weights = _config(prepared).loss
+    for line in losses:
+        terms = {name: line[f"loss/{name}"] for name in ("align", "tree", "chain", "order")}
+        total = sum(weights[name] * value for name, value in terms.items())
+        assert line["loss"] == pytest.approx(total, rel=1e-5)
+    assert checkpoint.best(path).info()["model.geometry"] == "poincare"
+
+
+def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
+    whole, prepared, tmp_path
+):
+    trainer = loop.Trainer(_config(prepared, **{"data.resident": "never"}), tmp_path)
+    steps = trainer.steps
+
+    def stop(state, chunk):
+        if chunk.first == 2:  # in mid epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+        return steps(state, chunk)
+
+    trainer.steps = stop
+    with pytest.raises(loop.Stopped, match="saved step 4"):
+        trainer.run()
+    loop.train(_config(prepared, **{"data.resident": "never"}), tmp_path)
+    runs.assert_same(tmp_path, whole[0])
+
+
+def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(whole, prepared, tmp_path):
+    path, results = whole
+    scores = tmp_path / "scores.npz"
+    config = _config(prepared)
+    again = evaluate.evaluate_checkpoint(config, path, scores, lambda line: None)
+    assert again == next(iter(results.values()))
+    with np.load(scores) as written:
+        assert written["scores"].shape == (again.queries, again.queries)
+        best = np.mean(written["scores"].argmax(axis=1) == np.arange(again.queries))
+    assert 100 * best == pytest.approx(again.metrics["t2v/R@1"])
+    with pytest.raises(checkpoint.CheckpointError, match="--config.model.geometry=poincare"):
+        config.model.geometry = "lorentz"
+        evaluate.evaluate_checkpoint(config, path, None, lambda line: None)
+
+
+def test_the_test_split_may_be_another_collection(prepared, tmp_path, monkeypatch):
+    opened = []
+    original = hover.open_trees
+
+    def open_trees(config):
+        opened.append((config.data.collection, config.data.feature))
+        return original(config)
+
+    monkeypatch.setattr(hover, "open_trees", open_trees)
+    elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
+    family = families.build(_config(prepared, **elsewhere))
+    assert len(family.data) == 4 and " " in family.fingerprint
+    assert opened[1] == ("charades", "other") != opened[0]
+
+
+def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(prepared):
+    family = families.build(_config(prepared))
+    assert isinstance(family, hover.HOVER)
+    assert family.meaning(family.describe()) == family.describe()
+    cost = family.cost()
+    assert cost.parameters == sum(x.size for x in jax.tree.leaves(family.init_params()))
+    assert cost.flops_video > cost.flops_caption > 0
+
+
+def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(prepared):
+    rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
+    config = _config(prepared, **{f"optim.{name}": value for name, value in rates.items()})
+    transform = hover.optimiser(config, 10)
+    params = {"log_scale": np.float32(1), "lift": {"hyperbolic": np.ones(2, np.float32)}, "x": 1.0}
+    params = jax.tree.map(lambda x: jax.numpy.asarray(x, jax.numpy.float32), params)
+    state = transform.init(params)
+    sizes = []
+    for _ in range(3):
+        updates, state = transform.update(jax.tree.map(jax.numpy.ones_like, params), state, params)
+        sizes.append(updates)
+    assert float(sizes[0]["x"]) == 0  # the warm-up begins at 0
+    assert float(sizes[2]["log_scale"]) == 0
+    ratio = float(sizes[2]["lift"]["hyperbolic"][0]) / float(sizes[2]["x"])
+    assert ratio == pytest.approx(0.1, rel=1e-3)
+    schedule = optim.warmup_cosine(2.0, 0.1, 100)
+    assert float(schedule(5)) == pytest.approx(1.0)
+    for step in (10, 40, 100):
+        assert float(schedule(step)) == pytest.approx(1 + np.cos(np.pi * step / 100), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
+@pytest.mark.parametrize("text_encoder", ["given", "attention"])
+def test_every_space_and_text_encoder_trains(geometry, text_encoder, prepared, tmp_path):
+    options = {"model.geometry": geometry, "model.text_encoder": text_encoder}
+    options |= {"loss.mask_related": "all", "loss.tree_edges": "closure"}
+    options |= {"loss.align_over": "batch", "loss.order_pairs": "leaves", "eval.pool": "group"}
+    outcome = loop.train(_config(prepared, **options), tmp_path)
+    assert all(np.isfinite(x) for x in next(iter(outcome.results.values())).metrics.values())
+    shutil.rmtree(tmp_path)
+
+
+def test_one_device_holds_the_parameters_that_the_configuration_alone_decides(prepared):
+    one = hover.HOVER(_config(prepared), devices.mesh()).init_params()
+    other = hover.HOVER(_config(prepared, seed=1), devices.mesh()).init_params()
+    assert np.any(np.asarray(one["direction"]) != np.asarray(other["direction"]))

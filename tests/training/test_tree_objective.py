@@ -1,0 +1,345 @@
+"""The losses of HOVER against loops over their definitions, and what must hold of them."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import tree_batches
+
+from hlformer_jax.config import default, preset
+from hlformer_jax.models import hover
+from hlformer_jax.models.hover import Points
+from hlformer_jax.training import tree_objective
+
+SCALE, DIRECTION = 3.0, np.array([0.5, -1.0, 2.0], np.float32)
+MARGIN = 0.1
+EVERY = tuple(range(len(tree_batches.ITEMS)))
+
+
+def _config(**options):
+    """Of Euclidean space, whose programs compile in a moment, unless it is told otherwise."""
+    config = default("hover")
+    config.model.update(geometry="euclidean")
+    config.model.update(hyperbolic_dim=3, hidden_size=4, scale=SCALE, learned_scale=False)
+    config.loss.update(tree=1.0, chain=1.0, order=1.0, mask_related="none")
+    config.update_from_flattened_dict(options)
+    return config
+
+
+@functools.cache
+def _program(options):
+    config = _config(**dict(options))
+    objective = tree_objective.build(config, hover.build(config))
+
+    def terms(points, batch):
+        params = {"direction": DIRECTION}
+        return objective.evaluate(params, Points(*points), batch)[1]
+
+    def one(points, batch, weights):
+        return sum(weights[name] * value for name, value in terms(points, batch).items())
+
+    # A gradient of each term, by weights that are arguments: one program.
+    return jax.jit(terms), jax.jit(jax.grad(one))
+
+
+def _terms(points, batch, **options):
+    found = _program(tuple(sorted(options.items())))[0](points, batch)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _gradient(term, points, batch, **options):
+    names = ("align", "tree", "chain", "order")
+    weights = {name: np.float32(name == term) for name in names}
+    gradient = _program(tuple(sorted(options.items())))[1](points, batch, weights)
+    return np.asarray(gradient)
+
+
+# --- the definitions, in loops -------------------------------------------------------------------
+def _euclidean(x, y):
+    return np.linalg.norm(np.float64(x) - np.float64(y))
+
+
+def _of_the_ball(x, y):
+    x, y = np.float64(x), np.float64(y)
+    away = np.sum((x - y) ** 2) / ((1 - x @ x) * (1 - y @ y))
+    return np.arccosh(1 + 2 * away)
+
+
+def _cross_entropy(anchors, candidates, allowed, distance=_euclidean):
+    """Mean over rows; the positive of a row is on the diagonal."""
+    values = []
+    for i, anchor in enumerate(anchors):
+        logits = {
+            j: -SCALE * distance(anchor, y) for j, y in enumerate(candidates) if allowed(i, j)
+        }
+        values.append(np.log(sum(np.exp(x) for x in logits.values())) - logits[i])
+    return np.mean(values)
+
+
+def _hinge(low, high, form):
+    """Of numbers of which the first should be lower."""
+    if form == "corrected":
+        return max(low - high + MARGIN, 0)
+    return -max(high - low + MARGIN, 0)
+
+
+def _related(u, w):
+    below = tree_batches.BELOW
+    return u == w or w in below.get(u, ()) or u in below.get(w, ())
+
+
+def _expected(points, items, form="corrected", masked="none", norm="ball", distance=_euclidean):
+    (video, text), items = points.astype(np.float64), [tree_batches.ITEMS[k] for k in items]
+    slots = (0, 1) if form == "released" else (1, 2)
+    free = lambda rows, columns, where: (
+        lambda i, j: i == j or masked not in where or not _related(rows[i], columns[j])
+    )
+    align = tree = chain = order = 0.0
+    for slot in range(3):
+        rows = [item[slot] for item in items]
+        allowed = free(rows, rows, ("all",))
+        for a, b in ((video, text), (text, video)):
+            align += _cross_entropy(a[rows], b[rows], allowed, distance) / 2
+    parents = [item[0] for item in items]
+    for slot in slots:
+        rows = [item[slot] for item in items]
+        allowed = free(parents, rows, ("tree", "all"))
+        for a, b in ((video, text), (text, video)):
+            tree += _cross_entropy(a[parents], b[rows], allowed, distance) / 2
+    size = lambda x: np.linalg.norm(x) if norm == "ball" else 2 * np.arctanh(np.linalg.norm(x))
+    hinge = lambda p, c: sum(
+        _hinge(size(a[p]), size(b[c]), form) / 2 for a, b in ((video, text), (text, video))
+    )
+    if form == "released":
+        chain = sum(np.mean([hinge(item[0], item[slot]) for item in items]) for slot in slots)
+    else:
+        chain = np.mean([hinge(item[0], child) for item in items for child in set(item[1:])])
+    unit = DIRECTION / np.linalg.norm(DIRECTION)
+    cosine = lambda x: x @ unit / np.linalg.norm(x)
+    kept = [item for item in items if item[1] != item[2] or form == "released"]
+    if kept:
+        order = np.mean(
+            [
+                _hinge(cosine(a[item[2]]), cosine(b[item[1]]), form)
+                for item in kept
+                for a, b in ((video, text), (text, video))
+            ]
+        )
+    return {"align": align, "tree": tree, "chain": chain, "order": order}
+
+
+BALL = {"model.geometry": "poincare"}
+CASES = {
+    "corrected": {},
+    "corrected, in the ball": BALL,
+    "printed": {"loss.form": "printed"},
+    "released": {"loss.form": "released"},
+    "relatives masked": {"loss.mask_related": "all"},
+    "distance norms": {"loss.chain_norm": "distance", **BALL},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_form_equals_loops_over_its_definition(case):
+    options = CASES[case]
+    batch, points = tree_batches.batch(), tree_batches.points()
+    expected = _expected(
+        points,
+        EVERY,
+        options.get("loss.form", "corrected"),
+        options.get("loss.mask_related", "none"),
+        options.get("loss.chain_norm", "ball"),
+        _of_the_ball if "model.geometry" in options else _euclidean,
+    )
+    found = _terms(points, batch, **options)
+    for name, value in expected.items():
+        # float32 distances times a scale of 3, in sums of a few: some 1e-6.
+        assert found[name] == pytest.approx(value, rel=1e-5, abs=2e-6), name
+
+
+def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds():
+    clean, padded = tree_batches.batch((0, 3, 4)), tree_batches.batch((0, 3, 4), padding=2)
+    points = tree_batches.points()
+    poisoned = tree_batches.points(padding=2, poison=np.nan)
+    # What is in the batch but in none of its items is padding as well.
+    poisoned[:, ~padded.nodes.mask] = np.nan
+    for case in (BALL, {}, {"loss.align_over": "batch", "loss.tree_edges": "closure"}):
+        one, other = _terms(points, clean, **case), _terms(poisoned, padded, **case)
+        for name in one:
+            assert other[name] == pytest.approx(one[name], rel=2e-6), (case, name)
+            gradient = _gradient(name, poisoned, padded, **case)
+            assert np.all(np.isfinite(gradient)), (case, name)
+            np.testing.assert_array_equal(gradient[:, ~padded.nodes.mask], 0)
+
+
+def test_a_single_item_has_no_negatives():
+    found = _terms(tree_batches.points(), tree_batches.batch((3,)))
+    assert found["align"] == found["tree"] == 0
+
+
+def test_all_terms_are_the_same_in_any_order_of_the_items():
+    points = tree_batches.points()
+    one = _terms(points, tree_batches.batch())
+    other = _terms(points, tree_batches.batch(EVERY[::-1]))
+    assert other == pytest.approx(one, rel=2e-6)
+
+
+# --- A9, A10, A13, A14 ----------------------------------------------------------------------------
+def _perfect():
+    """Levels at radii .8, .6 and .4, and leaves in time order along the direction of time."""
+    unit = DIRECTION / np.linalg.norm(DIRECTION)
+    across = np.cross(unit, [1.0, 0.0, 0.0])
+    across /= np.linalg.norm(across)
+    points = np.zeros((2, len(tree_batches.TREE), 3))
+    for node, level in enumerate(tree_batches.LEVEL):
+        angle = 0.3 + 0.5 * tree_batches.POSITION[node] + 0.1 * level
+        points[:, node] = (0.8 - 0.2 * level) * (np.cos(angle) * unit + np.sin(angle) * across)
+    return points.astype(np.float32)
+
+
+@pytest.mark.parametrize("term", ["chain", "order"])
+def test_a_perfect_embedding_costs_nothing_and_is_not_moved(term):
+    points, batch = _perfect(), tree_batches.batch()
+    assert _terms(points, batch)[term] == 0
+    np.testing.assert_array_equal(_gradient(term, points, batch), 0)
+    # As printed it is rewarded, and moved for ever.
+    assert _terms(points, batch, **{"loss.form": "printed"})[term] < 0
+    assert np.any(_gradient(term, points, batch, **{"loss.form": "printed"}))
+
+
+@pytest.mark.parametrize("term", ["chain", "order"])
+def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
+    batch, points = tree_batches.batch((3,)), _perfect()
+    # Of tree 1: its root out, its leaves in, and in the wrong order of time.
+    points[:, [6, 7]] = points[:, [7, 6]] * 0.5
+    points[:, 8] *= 1.4
+    assert np.any(_gradient(term, points, batch))
+    np.testing.assert_array_equal(_gradient(term, points, batch, **{"loss.form": "printed"}), 0)
+
+
+def test_the_released_form_never_looks_at_the_right_child():
+    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    for term in ("tree", "chain"):
+        gradient = _gradient(term, points, batch, **{"loss.form": "released"})
+        np.testing.assert_array_equal(gradient[:, [1, 7]], 0)
+        assert np.any(gradient[:, [0, 6]])
+        assert np.any(_gradient(term, points, batch)[:, [1, 7]])
+
+
+def test_the_direction_of_time_may_be_turned_round_with_left_and_right():
+    # A13: which end of the direction is early is a choice of names.
+    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    rows = batch.subtrees.nodes[:, [0, 2, 1]]
+    turned = batch._replace(subtrees=batch.subtrees._replace(nodes=rows))
+    config = _config()
+    objective = tree_objective.build(config, hover.build(config))
+    value = lambda batch, direction: objective.evaluate(
+        {"direction": direction}, Points(*points), batch
+    )[1]["order"]
+    one, other = jax.jit(value)(batch, DIRECTION), jax.jit(value)(turned, -DIRECTION)
+    assert float(one) == pytest.approx(float(other), rel=1e-5)
+
+
+def _move(points, by):
+    """Möbius addition, in float64, written here."""
+    x, y = np.float64(by), points.astype(np.float64)
+    xy, xx, yy = (y @ x)[..., None], x @ x, np.sum(y * y, -1, keepdims=True)
+    moved = ((1 + 2 * xy + yy) * x + (1 - xx) * y) / (1 + 2 * xy + xx * yy)
+    return moved.astype(np.float32)
+
+
+def test_isometries_change_what_they_should_and_nothing_else():
+    points, batch = tree_batches.points(), tree_batches.batch()
+    moved, rotation = _move(points, [0.2, -0.1, 0.15]), np.linalg.qr(np.eye(3) + 0.5)[0]
+    one, other = _terms(points, batch, **BALL), _terms(moved, batch, **BALL)
+    for name in ("align", "tree"):
+        assert other[name] == pytest.approx(one[name], rel=2e-5)
+    assert abs(other["chain"] - one["chain"]) > 1e-3
+    turned = _terms((points @ rotation.T).astype(np.float32), batch, **BALL)
+    for name in ("align", "tree", "chain"):
+        assert turned[name] == pytest.approx(one[name], rel=2e-5)
+    # Of the order, of which the direction stays, only a factor of each point is of no account.
+    shorter = points * np.linspace(0.5, 1, points.shape[1], dtype=np.float32)[None, :, None]
+    assert _terms(shorter, batch, **BALL)["order"] == pytest.approx(one["order"], rel=1e-5)
+    assert abs(turned["order"] - one["order"]) > 1e-3
+
+
+# --- options --------------------------------------------------------------------------------------
+def _probability(anchor, positive, negatives):
+    logit = lambda y: np.exp(-SCALE * _euclidean(anchor, y))
+    return logit(positive) / (logit(positive) + sum(map(logit, negatives)))
+
+
+def test_descendants_of_every_node_are_positives_where_the_closure_is_asked_for():
+    points, batch = tree_batches.points(), tree_batches.batch()
+    for masked in ("none", "tree"):
+        values = []
+        for (u, under), (a, b) in itertools.product(
+            tree_batches.BELOW.items(), (points, points[::-1])
+        ):
+            for w in under:
+                others = [
+                    b[x]
+                    for x in range(len(tree_batches.TREE))
+                    if x not in (u, w) and not (masked == "tree" and _related(u, x))
+                ]
+                values.append(-np.log(_probability(a[u], b[w], others)))
+        options = {"loss.tree_edges": "closure", "loss.mask_related": masked}
+        assert _terms(points, batch, **options)["tree"] == pytest.approx(np.mean(values), rel=1e-5)
+        summed = _terms(points, batch, **options, **{"loss.tree_reduction": "sum"})["tree"]
+        assert summed == pytest.approx(np.sum(values) / 2, rel=1e-5)
+
+
+def test_children_are_anchors_too_where_that_is_asked_for():
+    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    one = _terms(points, batch)["tree"]
+    both = _terms(points, batch, **{"loss.tree_anchor": "both"})["tree"]
+    reverse = 0.0
+    for slot, (a, b) in itertools.product((1, 2), (points, points[::-1])):
+        rows = batch.subtrees.nodes
+        reverse += _cross_entropy(b[rows[:, slot]], a[rows[:, 0]], lambda i, j: True) / 2
+    assert both == pytest.approx((one + reverse) / 2, rel=1e-5)
+
+
+def test_one_softmax_over_all_nodes_is_that_of_every_node_once():
+    points, batch = tree_batches.points(), tree_batches.batch()
+    found = _terms(points, batch, **{"loss.align_over": "batch"})["align"]
+    allowed = lambda i, j: True
+    pairs = ((points[0], points[1]), (points[1], points[0]))
+    assert found == pytest.approx(sum(_cross_entropy(*p, allowed) for p in pairs) / 2, rel=1e-5)
+
+
+def test_the_chain_of_single_children_is_of_those_alone():
+    points, batch = tree_batches.points(), tree_batches.batch()
+    single = _terms(points, batch, **{"loss.chain_edges": "single"})["chain"]
+    assert single == pytest.approx(_expected(points, (4,))["chain"], rel=1e-5)
+
+
+def test_the_order_of_all_leaves_of_a_tree_has_those_that_no_parent_shares():
+    points, batch = tree_batches.points(), tree_batches.batch()
+    found = _terms(points, batch, **{"loss.order_pairs": "leaves"})["order"]
+    unit = DIRECTION / np.linalg.norm(DIRECTION)
+    cosine = points @ unit / np.linalg.norm(points, axis=-1)
+    pairs = ((0, 1), (0, 2), (1, 2), (6, 7))
+    values = [
+        _hinge(cosine[1 - a, right], cosine[a, left], "corrected")
+        for left, right in pairs
+        for a in (0, 1)
+    ]
+    assert found == pytest.approx(np.mean(values), rel=1e-5)
+
+
+def test_the_released_direction_is_not_made_a_unit_vector():
+    points, batch = tree_batches.points(), tree_batches.batch((3,))
+    found = _terms(points, batch, **{"loss.order_base": "released"})["order"]
+    product = points @ DIRECTION / np.linalg.norm(points, axis=-1)
+    values = [_hinge(product[1 - a, 7], product[a, 6], "corrected") for a in (0, 1)]
+    assert found == pytest.approx(np.mean(values), rel=1e-5)
+
+
+def test_a_term_without_weight_is_not_computed():
+    config = preset(default("hover"), "released")
+    objective = tree_objective.build(config, hover.build(config))
+    assert objective.terms == ("align", "tree", "chain")
