@@ -14,7 +14,7 @@ from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run import checkpoint, files, workdir
 from hlformer_jax.training import families
-from hlformer_jax.training.family import ConfiguredFamily
+from hlformer_jax.training.families import ConfiguredFamily
 
 
 def _check_same_model(path: Path, info: Mapping[str, Any], family: ConfiguredFamily) -> None:

@@ -1,9 +1,9 @@
 """Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8), as pure functions.
 
-`similarity` gives logits of all pairs of points, s times a cosine or s times a distance with the
-sign changed. A softmax is over the columns; CE is the mean over rows of the negative logarithm of
-its probability on the diagonal. Padding never reaches a value or a gradient, whatever it holds: its
-points must have been put to the origin (`at_origin`), and its rows and columns are masked.
+Logits are s times a cosine, or s times a distance with the sign changed. A softmax is over the
+columns; CE is the mean over rows of the negative logarithm of its probability on the diagonal.
+Padding never reaches a value or a gradient, whatever it holds: its points must have been put to the
+origin (`at_origin`), and its rows and columns are masked.
 
 Three forms of a hinge, with h(z) = max(z, 0), for numbers a that should be below b:
 
@@ -13,15 +13,11 @@ Three forms of a hinge, with h(z) = max(z, 0), for numbers a that should be belo
     released   as printed; of the tree and the chain over other edges, see `objective`
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.typing import Array
-
-Similarity = Callable[[Array, Array], Array]
 
 FORMS = ("corrected", "printed", "released")
 
@@ -32,20 +28,16 @@ def at_origin(points: Float[Array, "U n"], mask: Bool[Array, " U"]) -> Float[Arr
 
 
 def alignment(
-    similarity: Similarity,
-    video: Float[Array, "B n"],
-    text: Float[Array, "B n"],
+    logits: Float[Array, "B B"],
     mask: Bool[Array, " B"],
     related: Bool[Array, "B B"] | None = None,
 ) -> Float[Array, ""]:
     """Symmetric contrastive loss of videos and texts, ½ (CE(ℓ(v, t)) + CE(ℓ(t, v))).
 
     Args:
-      similarity: logits of all pairs.
-      video: points of videos.
-      text: points of texts, those of the same node in the same row.
-      mask: True for real rows.
-      related: pairs of rows that are no negatives of each other; None for none.
+      logits: of videos (rows) and texts (columns), those of a node at the same place.
+      mask: True for real rows and columns.
+      related: pairs that are no negatives of each other; None for none.
 
     Returns:
       The loss, 0 for a single row.
@@ -53,15 +45,13 @@ def alignment(
     References:
       HOVER, eq. 5, with the scale of the released code.
     """
-    return _both_ways(similarity(video, text), mask, related)
+    ways = ((logits, related), (logits.T, _turned(related)))
+    each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
+    return jnp.asarray(sum(each) / 2)
 
 
 def tree(
-    similarity: Similarity,
-    parent_video: Float[Array, "B n"],
-    parent_text: Float[Array, "B n"],
-    child_video: Float[Array, "B n"],
-    child_text: Float[Array, "B n"],
+    logits: tuple[Float[Array, "B B"], Float[Array, "B B"]],
     mask: Bool[Array, " B"],
     related: Bool[Array, "B B"] | None = None,
     anchor: str = "parent",
@@ -73,12 +63,9 @@ def tree(
     child of the other modality than to the children of other parents.
 
     Args:
-      similarity: logits of all pairs.
-      parent_video: points of the parents' videos.
-      parent_text: points of their texts.
-      child_video: points of the videos of a child of each.
-      child_text: points of their texts.
-      mask: True for real rows.
+      logits: of parents (rows) and a child of each (columns): of the parents' videos and the
+        children's texts, and of the parents' texts and the children's videos.
+      mask: True for real rows and columns.
       related: entry (i, j) is True where child j is no negative of parent i; None for none.
       anchor: "parent", or "both": the mean of that and of children among parents.
       reduction: "mean" or "sum" over rows.
@@ -89,7 +76,6 @@ def tree(
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
-    logits = (similarity(parent_video, child_text), similarity(parent_text, child_video))
     loss = lambda x, related: _cross_entropy(x, _allowed(mask, related), mask, reduction)
     total = sum(loss(x, related) for x in logits) / 2
     if anchor == "parent":
@@ -98,9 +84,7 @@ def tree(
 
 
 def closure(
-    similarity: Similarity,
-    video: Float[Array, "U n"],
-    text: Float[Array, "U n"],
+    logits: Float[Array, "U U"],
     below: Bool[Array, "U U"],
     mask: Bool[Array, " U"],
     exclude_related: bool,
@@ -113,9 +97,7 @@ def closure(
     negatives of u: all other nodes but u, its relatives left out where that is asked for.
 
     Args:
-      similarity: logits of all pairs.
-      video: points of the nodes' videos.
-      text: points of their texts.
+      logits: of the nodes' videos (rows) and texts (columns).
       below: entry (u, w) is True where w descends from u.
       mask: True for real nodes.
       exclude_related: whether ancestors and descendants of a node are no negatives of it.
@@ -140,11 +122,10 @@ def closure(
         counted = jnp.logaddexp(others, logits) if exclude_related else others
         return _reduced(counted - logits, pairs, reduction)
 
-    logits = (similarity(video, text), similarity(text, video))
-    total = sum(loss(x, pairs) for x in logits) / 2
+    total = (loss(logits, pairs) + loss(logits.T, pairs)) / 2
     if anchor == "parent":
-        return jnp.asarray(total)
-    return jnp.asarray((total + sum(loss(x.T, pairs.T) for x in logits) / 2) / 2)
+        return total
+    return (total + (loss(logits, pairs.T) + loss(logits.T, pairs.T)) / 2) / 2
 
 
 def chain(
@@ -222,12 +203,6 @@ def _ordered(
         hinge = jax.nn.relu(margin - ahead) if form == "corrected" else -jax.nn.relu(margin + ahead)
         total = total + _reduced(hinge, jnp.asarray(mask), "mean") / 2
     return total
-
-
-def _both_ways(logits: Array, mask: Array, related: Array | None) -> Array:
-    ways = ((logits, related), (logits.T, _turned(related)))
-    each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
-    return jnp.asarray(sum(each) / 2)
 
 
 def _turned(related: Array | None) -> Array | None:

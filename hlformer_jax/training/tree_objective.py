@@ -58,7 +58,7 @@ class Embedded:
     Attributes:
       points: points of its nodes; of padding the origin.
       batch: the batch.
-      similarity: logits of all pairs of points.
+      logits: of the nodes' videos (rows) and texts (columns); every term takes its part of them.
       norm: norms of points.
       angle: cosines of points and the direction of time.
       margins: margins of the hinges, by their names in `config.loss`.
@@ -67,16 +67,15 @@ class Embedded:
 
     points: Points
     batch: TreeBatch
-    similarity: Callable[[Array, Array], Array]
+    logits: Float[Array, "U U"]
     norm: Callable[[Array], Array]
     angle: Callable[[Array], Array]
     margins: Mapping[str, float | Float[Array, ""]]
     options: TreeLossOptions
 
-    def slot(self, slot: int) -> tuple[Array, Array, Array]:
-        """Points of the videos and texts in a slot of all subtrees, and their rows."""
-        rows = jnp.asarray(self.batch.subtrees.nodes)[:, slot]
-        return self.points.video[rows], self.points.text[rows], rows
+    def rows(self, slot: int) -> Int[Array, " B"]:
+        """Rows of the nodes in a slot of all subtrees."""
+        return jnp.asarray(self.batch.subtrees.nodes)[:, slot]
 
     def related(self, where: tuple[str, ...], rows: Array, columns: Array) -> Array | None:
         """Pairs of nodes of which one is the other or descends from it, where these are masked."""
@@ -92,31 +91,29 @@ def _align(embedded: Embedded) -> Float[Array, ""]:
     if embedded.options.align_over == "batch":
         every = jnp.arange(len(batch.nodes.mask))
         related = embedded.related(("all",), every, every)
-        return losses.alignment(embedded.similarity, *embedded.points, batch.nodes.mask, related)
-    total = jnp.zeros((), embedded.points.video.dtype)
+        return losses.alignment(embedded.logits, batch.nodes.mask, related)
+    total = jnp.zeros((), embedded.logits.dtype)
     for slot in range(3):
-        video, text, rows = embedded.slot(slot)
+        rows = embedded.rows(slot)
         kin = embedded.related(("all",), rows, rows)
-        total = total + losses.alignment(embedded.similarity, video, text, batch.subtrees.mask, kin)
+        logits = embedded.logits[rows][:, rows]
+        total = total + losses.alignment(logits, batch.subtrees.mask, kin)
     return total
 
 
 def _tree(embedded: Embedded) -> Float[Array, ""]:
-    options, batch = embedded.options, embedded.batch
+    options, batch, logits = embedded.options, embedded.batch, embedded.logits
     how = options.tree_anchor, options.tree_reduction
     if options.tree_edges == "closure":
         masked = options.mask_related in ("tree", "all")
-        nodes = (*embedded.points, batch.below, batch.nodes.mask)
-        return losses.closure(embedded.similarity, *nodes, masked, *how)
-    parent_video, parent_text, parents = embedded.slot(0)
-    total = jnp.zeros((), parent_video.dtype)
+        return losses.closure(logits, batch.below, batch.nodes.mask, masked, *how)
+    parents = embedded.rows(0)
+    total = jnp.zeros((), logits.dtype)
     for slot in options.slots:
-        video, text, children = embedded.slot(slot)
+        children = embedded.rows(slot)
         related = embedded.related(("tree", "all"), parents, children)
-        points = parent_video, parent_text, video, text
-        total = total + losses.tree(
-            embedded.similarity, *points, batch.subtrees.mask, related, *how
-        )
+        both = logits[parents][:, children], logits.T[parents][:, children]
+        total = total + losses.tree(both, batch.subtrees.mask, related, *how)
     return total
 
 
@@ -212,10 +209,13 @@ class TreeObjective:
         scale, direction = (
             model.apply({"params": params}, method=method) for method in ("scale", "time_direction")
         )
+        clean = Points(*(losses.at_origin(x, batch.nodes.mask) for x in points))
+        # One matrix for all terms: its parts cost no distance twice.
+        logits = jnp.asarray(scale, clean.video.dtype) * space.similarities(*clean)
         embedded = Embedded(
-            points=Points(*(losses.at_origin(x, batch.nodes.mask) for x in points)),
+            points=clean,
             batch=batch,
-            similarity=lambda x, y: jnp.asarray(scale, x.dtype) * space.similarities(x, y),
+            logits=logits,
             norm=lambda x: space.norm(x, options.chain_norm),
             angle=lambda x: angles(x, jnp.asarray(direction, x.dtype), options.order_base),
             margins=self.values,

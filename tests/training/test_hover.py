@@ -11,7 +11,6 @@ import pytest
 import runs
 
 from hlformer_jax.config import check, debug, default
-from hlformer_jax.parallel import devices
 from hlformer_jax.run import checkpoint
 from hlformer_jax.training import evaluate, families, hover, loop, optim
 
@@ -150,9 +149,3 @@ def test_every_space_and_text_encoder_trains(geometry, text_encoder, prepared, t
     outcome = loop.train(_config(prepared, **options), tmp_path)
     assert all(np.isfinite(x) for x in next(iter(outcome.results.values())).metrics.values())
     shutil.rmtree(tmp_path)
-
-
-def test_one_device_holds_the_parameters_that_the_configuration_alone_decides(prepared):
-    one = hover.HOVER(_config(prepared), devices.mesh()).init_params()
-    other = hover.HOVER(_config(prepared, seed=1), devices.mesh()).init_params()
-    assert np.any(np.asarray(one["direction"]) != np.asarray(other["direction"]))
