@@ -28,7 +28,7 @@ def lorentz_busemann(
 
     Args:
       x: points.
-      ideal: directions of ideal points, of any length but 0.
+      ideal: directions of ideal points, of any length that is no zero to `numerics.unit`.
       c: curvature, positive.
 
     Returns:
@@ -52,7 +52,7 @@ def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
 
     Args:
       p: points.
-      ideal: directions of ideal points, of any length but 0.
+      ideal: directions of ideal points, of any length that is no zero to `numerics.unit`.
       c: curvature, positive.
 
     Returns:

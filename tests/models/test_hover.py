@@ -70,7 +70,9 @@ def _program(text_encoder, lift="unit"):
     return hover.init_params(config), jax.jit(run), jax.jit(jax.grad(value))
 
 
-@pytest.mark.parametrize("text_encoder", ["given", "mean", "attention"])
+@pytest.mark.parametrize(
+    "text_encoder", ["given", "mean", pytest.param("attention", marks=pytest.mark.slow)]
+)
 def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
     params, run, gradient = _program(text_encoder)
     one, other = run(params, _nodes()), run(params, _nodes(junk=7.0))
@@ -104,7 +106,7 @@ def _exp0(v, c):
     return np.tanh(root) * v / root
 
 
-@pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("c", [0.3, 2.5])
 def test_the_lift_is_the_hyperbolic_linear_layer_in_both_models(c):
     rng = np.random.default_rng(0)
     tangent, bias = rng.normal(size=(2, 6, 3)).astype(np.float32) * 0.7

@@ -159,19 +159,27 @@ def test_every_form_equals_loops_over_its_definition(case):
         assert found[name] == pytest.approx(value, rel=1e-5, abs=2e-6), name
 
 
-def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds():
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"loss.align_over": "batch", "loss.tree_edges": "closure"},
+        pytest.param(BALL, marks=pytest.mark.slow),  # half a minute, to compile its gradient
+    ],
+    ids=["slots", "batch and closure", "ball"],
+)
+def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
     clean, padded = tree_batches.batch((0, 3, 4)), tree_batches.batch((0, 3, 4), padding=2)
     points = tree_batches.points()
     poisoned = tree_batches.points(padding=2, poison=np.nan)
     # What is in the batch but in none of its items is padding as well.
     poisoned[:, ~padded.nodes.mask] = np.nan
-    for case in (BALL, {}, {"loss.align_over": "batch", "loss.tree_edges": "closure"}):
-        one, other = _terms(points, clean, **case), _terms(poisoned, padded, **case)
-        for name in one:
-            assert other[name] == pytest.approx(one[name], rel=2e-6), (case, name)
-            gradient = _gradient(name, poisoned, padded, **case)
-            assert np.all(np.isfinite(gradient)), (case, name)
-            np.testing.assert_array_equal(gradient[:, ~padded.nodes.mask], 0)
+    one, other = _terms(points, clean, **case), _terms(poisoned, padded, **case)
+    for name in one:
+        assert other[name] == pytest.approx(one[name], rel=2e-6), name
+        gradient = _gradient(name, poisoned, padded, **case)
+        assert np.all(np.isfinite(gradient)), name
+        np.testing.assert_array_equal(gradient[:, ~padded.nodes.mask], 0)
 
 
 def test_a_single_item_has_no_negatives():
