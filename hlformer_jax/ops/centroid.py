@@ -97,11 +97,11 @@ def _exact_centroid(
     square, time_square = dot(total, total), total_time * total_time
     near = 2 * square <= time_square
     ahead = unit(jnp.where(near[..., None], 1, total))  # u
-    way, r = safe_normalize(x)  # e, |x_space|
+    is_near = c * dot(x, x) <= 1
+    way, r = safe_normalize(jnp.where(is_near[..., None], 1, x))  # e, |x_space|
     turn = way[..., None, :, :] - ahead[..., :, None, :]
-    is_near = c * r * r <= 1
     # Its root is applied twice: far out the gradient of the product would overflow.
-    turn = turn * jnp.sqrt(jnp.where(is_near, 1, r))[..., None, :, None]
+    turn = turn * jnp.sqrt(r)[..., None, :, None]
     split = (inverse(c) / (t + r))[..., None, :] + dot(turn, turn) / 2
     along = jnp.matmul(ahead, jnp.swapaxes(x, -1, -2), precision=jax.lax.Precision.HIGHEST)
     terms = jnp.where(is_near[..., None, :], t[..., None, :] - along, split)

@@ -31,7 +31,10 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     scale, a, y, difference, c = hyperboloid.rescale(-to, x, per_batch(c, x))
     near = c * dot(a, a) <= 1
     tau_a, tau_y = (jnp.sqrt(1 + c * dot(v, v)) for v in (a, y))
-    flat = y - (tau_y - c * dot(a, y) / (1 + tau_a))[..., None] * a
+    # y − f a with f − 1 from the difference of a and y, exact where they are near.
+    fall = dot(difference, (a + y) / (tau_a + tau_y)[..., None])
+    lean = c * (dot(a, y) / (1 + tau_y)) * (fall / (1 + tau_a)) - dot(y, difference) / (1 + tau_y)
+    flat = -difference - (c * lean)[..., None] * a
     start, end, way = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
     unit, _, radial, across = hyperboloid.components(start, end, way, c)
     space = jnp.where(near[..., None], flat, across + radial[..., None] * unit)

@@ -1,5 +1,6 @@
 """Maps of the Lorentz model along geodesics; `lorentz` has its conventions, and is its front."""
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ from hlformer_jax.ops.numerics import (
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
+    safe_normalize,
     same_length,
     sinhc_sqrt,
-    unit,
 )
 from hlformer_jax.typing import Array
 
@@ -243,7 +244,8 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
     Args:
       t: distances; a number or array that broadcasts to ``*batch``.
       x: points.
-      v: tangent vectors at ``x``, of any length; where it is 0 the result is ``x``.
+      v: tangent vectors at ``x``, of any length; where it is 0 the result is ``x``. Coordinates
+        below 1e-18 (float32; 2e-153 in float64) count as 0.
       c: curvature, positive.
 
     Returns:
@@ -251,7 +253,8 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
     """
     x, v = spaces(x, v)
     c = per_batch(c, x)
-    way = unit(v)  # of a size at which no square underflows
+    # Second derivatives of the direction of a shorter vector are beyond the numbers.
+    way, _ = safe_normalize(v, 16 / math.sqrt(float(jnp.finfo(v.dtype).max)))
     length = hyperboloid.tangent_norm(x, way, c)
     size = per_batch(t, v, "t") / jnp.where(length == 0, 1, length)
     return hyperboloid.from_space(hyperboloid.displace(x, size[..., None] * way, c), c)

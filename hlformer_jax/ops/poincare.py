@@ -21,6 +21,8 @@ References:
   gyrovector space approach to hyperbolic geometry, 2009.
 """
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
@@ -45,6 +47,7 @@ from hlformer_jax.ops.numerics import (
     max_hyperbolic_norm,
     per_batch,
     safe_norm,
+    safe_normalize,
     sinhc_sqrt,
     unit,
 )
@@ -305,15 +308,18 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     Args:
       t: distances; a number or array that broadcasts to ``*batch``.
       p: points.
-      v: tangent vectors at ``p``, of any length; where it is 0 the result is ``p``.
+      v: tangent vectors at ``p``, of any length; where it is 0 the result is ``p``. Coordinates
+        below 1e-18 (float32; 2e-153 in float64) count as 0.
       c: curvature, positive.
 
     Returns:
       Points exp_map(p, t v / (λ_p |v|)).
     """
     curvature, (p, v) = align(c, p, v)
-    length = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
-    return exp_map(p, length[..., None] * unit(v), curvature)
+    reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
+    # Second derivatives of the direction of a shorter vector are beyond the numbers.
+    way, _ = safe_normalize(v, 16 / math.sqrt(float(jnp.finfo(v.dtype).max)))
+    return exp_map(p, reach[..., None] * way, curvature)
 
 
 def gyromidpoint(

@@ -148,6 +148,7 @@ def _awkward(names):
     return (jnp.array(points) for points in zip(*(POINTS[name] for name in names), strict=True))
 
 
+@pytest.mark.slow
 def test_second_derivatives_wherever_the_functions_are_smooth():
     inside = [name for name in POINTS if name != "inwards through the middle"]
     p, q = _awkward(inside)
@@ -171,16 +172,16 @@ def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
     p = np.array(rows)
     first, second = np.repeat(p, len(p), axis=0), np.tile(p, (len(p), 1))
     first, second = (np.concatenate([v, v * (1 + 1e-6)]) for v in (first, second))
+
+    @jax.jit
+    def everything(x, y, c):
+        run = lambda x, y, c: [OPS[name](x, y, c) for name in OPS]
+        value, pullback = jax.vjp(run, x, y, c)
+        _, forward = jax.jvp(run, (x, y, c), tuple(map(jnp.ones_like, (x, y, c))))
+        return value, pullback(jax.tree.map(jnp.ones_like, value)), forward
+
     for c in (0.3, 2.5):
         x, y = ((v / c**0.5).astype(dtype) for v in (first, second))
-
-        @jax.jit
-        def everything(x, y, c):
-            run = lambda x, y, c: [OPS[name](x, y, c) for name in OPS]
-            value, pullback = jax.vjp(run, x, y, c)
-            _, forward = jax.jvp(run, (x, y, c), tuple(map(jnp.ones_like, (x, y, c))))
-            return value, pullback(jax.tree.map(jnp.ones_like, value)), forward
-
         values, gradients, forward = everything(x, y, np.full(len(x), c, dtype))
         for name, value, slope in zip(OPS, values, forward, strict=True):
             assert value.dtype == dtype
@@ -191,6 +192,7 @@ def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
             assert (c**0.5 * norm < 1).all(), name
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_finite_in_float32():
     way = np.array([0.6, -0.64, 0.48])
     radii = [0, 1e-35, 1e-30, 1e-23, 1e-20, 1e-10, 0.5, 1 - 4 * 2.0**-23, 1.2]
