@@ -13,6 +13,8 @@ References:
   Landwehr, Fully hyperbolic convolutional neural networks, ICLR 2024, for the Lorentz model.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
@@ -151,5 +153,10 @@ def _logits(space: Array, tau: Scalar, normals: Array, offsets: Array, c: Scalar
 
 
 def _asinh(rise: Scalar, c: Scalar) -> Scalar:
-    """The value of arsinh(√c rise) / √c, smooth as c → 0."""
-    return rise * asinhc_sqrt(c * rise * rise)
+    """The value of arsinh(√c rise) / √c, smooth as c → 0, where the square may overflow."""
+    root = jnp.sqrt(c)
+    size = root * jnp.abs(rise)
+    steep = size > 1 / math.sqrt(float(jnp.finfo(rise.dtype).eps))  # where arsinh is log(2 size)
+    gentle = jnp.where(steep, 0, rise)
+    far = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
+    return jnp.where(steep, far, gentle * asinhc_sqrt(c * gentle * gentle))

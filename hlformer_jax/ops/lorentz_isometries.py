@@ -28,7 +28,8 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
       Chen et al., Fully hyperbolic neural networks, ACL 2022.
     """
     to, x = spaces(to, x)
-    scale, a, y, difference, c = hyperboloid.rescale(-to, x, per_batch(c, x))
+    curvature = per_batch(c, x)
+    scale, a, y, difference, c = hyperboloid.rescale(-to, x, curvature)
     near = c * dot(a, a) <= 1
     tau_a, tau_y = (jnp.sqrt(1 + c * dot(v, v)) for v in (a, y))
     # y − f a with f − 1 from the difference of a and y, exact where they are near.
@@ -38,7 +39,7 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     start, end, way = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
     unit, _, radial, across = hyperboloid.components(start, end, way, c)
     space = jnp.where(near[..., None], flat, across + radial[..., None] * unit)
-    return hyperboloid.from_space(space * scale, c / jnp.squeeze(scale, -1) ** 2)
+    return hyperboloid.from_space(space * scale, curvature)
 
 
 def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:

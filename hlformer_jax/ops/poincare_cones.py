@@ -56,7 +56,8 @@ def exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
       c: curvature, positive.
 
     Returns:
-      Angles in [0, π]; 0 at q = p, and π/2 where p is the origin and q is not, with gradient 0.
+      Angles in [0, π]; 0 at q = p (nearer than 2e-24 in float32), and π/2 where p is the origin
+      and q is not, with gradient 0.
 
     References:
       Ganea, Bécigneul and Hofmann, ICML 2018.

@@ -64,6 +64,7 @@ def test_the_ball_has_the_same_mean_and_moves_with_its_points():
     np.testing.assert_allclose(moved, poincare.mobius_add(a, got, C[:, None]), rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_derivatives_of_the_mean_are_implicit_and_right():
     x, w = _points(0.6)
 

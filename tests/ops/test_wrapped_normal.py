@@ -53,6 +53,7 @@ def test_samples_have_the_moments_of_the_normal_and_are_the_same_in_both_models(
     np.testing.assert_allclose(one, flat - 2 * np.log(np.sinh(a) / a), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_samples_and_densities_have_two_derivatives_in_everything():
     key = jax.random.key(0)
 
