@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.benchmark.measure import Floor, Timing
-from hlformer_jax.data.feed import Chunk, DeviceFeed
+from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.released.writer import write_corpus
 from hlformer_jax.data.simulated import SimulatedVideos
@@ -83,7 +83,7 @@ def memory(program: Any) -> dict[str, float]:
     return facts
 
 
-def first_batch(feed: DeviceFeed, window: Chunk) -> Batch:
+def first_batch(feed: VideoFeed, window: Chunk) -> Batch:
     """The first batch of a window as NumPy, float32."""
     wide = lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x
     return jax.tree.map(wide, jax.device_get(feed.batch(window, 0)))

@@ -12,7 +12,7 @@ from hlformer_jax import models
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import Options, Row, each, first_batch, simulated_split
 from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.models.cost import cost
 from hlformer_jax.models.two_branch import VideoEncoding
@@ -54,7 +54,7 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     yield Row("  rank", rank, ranking, {})
     if peer is None:
         return
-    whole_split = DeviceFeed(split, in_order(videos, videos, 1), mesh, videos, resident=True)
+    whole_split = VideoFeed(split, in_order(videos, videos, 1), mesh, videos, resident=True)
     (window,) = whole_split.chunks()
     theirs = peer.convert_corpus(*first_batch(whole_split, window))
     clocks = [clock(peer.evaluate, theirs) for _ in range(2)]

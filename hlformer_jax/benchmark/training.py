@@ -26,7 +26,7 @@ from hlformer_jax.benchmark.inputs import (
     simulated_split,
 )
 from hlformer_jax.benchmark.measure import Floor, Timing, clock, summary, timed
-from hlformer_jax.data.feed import Chunk, DeviceFeed
+from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.prepared import preparation
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
@@ -65,7 +65,7 @@ class Training:
         self.split = data
         schedule = Schedule(len(data), config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)
-        self.feed = DeviceFeed(self.split, groups, self.mesh, config.train.batch_size, resident)
+        self.feed = VideoFeed(self.split, groups, self.mesh, config.train.batch_size, resident)
         self.steps_per_epoch = schedule.steps_per_epoch
         self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
         state = init_state(models.init_params(model, config), self._optimiser)

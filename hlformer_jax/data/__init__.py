@@ -13,7 +13,7 @@
     schedule    which videos each step sees, a function of (seed, step)
     packing     the features of a chunk of steps, packed for the devices
     packed      the batch that a step gathers from packed features
-    feed        `DeviceFeed`: a whole split on the devices, or the chunks just ahead
+    feed        `VideoFeed`: a whole split on the devices, or the chunks just ahead
     examples    `ExampleFeed`: examples that all fit on the devices, of any family
     simulated   videos without a data set, to time the work with
     memory      refuses what no memory holds

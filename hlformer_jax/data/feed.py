@@ -1,15 +1,14 @@
 """Brings features to the devices: a whole split once where it fits, else the steps just ahead.
 
 Both ways give `Chunk`s of the same form, which the same function reads; the values of a batch
-depend on neither. A chunk is sharded over the devices by video, and a process reads the videos of
-its own devices alone.
+depend neither on the way its features came nor on the number of devices. A chunk is sharded over
+the devices by video, and a process reads the videos of its own devices alone.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +22,9 @@ from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.split import Split
 from hlformer_jax.parallel import devices, processes
 from hlformer_jax.typing import Array, Batch
+
+B = TypeVar("B")
+"""The batch of a step."""
 
 RESIDENT_SHARE = 0.35
 """Of a device's free memory, what resident features may take; the rest is for the step."""
@@ -38,58 +40,58 @@ class Chunk(NamedTuple):
       first: index of the first step in the run.
       num_steps: number of steps.
       features: the features on the devices.
-      indices: the gather indices of each step, stacked on a leading axis and padded to the longest
+      indices: what each step gathers of them, stacked on a leading axis and padded to the longest
         group.
     """
 
     first: int
     num_steps: int
     features: Features
-    indices: GatherIndices
+    indices: Any
 
 
-@dataclasses.dataclass
-class DeviceFeed:
-    """Chunks of one split for given groups of steps.
+class DeviceFeed(Generic[B]):
+    """Chunks of a split's features for given groups of steps.
+
+    What a step is, and what it gathers, is for a subclass to say.
 
     Attributes:
-      split: the videos.
       groups: the steps of a whole run, whatever part of it is asked for; shapes follow from them.
       mesh: the devices.
-      batch_size: number of videos of a step.
-      resident: whether the whole split lies on the devices.
+      resident: whether all features lie on the devices.
       steps: number of steps of the longest group.
-      videos: number of videos that a batch is padded to.
-      captions: number of captions that a batch is padded to.
     """
 
-    split: Split
-    groups: Sequence[Group]
-    mesh: Mesh
-    batch_size: int
-    resident: bool
+    def __init__(
+        self,
+        features: Split,
+        everything: np.ndarray,
+        groups: Sequence[Group],
+        mesh: Mesh,
+        resident: bool,
+    ) -> None:
+        """Finds how large a chunk is; nothing is read yet.
 
-    def __post_init__(self) -> None:
-        counts = self.split.captions_per_video
-        num_devices = self.mesh.size
-        self.steps = max(len(group.steps) for group in self.groups)
-        self.videos = devices.round_up(self.batch_size, num_devices)
-        most = max(int(counts[step].sum()) for group in self.groups for step in group.steps)
-        multiple = math.lcm(packing.CAPTION_MULTIPLE, num_devices)
-        self.captions = devices.round_up(most, multiple)
+        Args:
+          features: the videos.
+          everything: the indices of those that the groups read, which are loaded if resident.
+          groups: the steps.
+          mesh: the devices.
+          resident: whether all features are to lie on the devices.
+        """
+        self.groups, self.mesh, self.resident = groups, mesh, resident
+        self.steps = max(len(group.steps) for group in groups)
+        self._features, self._everything = features, everything
+        chunks = [everything] if resident else list(map(self._videos, groups))
+        self._capacity = packing.largest_capacity(features, chunks, mesh.size)
         self._whole: Future[Features] | None = None
-        if self.resident:
-            self._capacity = packing.whole_capacity(self.split, num_devices)
-        else:
-            chunks = [np.concatenate(group.steps) for group in self.groups]
-            self._capacity = packing.largest_capacity(self.split, chunks, num_devices)
         self._gather = jax.jit(self.gather)
         self._ahead = ThreadPoolExecutor(1, "feed")
 
     @property
     def bytes_per_device(self) -> int:
         """Bytes of features on each device: of the split, or of `CHUNKS` chunks."""
-        return self._capacity.bytes(self.split) * (1 if self.resident else CHUNKS)
+        return self._capacity.bytes(self._features) * (1 if self.resident else CHUNKS)
 
     @property
     def bytes_ahead(self) -> float:
@@ -99,81 +101,107 @@ class DeviceFeed:
     def load(self) -> None:
         """Begins to load a resident split on another thread; `chunks` waits for it."""
         if self.resident and self._whole is None:
-            everything = np.arange(len(self.split))
-            self._whole = self._ahead.submit(self._pack, everything)
+            self._whole = self._ahead.submit(self._pack, self._everything)
 
     def chunks(self, first: int = 0) -> Iterator[Chunk]:
         """Chunks of the steps from `first` on, made ahead on another thread."""
         left = [group.after(first) for group in self.groups if group.end > first]
         if not left:
             return
-        if self.resident:
-            self.load()
-            assert self._whole is not None
-            everything = np.arange(len(self.split))
-            for group in left:
-                yield self._chunk(group, self._whole.result(), everything, group.steps)
-            return
-        ahead = self._ahead.submit(self._stream, left[0])
+        self.load()
+        ahead = self._ahead.submit(self._chunk, left[0])
         for following in left[1:]:
             chunk = ahead.result()
-            ahead = self._ahead.submit(self._stream, following)
+            ahead = self._ahead.submit(self._chunk, following)
             yield chunk
         yield ahead.result()
 
-    def shapes(self) -> tuple[Features, GatherIndices]:
+    def shapes(self) -> tuple[Features, Any]:
         """Shapes of a chunk's features and indices, to compile for before there are any."""
-        count = self.mesh.size
-        sharding, whole = devices.sharded(self.mesh), devices.replicated(self.mesh)
+        count, sharding = self.mesh.size, devices.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
             return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
 
-        layout = self._capacity.layout(self.split)
-        features: Any = Features(*(rows(shape, dtype) for shape, dtype in layout))
-        index: Any = lambda n: jax.ShapeDtypeStruct((self.steps, n), np.int32, sharding=whole)
-        return features, GatherIndices(
-            index(self.videos), index(self.captions), index(self.captions)
-        )
+        layout = self._capacity.layout(self._features)
+        features = Features(*(rows(shape, dtype) for shape, dtype in layout))
+        nothing = self._indices(Group(0, []), np.zeros(0, np.int64))
+        return features, devices.abstract(self.mesh, nothing)
 
-    def batch(self, chunk: Chunk, step: int) -> Batch:
+    def batch(self, chunk: Chunk, step: int) -> B:
         """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
         return self._gather(chunk.features, chunk.indices, np.int32(step))
 
-    def gather(self, features: Features, indices: GatherIndices, step: Int[Array, ""]) -> Batch:
+    def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> B:
         """The same inside of jit."""
-        return gather(
-            features, indices, step, self.split.max_frames, self.split.max_words, self.mesh
-        )
+        raise NotImplementedError
 
     def close(self) -> None:
         """Gives the thread and what is resident back."""
         self._ahead.shutdown(wait=True, cancel_futures=True)
         self._whole = None
 
-    def _stream(self, group: Group) -> Chunk:
-        videos = np.concatenate(group.steps)
-        ends = np.cumsum([len(step) for step in group.steps])[:-1]
-        steps = np.split(np.arange(len(videos)), ends)
-        return self._chunk(group, self._pack(videos), videos, steps)
+    def _videos(self, group: Group) -> np.ndarray:
+        """Indices of the videos that a streamed group reads, in the order of its chunk."""
+        raise NotImplementedError
+
+    def _indices(self, group: Group, videos: np.ndarray) -> Any:
+        """What the steps of a group gather, on the host; `videos` are those of its chunk."""
+        raise NotImplementedError
 
     def _pack(self, videos: np.ndarray) -> Features:
         # What is resident is read once: nothing to gain from keeping it in memory as well.
-        return packing.pack(self.split, videos, self._capacity, self.mesh, keep=not self.resident)
+        keep = not self.resident
+        return packing.pack(self._features, videos, self._capacity, self.mesh, keep)
 
-    def _chunk(
-        self, group: Group, features: Features, videos: np.ndarray, steps: Sequence[np.ndarray]
-    ) -> Chunk:
-        """`videos` are those of the features; `steps` has the indices of each step among them."""
-        indices = packing.gather_indices(
-            steps,
-            self.split.captions_per_video[videos],
-            self._capacity,
-            self.mesh.size,
-            (self.steps, self.videos, self.captions),
-        )
-        indices = devices.replicate(self.mesh, indices)
+    def _chunk(self, group: Group) -> Chunk:
+        if self._whole is not None:
+            videos, features = self._everything, self._whole.result()
+        else:
+            videos = self._videos(group)
+            features = self._pack(videos)
+        indices = devices.replicate(self.mesh, self._indices(group, videos))
         return Chunk(group.first, len(group.steps), features, indices)
+
+
+class VideoFeed(DeviceFeed[Batch]):
+    """Videos in batches, with all their captions.
+
+    Attributes:
+      split: the videos.
+      batch_size: number of videos of a step.
+      videos: number of videos that a batch is padded to.
+      captions: number of captions that a batch is padded to.
+    """
+
+    def __init__(
+        self, split: Split, groups: Sequence[Group], mesh: Mesh, batch_size: int, resident: bool
+    ) -> None:
+        """Each step of the groups has indices of videos."""
+        self.split, self.batch_size = split, batch_size
+        self.videos = devices.round_up(batch_size, mesh.size)
+        counts = split.captions_per_video
+        most = max(int(counts[step].sum()) for group in groups for step in group.steps)
+        multiple = math.lcm(packing.CAPTION_MULTIPLE, mesh.size)
+        self.captions = devices.round_up(most, multiple)
+        super().__init__(split, np.arange(len(split)), groups, mesh, resident)
+
+    def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Batch:
+        """The batch of a step of a chunk, counted from 0 (inside of jit)."""
+        split = self.split
+        return gather(features, indices, step, split.max_frames, split.max_words, self.mesh)
+
+    def _videos(self, group: Group) -> np.ndarray:
+        return np.concatenate(group.steps)
+
+    def _indices(self, group: Group, videos: np.ndarray) -> GatherIndices:
+        steps: Sequence[np.ndarray] = group.steps
+        if not self.resident:  # the chunk has them one step after the other
+            ends = np.cumsum([len(step) for step in steps])
+            steps = np.split(np.arange(len(videos)), ends[:-1])
+        counts = self.split.captions_per_video[videos]
+        shape = self.steps, self.videos, self.captions
+        return packing.gather_indices(steps, counts, self._capacity, self.mesh.size, shape)
 
 
 def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:

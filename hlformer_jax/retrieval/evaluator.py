@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.packed import Features, GatherIndices, gather
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.split import Split
@@ -51,15 +51,15 @@ class Evaluator:
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
 
-    def feed(self, split: Split, resident: bool = False) -> DeviceFeed:
+    def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""
         # All blocks but the last are full, so that the column of a video is its index.
         size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
-        return DeviceFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
+        return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
     def encode(
-        self, params: Any, feed: DeviceFeed, dtype: str | None = None
+        self, params: Any, feed: VideoFeed, dtype: str | None = None
     ) -> tuple[Corpus, Float[Array, "Q H"]]:
         """Encodes all videos and captions of a split.
 
@@ -128,7 +128,7 @@ class Evaluator:
             self._mesh, encoded, axis=1
         )
 
-    def scores(self, params: Any, feed: DeviceFeed) -> Float[np.ndarray, "Q V"]:
+    def scores(self, params: Any, feed: VideoFeed) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of all captions of a split against all its videos.
 
         Args:
@@ -146,7 +146,7 @@ class Evaluator:
             scores[start : start + len(rows)] = rows
         return scores
 
-    def evaluate(self, params: Any, feed: DeviceFeed, dtype: str | None = None) -> Result:
+    def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
         return self.rank(*self.encode(params, feed, dtype), feed.split)
 

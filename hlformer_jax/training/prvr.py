@@ -14,7 +14,7 @@ from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data import feed
 from hlformer_jax.data.dataset import Data, open_data
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import Group
 from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning
@@ -44,7 +44,7 @@ class PRVR:
         models.check_devices(config, mesh.size)
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
-        self._validation: DeviceFeed | None = None
+        self._validation: VideoFeed | None = None
 
     @functools.cached_property
     def data(self) -> Data:
@@ -87,11 +87,11 @@ class PRVR:
         """The released optimiser; see `Family`."""
         return optim.build(self._config, total_steps)
 
-    def feed(self, groups: Sequence[Group]) -> DeviceFeed:
+    def feed(self, groups: Sequence[Group]) -> VideoFeed:
         """Training batches, on the devices where they fit; see `Family`."""
         train, batch_size = self.data.train, self._config.train.batch_size
         resident = feed.fits(train, self._mesh, self._config)
-        return DeviceFeed(train, groups, self._mesh, batch_size, resident)
+        return VideoFeed(train, groups, self._mesh, batch_size, resident)
 
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""

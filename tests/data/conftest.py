@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.split import Split
@@ -111,7 +111,7 @@ def mesh() -> Mesh:
 def read_feed() -> Callable[..., list[Batch]]:
     """Reads the batches of all steps of a feed from the first on, as NumPy."""
 
-    def read(feed: DeviceFeed, first: int = 0) -> list[Batch]:
+    def read(feed: VideoFeed, first: int = 0) -> list[Batch]:
         return [
             jax.device_get(feed.batch(chunk, step))
             for chunk in feed.chunks(first)
@@ -129,7 +129,7 @@ def read_batches(read_feed) -> Callable[..., tuple[list[Batch], Schedule]]:
         split: Split, steps: range, resident: bool = False, longest: int = 2
     ) -> tuple[list[Batch], Schedule]:
         schedule = Schedule(len(split), 4, seed=0)
-        feed = DeviceFeed(split, schedule.groups(3, longest), devices.mesh(), 4, resident)
+        feed = VideoFeed(split, schedule.groups(3, longest), devices.mesh(), 4, resident)
         return read_feed(feed, steps.start)[: len(steps)], schedule
 
     return read

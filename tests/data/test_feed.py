@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.data import feed
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import Schedule, in_order
 
 
@@ -27,14 +27,14 @@ def test_resident_and_streamed_features_give_the_same_batches(data, read_batches
 
 @pytest.mark.parametrize("resident", [False, True])
 def test_a_finished_run_has_no_chunks_left(data, mesh, resident):
-    chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+    chunks = VideoFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
     assert len(list(chunks.chunks(8))) == 1
     assert list(chunks.chunks(9)) == []
 
 
 def test_chunks_have_the_shapes_that_were_promised(data, mesh):
     for resident in (False, True):
-        chunks = DeviceFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
+        chunks = VideoFeed(data.train, Schedule(11, 4, 0).groups(3, 2), mesh, 4, resident)
         shapes = chunks.shapes()
         for chunk in chunks.chunks():
             for got, promised in zip(
@@ -71,7 +71,7 @@ def test_an_epoch_holds_every_video_and_every_caption_once(data, read_batches):
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_evaluation_batches_cover_the_split_in_order(data, mesh, read_feed, size):
-    chunks = DeviceFeed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
+    chunks = VideoFeed(data.val, in_order(len(data.val), size, 2), mesh, size, resident=False)
     batches = read_feed(chunks)
     clips = np.concatenate([batch.videos.clips[batch.videos.mask] for batch in batches])
     expected = np.stack([data.val[index].clips for index in range(len(data.val))])

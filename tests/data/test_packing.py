@@ -3,14 +3,14 @@
 import numpy as np
 
 from hlformer_jax.data import packing
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import Schedule
 
 
 def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
     counts = data.train.captions_per_video
     groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
-    chunks = DeviceFeed(data.train, groups, mesh, 4, resident=False)
+    chunks = VideoFeed(data.train, groups, mesh, 4, resident=False)
     sums = [counts[step].sum() for group in groups for step in group.steps]
     assert max(sums) <= chunks.captions < max(sums) + packing.CAPTION_MULTIPLE
     assert chunks.videos == 4

@@ -18,7 +18,7 @@ jax.config.update("jax_enable_x64", True)  # so that a difference is one, and no
 
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.feed import DeviceFeed
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.split import Split
@@ -45,7 +45,7 @@ initial = jax.device_get(jax.tree.map(wide, initial))
 found = []
 for number, parts, dropout in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
-    feed = DeviceFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
+    feed = VideoFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
     state = devices.replicate(mesh, initial)
     config.train.encode_parts = parts
     config.model.update(dropout=dropout, input_dropout=dropout)

@@ -1,13 +1,7 @@
-"""Brings nodes and training items to the devices: a split at once, or the steps just ahead.
+"""Brings nodes and training items to the devices, in the chunks of `data.feed`."""
 
-As in `data.feed`, whose chunks these are: what a batch holds depends neither on the way its
-features came nor on the number of devices.
-"""
-
-import dataclasses
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,7 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from hlformer_jax.data import packing
-from hlformer_jax.data.feed import CHUNKS
+from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.packed import Features
 from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.trees.dataset import TreeSplit
@@ -24,98 +18,21 @@ from hlformer_jax.data.trees.packed import NodeIndices, TreeIndices, gather_batc
 from hlformer_jax.parallel import devices
 from hlformer_jax.typing import Array, Nodes, Subtrees, TreeBatch
 
-B = TypeVar("B")
+B = TypeVar("B", Nodes, TreeBatch)
+"""The batch of a step."""
 
 
-class TreeChunk(NamedTuple):
-    """What a group of steps reads.
+class _TreeFeed(DeviceFeed[B]):
+    """What both feeds share: which rows of the features the nodes of a step read."""
 
-    Attributes:
-      first: index of the first step in the run.
-      num_steps: number of steps.
-      features: packed features on the devices.
-      indices: what each step gathers, stacked on a leading axis and padded to the longest group.
-    """
-
-    first: int
-    num_steps: int
-    features: Features
-    indices: Any
-
-
-@dataclasses.dataclass
-class _Feed(Generic[B]):
-    """What both feeds share: features of a split on the devices, whole or a chunk at a time."""
-
-    split: TreeSplit
-    groups: Sequence[Group]
-    mesh: Mesh
-    resident: bool
-
-    def __post_init__(self) -> None:
-        self.steps = max(len(group.steps) for group in self.groups)
-        most = max(len(self._nodes(step)) for group in self.groups for step in group.steps)
-        self.nodes = devices.round_up(most, self.mesh.size)
-        self._everything = np.unique(self.split.video)
-        chunks = [self._everything] if self.resident else list(map(self._videos, self.groups))
-        features = self.split.features
-        self._capacity = packing.largest_capacity(features, chunks, self.mesh.size)
-        self._whole: Future[Features] | None = None
+    def __init__(
+        self, split: TreeSplit, groups: Sequence[Group], mesh: Mesh, resident: bool
+    ) -> None:
+        self.split = split
+        most = max(len(self._nodes(step)) for group in groups for step in group.steps)
+        self.nodes = devices.round_up(most, mesh.size)
         self._intervals = self._choices()
-        self._gather = jax.jit(self.gather)
-        self._ahead = ThreadPoolExecutor(1, "feed")
-
-    @property
-    def bytes_per_device(self) -> int:
-        """Bytes of features on each device: of the split, or of the chunks that may lie there."""
-        return self._capacity.bytes(self.split.features) * (1 if self.resident else CHUNKS)
-
-    @property
-    def bytes_ahead(self) -> float:
-        """Bytes on each device that belong to chunks which are not in use yet."""
-        return 0 if self.resident else self.bytes_per_device * (1 - 1 / CHUNKS)
-
-    def load(self) -> None:
-        """Begins to load a resident split on another thread; `chunks` waits for it."""
-        if self.resident and self._whole is None:
-            self._whole = self._ahead.submit(self._pack, self._everything)
-
-    def chunks(self, first: int = 0) -> Iterator[TreeChunk]:
-        """Chunks of the steps from `first` on, made ahead on another thread."""
-        left = [group.after(first) for group in self.groups if group.end > first]
-        if not left:
-            return
-        self.load()
-        ahead = self._ahead.submit(self._chunk, left[0])
-        for following in left[1:]:
-            chunk = ahead.result()
-            ahead = self._ahead.submit(self._chunk, following)
-            yield chunk
-        yield ahead.result()
-
-    def shapes(self) -> tuple[Any, Any]:
-        """Shapes of a chunk's features and indices, to compile for before there are any."""
-        count, sharding = self.mesh.size, devices.sharded(self.mesh)
-        layout = self._capacity.layout(self.split.features)
-
-        def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-            return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
-
-        features = Features(*(rows(shape, dtype) for shape, dtype in layout))
-        return features, devices.abstract(self.mesh, self._stacked([]))
-
-    def batch(self, chunk: TreeChunk, step: int) -> B:
-        """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
-        return self._gather(chunk.features, chunk.indices, np.int32(step))
-
-    def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> B:
-        """The same inside of jit."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Gives the thread and what is resident back."""
-        self._ahead.shutdown(wait=True, cancel_futures=True)
-        self._whole = None
+        super().__init__(split.features, np.unique(split.video), groups, mesh, resident)
 
     def _nodes(self, step: np.ndarray) -> np.ndarray:
         """Numbers of the nodes of a step, each once."""
@@ -125,25 +42,15 @@ class _Feed(Generic[B]):
         """The intervals of every node's frames: their first rows, and their numbers of rows."""
         raise NotImplementedError
 
-    def _indices(self, step: np.ndarray, nodes: NodeIndices, rows: np.ndarray) -> Any:
-        """The indices of a step; `rows` are its nodes, padded by -1."""
+    def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> Any:
+        """What a step gathers, of its items and the rows that its nodes read."""
         raise NotImplementedError
 
     def _videos(self, group: Group) -> np.ndarray:
         nodes = np.concatenate([self._nodes(step) for step in group.steps])
         return np.unique(self.split.video[self.split.pool.tree[nodes]])
 
-    def _pack(self, videos: np.ndarray) -> Features:
-        keep = not self.resident  # what is resident is read once
-        return packing.pack(self.split.features, videos, self._capacity, self.mesh, keep)
-
-    def _chunk(self, group: Group) -> TreeChunk:
-        if self.resident:
-            assert self._whole is not None
-            videos, features = self._everything, self._whole.result()
-        else:
-            videos = self._videos(group)
-            features = self._pack(videos)
+    def _indices(self, group: Group, videos: np.ndarray) -> Any:
         split, num_devices = self.split, self.mesh.size
         starts = np.zeros((2, len(split.features)), np.int32)
         for row, counts, capacity in (
@@ -152,8 +59,9 @@ class _Feed(Generic[B]):
         ):
             starts[row, videos] = packing.first_rows(counts[videos], capacity, num_devices)
         steps = [self._step(step, group.first + k, starts) for k, step in enumerate(group.steps)]
-        indices = devices.replicate(self.mesh, self._stacked(steps))
-        return TreeChunk(group.first, len(group.steps), features, indices)
+        padding = steps[0] if steps else self._step(np.zeros(0, np.int64), 0, starts)
+        steps += [padding] * (self.steps - len(steps))
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *steps)
 
     def _step(self, step: np.ndarray, index: int, starts: np.ndarray) -> Any:
         split, pool = self.split, self.split.pool
@@ -176,19 +84,10 @@ class _Feed(Generic[B]):
             level=np.where(real, pool.level[some], 0).astype(np.int32),
             position=np.where(real, pool.position[some], 0).astype(np.int32),
         )
-        return self._indices(step, nodes, rows)
-
-    def _stacked(self, steps: Sequence[Any]) -> Any:
-        """Steps on a leading axis, padded by copies of the first to the longest group."""
-        if not steps:
-            starts = np.zeros((2, len(self.split.features)), np.int32)
-            empty = self._step(np.zeros(0, np.int64), 0, starts)
-            steps = [empty]
-        padded = [*steps, *([steps[0]] * (self.steps - len(steps)))]
-        return jax.tree.map(lambda *arrays: np.stack(arrays), *padded)
+        return self._gathered(step, nodes)
 
 
-class NodeFeed(_Feed[Nodes]):
+class NodeFeed(_TreeFeed[Nodes]):
     """Nodes in batches, each with frames at equal distances: what an evaluation encodes.
 
     Attributes:
@@ -212,12 +111,11 @@ class NodeFeed(_Feed[Nodes]):
         rows = evaluation_rows(split.rows, split.num_rows, split.num_frames, split.short_video)
         return rows, np.ones_like(rows)
 
-    def _indices(self, step: np.ndarray, nodes: NodeIndices, rows: np.ndarray) -> NodeIndices:
+    def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> NodeIndices:
         return nodes
 
 
-@dataclasses.dataclass
-class SubtreeFeed(_Feed[TreeBatch]):
+class SubtreeFeed(_TreeFeed[TreeBatch]):
     """Training items in batches, with frames drawn anew at every step; see `step.Feed`.
 
     Attributes:
@@ -231,8 +129,18 @@ class SubtreeFeed(_Feed[TreeBatch]):
       nodes: number of nodes that a batch is padded to.
     """
 
-    batch_size: int
-    seed: int
+    def __init__(
+        self,
+        split: TreeSplit,
+        groups: Sequence[Group],
+        mesh: Mesh,
+        resident: bool,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        """Nothing is read yet."""
+        self.batch_size, self.seed = batch_size, seed
+        super().__init__(split, groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> TreeBatch:
         """The batch of a step of a chunk, counted from 0 (inside of jit)."""
@@ -246,8 +154,9 @@ class SubtreeFeed(_Feed[TreeBatch]):
         split = self.split
         return training_intervals(split.rows, split.num_rows, split.num_frames, split.short_video)
 
-    def _indices(self, step: np.ndarray, nodes: NodeIndices, rows: np.ndarray) -> TreeIndices:
+    def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> TreeIndices:
         pool, size = self.split.pool, devices.round_up(self.batch_size, self.mesh.size)
+        rows = np.asarray(nodes.node)
         subtrees = np.zeros((size, 3), np.int32)
         pair, mask = np.zeros((2, size), bool)
         # Numbers of nodes rise in a batch, which makes them easy to find there.
