@@ -2,6 +2,7 @@
 
     source      what a data set must offer: the protocols `Source` and `Reader`, and `DataError`
     released/   the layout in which MS-SL published its features, as a source
+    planted     what the corpora with planted moments share
     synthetic   a small corpus with planted moments, made in memory, as a source
     extracted   features of one's own videos, as a source
     trees/      moments composed into trees of actions: their rule, their nodes, their batches

@@ -1,7 +1,7 @@
 """A small corpus of action trees, made in memory: moments in a row, planted with their order.
 
 A video is a row of moments, each of 5 to 10 frames, a frame a second, and three concepts, with a
-caption of its own; frames, words and captions are made as in `data.synthetic`. One video in eight
+caption of its own; frames, words and captions are made as in `data.planted`. One video in eight
 has two moments with unrelated frames between them, so that its tree is a chain. Spans and sentences
 go through the rule like annotations.
 
@@ -11,18 +11,21 @@ can be learnt; with `shared` a moment has some of the concepts of the one before
 are harder to tell apart.
 """
 
-import contextlib
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
-from hlformer_jax.data.memory import check_memory
-from hlformer_jax.data.source import SPLITS, Caption, Reader, digest
-from hlformer_jax.data.synthetic import CONCEPTS, PER_MOMENT, Corpus, Encoder
+from hlformer_jax.data.planted import (
+    CONCEPTS,
+    PER_MOMENT,
+    Encoder,
+    PlantedCorpus,
+    PlantedReader,
+    PlantedSource,
+)
+from hlformer_jax.data.source import SPLITS, Caption
 from hlformer_jax.data.trees.moment import Moment, TimedVideo
 from hlformer_jax.data.trees.sources import annotate
 
@@ -31,87 +34,28 @@ LEAVES = {1: 0.12, 2: 0.30, 3: 0.25, 4: 0.15, 5: 0.10, 6: 0.08}
 
 _FRAMES, _GAP = (5, 10), (4, 9)  # fewest and most, of a moment, and between those of a chain
 _NEIGHBOURS = 12  # concepts that belong to a place in time
-_VERSION = 1  # of what is drawn; another one is another data set
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeCorpus:
-    """What a corpus of trees is made of; equal values give equal features.
+class TreeCorpus(PlantedCorpus):
+    """A `PlantedCorpus` of trees, one for each video.
 
     Attributes:
-      seed: seed of everything random.
-      videos: number of videos of train, val and test; each has a tree.
-      visual_dim: D, the width of a frame's features.
-      text_dim: E, the width of a word's features.
-      noise: standard deviation of the noise of a frame; its signal has about 1.
-      style: standard deviation of what all frames of a video share.
       precedence: chance that a moment's concepts belong to its place in time.
       shared: concepts that a moment has of the one before, below 3.
     """
 
-    seed: int = 0
     videos: tuple[int, int, int] = (400, 60, 250)
-    visual_dim: int = 64
-    text_dim: int = 48
-    noise: float = 0.3
-    style: float = 0.5
     precedence: float = 0.7
     shared: int = 0
 
     @property
-    def maps(self) -> Corpus:
-        """The corpus whose fixed maps and words this one has."""
-        return Corpus(
-            seed=self.seed,
-            videos=self.videos,
-            visual_dim=self.visual_dim,
-            text_dim=self.text_dim,
-            noise=self.noise,
-            style=self.style,
-            max_frames=max(LEAVES) * _FRAMES[1],
-        )
+    def longest_video(self) -> int:
+        """Frames of a video at most."""
+        return max(LEAVES) * _FRAMES[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class SyntheticTrees:
-    """The `source.Source` of a corpus of trees; it is made in memory each time it is opened.
-
-    Attributes:
-      corpus: the corpus.
-    """
-
-    corpus: TreeCorpus
-    name: ClassVar[str] = "synthetic_trees"
-    feature: ClassVar[str] = "planted"
-
-    @property
-    def visual_dim(self) -> int:
-        """D."""
-        return self.corpus.visual_dim
-
-    @property
-    def text_dim(self) -> int:
-        """E."""
-        return self.corpus.text_dim
-
-    def fingerprint(self) -> str:
-        """Identifies the corpus by its fields; it is always there."""
-        fields = json.dumps(dataclasses.asdict(self.corpus), sort_keys=True)
-        return digest(self.name, _VERSION, fields)
-
-    def open(self) -> contextlib.nullcontext["SyntheticTreesReader"]:
-        """Makes the corpus.
-
-        Returns:
-          What gives the reader.
-
-        Raises:
-          DataError: if it would not fit into memory.
-        """
-        return contextlib.nullcontext(SyntheticTreesReader(self.corpus))
-
-
-class SyntheticTreesReader(Reader):
+class SyntheticTreesReader(PlantedReader):
     """The `source.Reader` of a corpus of trees.
 
     Attributes:
@@ -120,18 +64,16 @@ class SyntheticTreesReader(Reader):
     """
 
     def __init__(self, corpus: TreeCorpus) -> None:
-        check_memory(corpus.maps.most_bytes, "the synthetic corpus", "make it smaller")
+        super().__init__(corpus)
         self.videos: dict[str, list[TimedVideo]] = {}
         self.planted: dict[str, dict[str, dict[str, Any]]] = {}
-        self._frames: dict[str, np.ndarray] = {}
-        self._words: dict[str, np.ndarray] = {}
-        encoder = Encoder(corpus.maps)
-        order = corpus.maps.generator(len(SPLITS) + 2).permutation(len(CONCEPTS))
+        encoder = Encoder(corpus)
+        order = corpus.generator(len(SPLITS) + 2).permutation(len(CONCEPTS))
         for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
             self.videos[split], self.planted[split] = [], {}
             for index in range(num_videos):
                 name = f"{split}_{index:05d}"
-                rng = corpus.maps.generator(key, index)
+                rng = corpus.generator(key, index)
                 video, bounds, is_chain = self._draw(name, corpus, encoder, order, rng)
                 self.videos[split].append(video)
                 self.planted[split][name] = planted_tree(bounds, is_chain)
@@ -150,22 +92,6 @@ class SyntheticTreesReader(Reader):
     def annotations(self, split: str) -> dict[str, Any]:
         """Durations and spans of a split; see `sources`."""
         return annotate(SyntheticTrees.name, self.videos[split], self)
-
-    def num_frames(self, video: str) -> int:
-        """The number of frames of a video."""
-        return len(self._frames[video])
-
-    def num_words(self, caption_id: str) -> int:
-        """The number of words of a moment's caption."""
-        return len(self._words[caption_id])
-
-    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """The features of a video, float32."""
-        return self._frames[video]
-
-    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
-        """The features of a caption's words, float32."""
-        return self._words[caption_id]
 
     def _draw(
         self,
@@ -200,6 +126,13 @@ class SyntheticTreesReader(Reader):
                 Moment(f"{name}#enc#{k}", float(first), float(end), f"{' '.join(words)}.")
             )
         return TimedVideo(name, float(start), tuple(moments)), bounds, leaves == 1
+
+
+class SyntheticTrees(PlantedSource[TreeCorpus, SyntheticTreesReader]):
+    """The `source.Source` of a corpus of trees."""
+
+    name: ClassVar[str] = "synthetic_trees"
+    reader = SyntheticTreesReader
 
 
 def planted_tree(bounds: Sequence[tuple[int, int]], is_chain: bool) -> dict[str, Any]:
