@@ -35,7 +35,6 @@ References:
   hyperbolic representations, ICML 2019, for the centroid.
 """
 
-import math
 from collections.abc import Sequence
 
 import jax
@@ -71,6 +70,7 @@ from hlformer_jax.ops.numerics import (
     per_batch,
     safe_norm,
     same_length,
+    shortest_direction,
     sinhc_sqrt,
 )
 from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
@@ -223,8 +223,8 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
       orthogonal to x_space. Both are 0 at y = x.
     """
     scale, x, y, difference, c = rescaled(x, y, c)
-    negligible = 16 / math.sqrt(float(jnp.finfo(x.dtype).max))
-    _, _, radial, across = hyperboloid.components(x, y, difference, c, negligible / scale)
+    negligible = shortest_direction(x.dtype) / scale
+    _, _, radial, across = hyperboloid.components(x, y, difference, c, negligible)
     return radial * jnp.squeeze(scale, -1), across * scale
 
 

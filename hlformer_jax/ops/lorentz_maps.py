@@ -1,6 +1,5 @@
 """Maps of the Lorentz model along geodesics; `lorentz` has its conventions, and is its front."""
 
-import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from hlformer_jax.ops.numerics import (
     per_batch,
     safe_normalize,
     same_length,
+    shortest_direction,
     sinhc_sqrt,
 )
 from hlformer_jax.typing import Array
@@ -253,8 +253,7 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
     """
     x, v = spaces(x, v)
     c = per_batch(c, x)
-    # Second derivatives of the direction of a shorter vector are beyond the numbers.
-    way, _ = safe_normalize(v, 16 / math.sqrt(float(jnp.finfo(v.dtype).max)))
+    way, _ = safe_normalize(v, shortest_direction(v.dtype))
     length = hyperboloid.tangent_norm(x, way, c)
     size = per_batch(t, v, "t") / jnp.where(length == 0, 1, length)
     return hyperboloid.from_space(hyperboloid.displace(x, size[..., None] * way, c), c)

@@ -155,6 +155,15 @@ def smallest(dtype: jnp.dtype) -> float:
     return float(jnp.finfo(dtype).tiny)
 
 
+def shortest_direction(dtype: jnp.dtype) -> float:
+    """The length below which a vector counts as zero where its direction is derived twice.
+
+    It is 16 / √(largest number), 8.7e-19 in float32: second derivatives of the direction grow with
+    1 / length², and those of shorter vectors are beyond the numbers.
+    """
+    return 16 / math.sqrt(float(jnp.finfo(dtype).max))
+
+
 def sum_products(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch L n"]
 ) -> Float[Array, "*#batch M n"]:

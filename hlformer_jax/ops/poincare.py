@@ -21,8 +21,6 @@ References:
   gyrovector space approach to hyperbolic geometry, 2009.
 """
 
-import math
-
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
@@ -48,6 +46,7 @@ from hlformer_jax.ops.numerics import (
     per_batch,
     safe_norm,
     safe_normalize,
+    shortest_direction,
     sinhc_sqrt,
     unit,
 )
@@ -317,8 +316,7 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """
     curvature, (p, v) = align(c, p, v)
     reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
-    # Second derivatives of the direction of a shorter vector are beyond the numbers.
-    way, _ = safe_normalize(v, 16 / math.sqrt(float(jnp.finfo(v.dtype).max)))
+    way, _ = safe_normalize(v, shortest_direction(v.dtype))
     return exp_map(p, reach[..., None] * way, curvature)
 
 

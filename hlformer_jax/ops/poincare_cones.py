@@ -4,8 +4,6 @@ The ball is conformal: the angle at p between the ray from the origin and the ge
 of the Euclidean directions p and log_p(q), which is along γ_p (q − p) − c |q − p|² p (`log_map`).
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
@@ -19,6 +17,7 @@ from hlformer_jax.ops.numerics import (
     safe_atan2,
     safe_norm,
     safe_normalize,
+    shortest_direction,
 )
 
 
@@ -64,8 +63,7 @@ def exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
-    # As in `lorentz.direction`: second derivatives of nearer ones are beyond the numbers.
-    negligible = 16 / math.sqrt(float(jnp.finfo(p.dtype).max))
+    negligible = shortest_direction(p.dtype)
     outward, r = safe_normalize(p, negligible)
     way, room = q - p, gap(p, c)
     along = dot(outward, way)
