@@ -6,7 +6,7 @@ the devices by video, and a process reads the videos of its own devices alone.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -202,6 +202,29 @@ class VideoFeed(DeviceFeed[Batch]):
         counts = self.split.captions_per_video[videos]
         shape = self.steps, self.videos, self.captions
         return packing.gather_indices(steps, counts, self._capacity, self.mesh.size, shape)
+
+
+F = TypeVar("F", bound=DeviceFeed[Any])
+
+
+class KeptFeed(Generic[F]):
+    """A feed that is made when it is first asked for, and kept until it is closed."""
+
+    def __init__(self, make: Callable[[], F]) -> None:
+        self._make = make
+        self._made: F | None = None
+
+    def get(self) -> F:
+        """The feed."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def close(self) -> None:
+        """Makes room on the devices; the feed is made anew when it is asked for again."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
 
 
 def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.feed import fits
+from hlformer_jax.data.feed import KeptFeed, fits
 from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.trees.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.trees.feed import NodeFeed, SubtreeFeed
@@ -42,7 +42,7 @@ class HOVER:
         self._config, self._mesh = config, mesh
         self.model = hover.build(config)
         self.evaluator = NodeEvaluator(self.model, config, mesh)
-        self._validation: NodeFeed | None = None
+        self._validation = KeptFeed(lambda: self._whole(self.data.val))
 
     @functools.cached_property
     def data(self) -> TreeData:
@@ -116,10 +116,7 @@ class HOVER:
 
     def validate(self, params: Any) -> Result:
         """Metrics of the validation split, which stays on the devices; see `Family`."""
-        if self._validation is None:
-            split = self.data.val
-            self._validation = self.evaluator.feed(split, self._fits(split))
-        return self.evaluator.evaluate(params, self._validation)
+        return self.evaluator.evaluate(params, self._validation.get())
 
     def test(self, params: Any) -> Result:
         """Metrics of the test split, of its hierarchy as well; see `Family`."""
@@ -153,9 +150,10 @@ class HOVER:
 
     def close(self) -> None:
         """Makes room on the devices; see `Family`."""
-        if self._validation is not None:
-            self._validation.close()
-            self._validation = None
+        self._validation.close()
+
+    def _whole(self, split: TreeSplit) -> NodeFeed:
+        return self.evaluator.feed(split, self._fits(split))
 
     def _time_direction(self, params: Any) -> np.ndarray:
         """The direction that the order loss learned; without it, one fitted to training pairs."""

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data import feed
 from hlformer_jax.data.dataset import Data, open_data
-from hlformer_jax.data.feed import VideoFeed
+from hlformer_jax.data.feed import KeptFeed, VideoFeed, fits
 from hlformer_jax.data.schedule import Group
+from hlformer_jax.data.split import Split
 from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning
 from hlformer_jax.parallel import devices, processes
@@ -44,7 +44,7 @@ class PRVR:
         models.check_devices(config, mesh.size)
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
-        self._validation: VideoFeed | None = None
+        self._validation = KeptFeed(lambda: self._whole(self.data.val))
 
     @functools.cached_property
     def data(self) -> Data:
@@ -90,7 +90,7 @@ class PRVR:
     def feed(self, groups: Sequence[Group]) -> VideoFeed:
         """Training batches, on the devices where they fit; see `Family`."""
         train, batch_size = self.data.train, self._config.train.batch_size
-        resident = feed.fits(train, self._mesh, self._config)
+        resident = fits(train, self._mesh, self._config)
         return VideoFeed(train, groups, self._mesh, batch_size, resident)
 
     def describe(self) -> dict[str, Any]:
@@ -107,10 +107,7 @@ class PRVR:
 
     def validate(self, params: Any) -> Result:
         """Metrics of the validation split, which stays on the devices; see `Family`."""
-        if self._validation is None:
-            resident = feed.fits(self.data.val, self._mesh, self._config)
-            self._validation = self.evaluator.feed(self.data.val, resident)
-        return self.evaluator.evaluate(params, self._validation)
+        return self.evaluator.evaluate(params, self._validation.get())
 
     def test(self, params: Any) -> Result:
         """Metrics of the test split; see `Family`."""
@@ -136,9 +133,10 @@ class PRVR:
 
     def close(self) -> None:
         """Makes room on the devices; see `Family`."""
-        if self._validation is not None:
-            self._validation.close()
-            self._validation = None
+        self._validation.close()
+
+    def _whole(self, split: Split) -> VideoFeed:
+        return self.evaluator.feed(split, fits(split, self._mesh, self._config))
 
 
 def check_trainable(config: ConfigDict, num_devices: int) -> None:
