@@ -14,7 +14,7 @@ import numpy as np
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all; NaN, which JSON lacks, as null."""
     text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
-    with _whole(path) as draft:
+    with whole(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")
 
 
@@ -28,13 +28,13 @@ def _without_nan(value: Any) -> Any:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file of any kind whole or not at all."""
-    with _whole(path) as draft:
+    with whole(path) as draft:
         draft.write_bytes(content)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes arrays as .npz, under exactly that name, whole or not at all."""
-    with _whole(path) as draft, draft.open("wb") as file:
+    with whole(path) as draft, draft.open("wb") as file:
         content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         np.savez(file, **content)
 
@@ -47,13 +47,24 @@ def check_place(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a directory: give the name of a file")
-    with _whole(path.with_name(f"{path.name}.tried")) as draft:
+    with whole(path.with_name(f"{path.name}.tried")) as draft:
         draft.touch()
     path.with_name(f"{path.name}.tried").unlink()
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
+def whole(path: Path) -> Iterator[Path]:
+    """The draft of a file, which takes its place when the block ends without an error.
+
+    Args:
+      path: its file; folders are made where there are none.
+
+    Returns:
+      What gives the draft's name, in the same folder; nothing of it stays after an error.
+
+    Raises:
+      OSError: when it cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:

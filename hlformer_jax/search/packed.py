@@ -119,23 +119,18 @@ def written(
     Returns:
       The matrix, mapped from its file, or in memory where none can be written.
     """
-    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        path.parent.mkdir(exist_ok=True)
-        made = np.lib.format.open_memmap(draft, "w+", dtype, shape)
-        # On a full disk this fails; writing to the mapped file would end the process.
-        with draft.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
-        fill(made)
-        made.flush()
-        draft.replace(path)
+        with files.whole(path) as draft:
+            made = np.lib.format.open_memmap(draft, "w+", dtype, shape)
+            # On a full disk this fails; writing to the mapped file would end the process.
+            with draft.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
+            fill(made)
+            made.flush()
     except OSError:
         held = np.empty(shape, dtype)
         fill(held)
         return held
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
     found = mapped(path, shape, dtype)
     return made if found is None else found
 
