@@ -37,7 +37,7 @@ class Recording:
 
     Attributes:
       model: its name in `config.model.name`.
-      fields: of the configuration that has its sizes and options.
+      fields: fields of the configuration that has its sizes and options.
       settings: loss settings that were recorded, by name, as fields of the configuration.
     """
 

@@ -56,7 +56,7 @@ def write(
       paint: the picture of a frame's number, of 8 or 16 bit.
       pixels: pixel format.
       matrix: FFmpeg's number of the colours' matrix; its default when None.
-      options: of the encoder.
+      options: options of the encoder.
       sound: seconds from and until which a 440 Hz tone sounds.
       settings: `format` of the container; fields of the codec context, such as max_b_frames.
     """

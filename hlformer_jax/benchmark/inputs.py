@@ -40,10 +40,10 @@ class Options(NamedTuple):
     Attributes:
       videos: number of videos of the corpus or training split; 0: those of ActivityNet Captions.
       repeats: largest number of repeats of a measurement.
-      steps: in one call of the compiled program.
+      steps: steps in one call of the compiled program.
       folder: videos to extract from; None: some that are rendered.
       encoder: "base" or "tiny", of random parameters, or where one is loaded from.
-      hours: of the largest archive that is searched.
+      hours: hours of video in the largest archive that is searched.
     """
 
     videos: int

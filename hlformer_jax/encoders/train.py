@@ -128,7 +128,7 @@ def untrained(
       image_size: height and width of its inputs, in pixels.
       sentences: sentences of all words that it is to know.
       size: sizes of the encoder; None: `Size()`.
-      seed: of the parameters.
+      seed: seed of the parameters.
       name: the encoder's name.
     """
     parts = _parts(image_size, sentences, size or Size(), name)

@@ -198,7 +198,7 @@ def _ray() -> Any:
     Raises:
       SearchError: when it is not installed.
     """
-    # Nothing is told to Ray's makers.
+    # Ray would send statistics of its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

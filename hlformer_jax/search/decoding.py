@@ -268,7 +268,7 @@ def _events(path: Path, job: Job) -> Iterator[Event]:
 
 
 def _unnamed(text: str, path: Path) -> str:
-    """A line about a file without the file, which whoever reports this names."""
+    """An error's text without the name of its file, which the report has already."""
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 

@@ -29,7 +29,7 @@ class EncoderFacts:
 
     Attributes:
       name: a hub id, or the base name of a folder.
-      fingerprint: of its weights, tokenizer and preprocessing.
+      fingerprint: fingerprint of its weights, tokenizer and preprocessing.
       preprocessing: how an image is brought to its size.
       width: d, the width of its vectors.
       places: where it can be loaded from, a hub id or folders; the first that is there is taken.

@@ -35,7 +35,8 @@ def alignment(
     """Symmetric contrastive loss of videos and texts, ½ (CE(ℓ(v, t)) + CE(ℓ(t, v))).
 
     Args:
-      logits: of videos (rows) and texts (columns), those of a node at the same place.
+      logits: scaled similarities of videos (rows) and texts (columns), those of a node at the
+        same place.
       mask: True for real rows and columns.
       related: pairs that are no negatives of each other; None for none.
 
@@ -63,8 +64,8 @@ def tree(
     child of the other modality than to the children of other parents.
 
     Args:
-      logits: of parents (rows) and a child of each (columns): of the parents' videos and the
-        children's texts, and of the parents' texts and the children's videos.
+      logits: scaled similarities of parents (rows) and a child of each (columns): of the parents'
+        videos and the children's texts, and of the parents' texts and the children's videos.
       mask: True for real rows and columns.
       related: entry (i, j) is True where child j is no negative of parent i; None for none.
       anchor: "parent", or "both": the mean of that and of children among parents.
@@ -97,7 +98,7 @@ def closure(
     negatives of u: all other nodes but u, its relatives left out where that is asked for.
 
     Args:
-      logits: of the nodes' videos (rows) and texts (columns).
+      logits: scaled similarities of the nodes' videos (rows) and texts (columns).
       below: entry (u, w) is True where w descends from u.
       mask: True for real nodes.
       exclude_related: whether ancestors and descendants of a node are no negatives of it.

@@ -58,7 +58,8 @@ class Embedded:
     Attributes:
       points: points of its nodes; of padding the origin.
       batch: the batch.
-      logits: of the nodes' videos (rows) and texts (columns); every term takes its part of them.
+      logits: scaled similarities of the nodes' videos (rows) and texts (columns), of which every
+        term takes its part.
       norm: norms of points.
       angle: cosines of points and the direction of time.
       margins: margins of the hinges, by their names in `config.loss`.

@@ -113,7 +113,7 @@ def word_rows(
     """The rows that nodes of one video read of its word features.
 
     Args:
-      moments: of each node, the numbers of its moments.
+      moments: for each node, the numbers of its moments.
       counts: rows of each moment of the video; they lie one after another.
       max_words: W; the words of a node are cut to it.
 

@@ -22,7 +22,7 @@ def texts(
       tree: the tree.
       moments: those of its video.
       form: "released": the texts of the children one after another, so that a leaf which two of
-        them share is told twice; of `CLEANED` collections without a blank between, then by
+        them share stands there twice; of `CLEANED` collections without a blank between, then by
         `without_articles`. "joined": the sentences of the moments, each once, a blank between.
       collection: what the moments are of.
 

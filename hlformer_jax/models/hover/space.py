@@ -89,8 +89,8 @@ class Space:
 
         Args:
           x: points.
-          kind: "ball": of the coordinates of the ball; "distance": distance from the origin. In
-            Euclidean space both are the norm.
+          kind: "ball", the norm of the coordinates in the ball, or "distance", the distance from
+            the origin. In Euclidean space both are the norm.
         """
         c = self.curvature
         if not self.is_hyperbolic:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         f"{number} {what}"
         for number, what in (
             (count.sent, "uploaded"),
-            (count.told, "moved or touched"),
+            (count.renamed, "moved or touched"),
             (count.kept, "there already"),
             (count.removed, "deleted"),
         )

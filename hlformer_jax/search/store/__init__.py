@@ -12,8 +12,9 @@ computed here, from their files in the index, and with a trained model from thei
 store; this machine needs DIR and the encoder, and holds no vectors of the others.
 
 An upload brings the collection up to date: what is there is left alone, as its id is made of its
-content; what is new is added, what has moved is told, what is gone is deleted. One that was ended
-goes on where it was. Until then a search finds what was uploaded and is still in the index.
+content; what is new is added, the payload of what has moved is changed, what is gone is deleted.
+One that was ended goes on where it was. Until then a search finds what was uploaded and is still in
+the index.
 
 The payload of a point:
 

@@ -154,7 +154,7 @@ class Store:
         """The rows of a video, which its copies share.
 
         Args:
-          ids: of the entries of its content, of which one at least was uploaded.
+          ids: ids of the index's entries with its content, of which one at least was uploaded.
 
         Raises:
           SearchError: when none is there.

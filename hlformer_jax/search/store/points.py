@@ -25,7 +25,7 @@ def identity(id: str, part: int) -> str:
 
 
 def payload(entry: Entry, content: str) -> dict[str, Any]:
-    """What is told of a video, whatever its rows are."""
+    """The payload that all rows of a video share."""
     above = PurePosixPath(entry.folder).parts
     return {
         "id": entry.id,
@@ -53,7 +53,7 @@ def make(
       id: the id of its entry.
       facts: its `payload`.
       form: how the ranker's score is one MaxSim.
-      number: of its content.
+      number: number of its content.
       arrays: its vectors.
     """
     rows, times = form.rows(number, arrays), form.times(arrays)

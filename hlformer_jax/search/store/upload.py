@@ -1,4 +1,4 @@
-"""An index into a store: what is new is sent, what has moved is told, what is gone deleted."""
+"""Uploads an index into a store: new videos are added, moved ones renamed, lost ones deleted."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ class Uploaded(NamedTuple):
 
     Attributes:
       sent: whose vectors were sent.
-      told: whose path or date has changed.
+      renamed: videos whose path or date has changed.
       kept: that were there as they are.
       removed: that are no longer in the index.
     """
 
     sent: int = 0
-    told: int = 0
+    renamed: int = 0
     kept: int = 0
     removed: int = 0
 
@@ -69,7 +69,7 @@ def upload(
             count["sent"] += 1
         elif any(there[one].get(key) != payload[key] for one in own for key in payload):
             store.tell(own, payload)
-            count["told"] += 1
+            count["renamed"] += 1
         else:
             count["kept"] += 1
         gone -= set(own)

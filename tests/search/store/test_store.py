@@ -108,7 +108,7 @@ def test_an_upload_sends_what_is_new_and_deletes_what_is_gone(index, films):
     # Until the upload: what is still there is found, by what was known.
     assert {hit.video for hit in stored.query("red", k=50)} >= {"trips/moved.film", "b.film"}
     assert "new.film" not in {hit.video for hit in stored.query("yellow", k=50)}
-    assert stored.upload() == Uploaded(sent=2, told=2, kept=14, removed=2)
+    assert stored.upload() == Uploaded(sent=2, renamed=2, kept=14, removed=2)
     plain = opened(index, None)
     for options in ({}, {"folder": "trips"}, {"until": 100}):
         agree(stored.query("red", k=50, **options), plain.query("red", k=50, **options))
@@ -196,7 +196,7 @@ def test_a_collection_of_another_encoder_rate_ranker_or_archive_is_refused(
 
 @pytest.mark.parametrize(
     "address",
-    ["folder/store", "/tmp/store", "file:///tmp/store", "localhost:6333", "http://", "http://h:x/"],
+    ["folder/store", "/store", "file:///store", "localhost:6333", "http://", "http://h:x/"],
 )
 def test_a_path_is_refused_and_so_is_what_is_no_address(address):
     with pytest.raises(SearchError, match=f"--store={address} is no address of a Qdrant server"):
