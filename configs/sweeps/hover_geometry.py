@@ -2,7 +2,8 @@
 
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_geometry.py --workdir=DIR
 
-On the synthetic trees, of which the hierarchy and the order are known; nothing is published. The
+On the synthetic trees, of which the hierarchy and the order are known, or on a data set of
+`configs/hover.py` behind a colon: `hover_geometry.py:tvr`. Nothing is published. The
 ball and the hyperboloid hold the same points, so that what differs between them is rounding. With
 the printed weights the distances, some fifteen times as large as a margin, outweigh the chain and
 the order; "× 30" weighs both thirty times as much, with lengths that are learned.
@@ -21,7 +22,9 @@ METRICS = (
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Returns the sweep on a data set; "debug" alone or behind it, "tvr-debug", takes minutes."""
+    data_set, _, option = ("synthetic-debug" if name == "debug" else name).partition("-")
+    data_set = data_set or "synthetic"
     loss = default("hover").loss
     alone = {"tree": 0.0, "chain": 0.0, "order": 0.0}
     heavy = {"chain": 30 * loss.chain, "order": 30 * loss.order}
@@ -39,9 +42,9 @@ def get_config(name: str = "") -> ConfigDict:
         variants[f"{space}, all, × 30"] = {"model": longer, "loss": heavy}
     return define(
         __file__,
-        name,
-        title="HOVER: spaces and losses, synthetic trees",
-        base="../hover.py:synthetic",
+        option,
+        title=f"HOVER: spaces and losses, {data_set}",
+        base=f"../hover.py:{data_set}",
         variants=variants,
         metrics=METRICS,
     )

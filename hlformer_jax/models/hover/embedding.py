@@ -62,7 +62,8 @@ class HyperbolicLinear(nn.Module):
 
         matrix = self.param("matrix", matrix_start, (self.features, size))
         bias = self.param("bias", bias_start, (self.features,)).astype(x.dtype)
-        bias = jnp.broadcast_to(bias, (*x.shape[:-1], self.features))
+        # One point for the batch: of copies XLA moves the broadcast to and fro, and says so.
+        bias = bias.reshape((1,) * (x.ndim - 1) + bias.shape)
         return self.space.lift(x @ matrix.T.astype(x.dtype), bias)
 
 
