@@ -19,16 +19,20 @@ def compiler_options(config: ConfigDict) -> dict[str, str | bool] | None:
 
 
 def configure(config: ConfigDict) -> None:
-    """Sets JAX's own options as a configuration needs them.
-
-    Compiled programs are kept between runs below ~/.cache/hlformer_jax; JAX_COMPILATION_CACHE_DIR
-    names another place.
-    """
+    """Sets JAX's own options as a configuration needs them, and keeps programs."""
     if config.dtype == "float32":
         # Hardware may otherwise round the factors of float32 products to fewer bits.
         jax.config.update("jax_default_matmul_precision", "highest")
     if config.compile_fast:
         jax.config.update("jax_disable_most_optimizations", True)
+    keep_programs()
+
+
+def keep_programs() -> None:
+    """Keeps compiled programs from one process to the next below ~/.cache/hlformer_jax.
+
+    JAX_COMPILATION_CACHE_DIR, or JAX's option of that name, names another place.
+    """
     if not getattr(jax.config, "jax_compilation_cache_dir", None):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlformer_jax"
         if jax.default_backend() == "cpu":

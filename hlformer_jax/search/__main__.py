@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from hlformer_jax import command
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.commands import COMMANDS, COMPILING
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(argv)
     try:
+        if options.command in COMPILING:
+            from hlformer_jax.parallel import runtime
+
+            runtime.keep_programs()
         status: int = COMMANDS[options.command].run(options)
         sys.stdout.flush()
         return status

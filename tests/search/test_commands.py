@@ -74,6 +74,12 @@ def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
     assert Index.open(films / ".hlformer-search").manifest.fps == 2
 
 
+def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, kept):
+    kept.clear()
+    assert search("status", "--index", index).status == 0 and not kept
+    assert search("query", "blue", "--index", index).status == 0 and len(kept) == 1
+
+
 def test_without_an_encoder_the_default_is_loaded(index, calls):
     assert calls.loaded == [encoding.DEFAULT]
 

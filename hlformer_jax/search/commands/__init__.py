@@ -33,3 +33,6 @@ COMMANDS: Mapping[str, ModuleType] = {
     "demo": demo,
 }
 """By name, in the order in which they are listed; each has `HELP`, `add_arguments` and `run`."""
+
+COMPILING = {"index", "query", "serve", "add", "evaluate", "features", "demo"}
+"""Those that run an encoder or a model: their compiled programs are kept for the next process."""
