@@ -5,7 +5,9 @@ import socket
 import sys
 
 import archive
+import httpx
 import numpy as np
+import page_library
 import pytest
 
 from hlformer_jax import search
@@ -71,6 +73,19 @@ def test_the_ranking_is_that_without_a_store(index, monkeypatch, ranker, most):
         np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
         agree([found[1]], [expected[1]])
     assert [path.name for path in (index.directory / "packed").glob(f"{ranker}*")] != []
+
+
+def test_the_page_serves_what_a_store_ranks(index):
+    stored = opened(index, Store(MEMORY))
+    stored.upload()
+    with page_library.running(stored) as url, httpx.Client(base_url=url, timeout=20) as client:
+        for sentence in SENTENCES:
+            answer = client.get("/api/query", params={"q": sentence, "k": 5}).json()
+            expected = stored.query(sentence, k=5)
+            assert [hit["video"] for hit in answer["hits"]] == [hit.video for hit in expected]
+            scores = [round(float(hit.score), 6) for hit in expected]
+            assert [hit["score"] for hit in answer["hits"]] == scores
+        assert client.get("/api/status").json()["videos"] == 18
 
 
 def test_a_search_in_a_store_makes_no_matrix_of_all_vectors_here(index):
