@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -183,8 +185,9 @@ def test_without_ray_the_line_says_what_to_install(monkeypatch, tmp_path, films)
         source(index)
 
 
-@pytest.mark.slow
-def test_the_command_with_an_encoder_gives_the_same_files_with_and_without_ray(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
+    """Three videos and one that is none, and the encoder of the commands below."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     import videos
 
@@ -193,17 +196,49 @@ def test_the_command_with_an_encoder_gives_the_same_files_with_and_without_ray(t
     for i, frames in enumerate((30, 60, 400)):
         videos.write(folder / f"{i}.mp4", frames=frames)
     (folder / "bad.mp4").write_bytes(b"broken")
+    return folder
+
+
+def command(folder, index, *flags):
     encoder = TESTS / "encoders" / "golden" / "siglip2"
+    return processes.command(
+        "search", "index", folder, f"--index={index}", f"--encoder={encoder}", *flags
+    )
+
+
+def assert_equal_indexes(*directories):
+    first, second = map(Index.open, directories)
+    assert archive.arrays(first) == archive.arrays(second)
+    assert records(first) == records(second)
+
+
+@pytest.mark.slow
+def test_the_command_with_an_encoder_gives_the_same_files_with_and_without_ray(folder, tmp_path):
     for name, flags in (("without", []), ("ray", ["--ray=local"])):
-        command = processes.command(
-            "search", "index", folder, f"--index={tmp_path / name}", f"--encoder={encoder}", *flags
-        )
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=processes.environment(), check=False
-        )
+        done = processes.finish(command(folder, tmp_path / name, *flags))
         assert done.returncode == 0, done.stderr
         assert "3 indexed, 1 failed" in done.stdout
         assert "bad.mp4: " in done.stderr and "Traceback" not in done.stderr
-    without, index = (Index.open(tmp_path / name) for name in ("without", "ray"))
-    assert archive.arrays(index) == archive.arrays(without)
-    assert records(index) == records(without)
+    assert_equal_indexes(tmp_path / "without", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_that_was_killed_is_gone_on_with(folder, tmp_path):
+    index = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(folder, index, "--ray=local"),
+        env=processes.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL  # it was not done
+    kept = archive.arrays(Index.open(index))
+    assert kept
+    done = processes.finish(command(folder, index, "--ray=local"))
+    assert done.returncode == 0, done.stderr
+    assert f"{3 - len(kept)} indexed" in done.stdout
+    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "whole")
