@@ -12,8 +12,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "config", "data", "encoders", "manifolds", "models", "nn", "ops", "parallel", "retrieval",
-    "run", "sweep", "torch_checkpoint", "training", "typing", "video",
+    "benchmark", "command", "config", "data", "encoders", "errors", "main", "manifolds", "models",
+    "nn", "ops", "parallel", "plots", "retrieval", "run", "sweep", "torch_checkpoint", "training",
+    "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import processes
 import pytest
+from ml_collections import ConfigDict
 
 from hlformer_jax.benchmark import extracting
 from hlformer_jax.benchmark.extracting import operations
@@ -30,9 +31,8 @@ def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path)
         monkeypatch.setattr(extracting, name, 1)
     rendered = []
     monkeypatch.setattr(extracting, "_render", _kept(extracting._render, rendered, tmp_path))
-    rows = {
-        row.what.strip(): row for row in extracting.extract(None, Options(0, 1, 1, None, "tiny"))
-    }
+    found = extracting.extract(ConfigDict(), Options(0, 1, 1, None, "tiny"))
+    rows = {row.what.strip(): row for row in found}
     facts = probe(rendered[0])
     assert (facts.width, facts.height, facts.rate) == (192, 144, 25)
     parts = [rows[name].facts for name in ("decoding", "preprocessing", "encoding")]
