@@ -60,6 +60,13 @@ def float64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture
+def standard_promotion():
+    """Optax's Adam asks JAX for the promotion of integers to floating point."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
     """Both precisions, with JAX's settings as each needs them."""

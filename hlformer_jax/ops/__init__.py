@@ -53,8 +53,8 @@ Hyperbolic space in both models, for those who come from geoopt, hypll or hyperb
     wrapped normal              wrapped_normal.lorentz_sample,       wrapped_normal.poincare_sample,
                                 lorentz_log_density                  poincare_log_density
     Busemann function           horospheres.lorentz_busemann         horospheres.poincare_busemann
-    horospherical projection    horospheres.lorentz_horospherical,   …
-                                poincare_horospherical
+    horospherical projection    horospheres.                         horospheres.
+                                lorentz_horospherical                poincare_horospherical
     Riemannian gradient         egrad_to_rgrad, gradient_in_frame    egrad_to_rgrad
     retraction                  retract                              retract
 

@@ -16,7 +16,7 @@ def rescale(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[Arra
 
     Returns:
       [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|^2 =
-      time^2 - 1; the origin where z_1.. is zero.
+      time^2 - 1; the origin where z_1.. is zero. The dtype is that of ``z``, which a layer chooses.
 
     References:
       HLFormer eq. 13, 14, as in the released code.

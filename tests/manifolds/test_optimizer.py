@@ -13,13 +13,6 @@ from hlformer_jax.ops import lorentz, poincare
 SPACES = {"poincare": (poincare, Poincare), "lorentz": (lorentz, Lorentz)}
 
 
-@pytest.fixture
-def standard_promotion():
-    """Optax's Adam asks JAX for the promotion of integers to floating point."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 def _points(name, c, count=6):
     u = np.random.default_rng(0).normal(size=(count, 3)) / 2
     # Half as long a vector leads to the same point in the ball.

@@ -9,7 +9,7 @@ from derivatives import check_two_derivatives
 from lorentz_cases import BOUND, DTYPES, POINTS, assert_close, pairs, tangent
 from mpmath import mpf
 
-from hlformer_jax.ops import attention, cones, lorentz, poincare
+from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.numerics import max_hyperbolic_norm
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -312,22 +312,6 @@ def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors()
     np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
 
 
-def test_curvature_broadcasts_over_trailing_batch_axes():
-    x, y = POINTS[0].reshape(2, 3, 5), POINTS[1].reshape(2, 3, 5)
-    c = jnp.array([0.5, 1.0, 2.0])
-    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
-    got = lorentz.distance(a, b, c)
-    for i in range(3):
-        np.testing.assert_allclose(got[:, i], lorentz.distance(a[:, i], b[:, i], c[i]), 1e-14)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("function", [lorentz.inner, lorentz.distance, lorentz.log_map])
-def test_points_of_different_dimensions_are_refused(function):
-    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
-        function(lorentz.origin(3), lorentz.origin(1))
-
-
 @pytest.mark.parametrize("c", [1.0, 1e4])
 @pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
 def test_second_derivatives_at_tiny_points_are_finite_in_float32(op, c):
@@ -349,107 +333,6 @@ def test_a_tangent_vector_of_any_length_is_shortened(c):
         np.testing.assert_allclose(x, limit, rtol=1e-5)
         gradient = jax.grad(lambda v: lorentz.exp_map(lorentz.origin(3, c), v, c)[1])(v)
         assert np.isfinite(gradient).all()
-
-
-TWO_POINTS = (
-    lorentz.squared_distance,
-    lorentz.distance,
-    lorentz.direction,
-    lorentz.log_map,
-    lorentz.exp_map,
-    lorentz.tangent_norm,
-    lorentz.project_tangent,
-    lambda x, y, c: lorentz.parallel_transport(x, y, y, c),
-    lambda x, y, c: lorentz.transport0(x, y[..., 1:], c),
-    cones.exterior_angle,
-    cones.energy,
-)
-ONE_POINT = (
-    lorentz.project,
-    lorentz.from_space,
-    lorentz.time,
-    lorentz.exp_map0,
-    lorentz.log_map0,
-    lorentz.time_error,
-    cones.half_aperture,
-    poincare.from_lorentz,
-    poincare.to_lorentz,
-    poincare.project,
-)
-EVERY = [*TWO_POINTS, *(lambda x, y, c, f=f: f(x, c) for f in ONE_POINT)]
-OF_THE_BALL = [
-    len(TWO_POINTS) + ONE_POINT.index(f) for f in (poincare.to_lorentz, poincare.project)
-]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("number", range(len(EVERY)))
-def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(number):
-    function, x, y = EVERY[number], *lorentz.from_space(POINTS[:2])
-    c = np.linspace(0.5, 2, 6)
-    want = function(x, y, c)
-    for i in range(6):
-        alone = function(x[i], y[i], c[i])
-        for one, all_ in zip(jax.tree.leaves(alone), jax.tree.leaves(want), strict=True):
-            assert all_.shape[0] == 6
-            np.testing.assert_allclose(all_[i], one, rtol=1e-12, atol=1e-14)
-    function(x, y, c[:1])
-    for wrong in ((6, 1), (1, 1), (5,), (6, 6)):
-        with pytest.raises(ValueError, match="does not broadcast to the batch") as refusal:
-            function(x, y, jnp.ones(wrong))
-        assert str(wrong) in str(refusal.value) and "(6," in str(refusal.value)
-    with pytest.raises(ValueError, match="does not broadcast to the batch"):
-        function(x[0], y[0], c)
-
-
-@pytest.mark.parametrize("number", range(len(TWO_POINTS)))
-def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(number):
-    x, y = lorentz.from_space(POINTS[:2])
-    c = np.linspace(0.5, 2, 6)
-    for first, second in ((x[:1], y), (x, y[:1])):
-        got = TWO_POINTS[number](first, second, c)
-        want = TWO_POINTS[number](*jnp.broadcast_arrays(first, second), c)
-        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("number", range(len(TWO_POINTS)))
-@pytest.mark.parametrize("width", [2, 3])
-def test_every_function_refuses_vectors_of_another_width(number, width):
-    x, y = lorentz.from_space(POINTS[:2])
-    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
-        TWO_POINTS[number](x, y[..., :width], 1.0)
-
-
-@pytest.mark.parametrize("number", range(len(EVERY)))
-def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
-    way = np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8], [0.6, -0.64, 0.4800001]], np.float32)
-    rows = [
-        (radius * way[0], radius * way[j], c)
-        for c in np.array([1e-22, 1e-20, 1e-19, 1e-15, 1e10, 1e18], np.float32)
-        for radius in np.array([0, 1e-6, 1, 0.5 / np.sqrt(c), 5 / np.sqrt(c)], np.float32)
-        for j in range(3)
-        # The squared distance over c would be infinite.
-        if EVERY[number] is not lorentz.squared_distance or c > 1e-18 or radius < 2
-    ]
-    x, y, c = map(np.stack, zip(*rows, strict=True))
-
-    def function(x, y, c):
-        a = lorentz.from_space(x, c)
-        b = lorentz.from_space(y, c)
-        if EVERY[number] in (lorentz.exp_map, lorentz.tangent_norm):
-            b = tangent(a, y, c)
-        if number in OF_THE_BALL:  # at its rim to_lorentz and its slope in c leave the numbers
-            a = poincare.from_lorentz(a, c)
-        return EVERY[number](a, b, c)
-
-    @jax.jit
-    def gradients(*args):
-        value, pullback = jax.vjp(function, *args)
-        return value, pullback(jax.tree.map(jnp.ones_like, value))
-
-    assert all(np.isfinite(array).all() for array in jax.tree.leaves(gradients(x, y, c)))
 
 
 def test_a_direction_from_a_point_that_counts_as_the_origin():
@@ -494,31 +377,3 @@ def test_a_stale_time_is_seen_by_inner_products_and_by_its_error_alone():
     attend = lambda x: attention.lorentz_attention(x[None], x[None], x[None], 1.0)
     assert (attend(stale) != attend(x)).any()
     np.testing.assert_array_equal(lorentz.project(stale), x)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_points_of_integers_are_as_wide_as_they_are():
-    whole = np.array([0, 3, -4])
-    for narrow, wide in ((np.int64, jnp.float64), (np.int32, jnp.float32)):
-        point = lorentz.project(whole.astype(narrow))
-        assert point.dtype == wide
-        assert lorentz.distance(point, point).dtype == wide
-    assert lorentz.origin(2).dtype == jnp.float64
-    assert lorentz.origin(2, jnp.float32(2)).dtype == jnp.float32
-    assert lorentz.origin(2, dtype=jnp.bfloat16).dtype == jnp.float32
-
-
-def test_an_origin_for_curvatures_of_numpy_is_as_wide_as_jax_is():
-    jax.config.update("jax_enable_x64", False)  # where a warning of a truncated dtype is an error
-    for c in (np.ones(2), np.ones(2, int)):
-        assert lorentz.origin(3, c).dtype == jnp.float32
-    assert lorentz.origin(3).dtype == jnp.float32
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("number", range(len(EVERY)))
-def test_complex_numbers_and_lists_are_refused_by_all_functions(number):
-    x = lorentz.from_space(POINTS[0])
-    for wrong in (x.astype(complex), np.asarray(x).tolist()):
-        with pytest.raises(TypeError):
-            EVERY[number](wrong, wrong, 1.0)

@@ -1,0 +1,154 @@
+"""Short programs that someone who comes with a problem of their own would write.
+
+The first of them, a tree embedded by Riemannian optimisers, is `tests/manifolds/test_tree.py`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hlformer_jax.manifolds.manifold import Lorentz, Poincare
+from hlformer_jax.manifolds.optimizer import riemannian
+from hlformer_jax.ops import cones, hyperplanes, lorentz, poincare, poincare_cones, wrapped_normal
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def fit(loss, params, optimizer, steps):
+    """Minimises a loss of the parameters; returns them."""
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    train = jax.jit(lambda carry: jax.lax.scan(step, carry, None, length=steps))
+    return train((params, optimizer.init(params)))[0][0]
+
+
+SPACES = {
+    "lorentz": (lorentz, cones, Lorentz),
+    "poincare": (poincare, poincare_cones, Poincare),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_cones_over_a_dag_with_a_learned_curvature(name):
+    space, cone, _ = SPACES[name]
+    rng = np.random.default_rng(0)
+    # Each of 40 nodes has one or two parents among those before it; ancestors entail it.
+    below = np.zeros((40, 40), bool)
+    for node in range(1, 40):
+        for parent in rng.choice(node, size=min(node, 1 + node % 2), replace=False):
+            below[:, node] |= below[:, parent]
+            below[parent, node] = True
+    other = ~below & ~np.eye(40, dtype=bool)
+
+    def energies(params):
+        c = jax.nn.softplus(params["curvature"])
+        points = space.exp_map0(params["vectors"], c)
+        return cone.energy(points[:, None], points[None], c)
+
+    def loss(params):
+        energy = energies(params)
+        inside = jnp.sum(jnp.where(below, energy, 0)) / below.sum()
+        return inside + jnp.sum(jnp.where(other, jax.nn.relu(0.3 - energy), 0)) / other.sum()
+
+    start = {"vectors": jnp.asarray(rng.normal(size=(40, 6)) / 4, jnp.float32)}
+    start["curvature"] = jnp.float32(0.5)
+    params = fit(loss, start, optax.adam(0.03), 300)
+    energy = np.asarray(energies(params))
+    # The share of pairs of an edge and another in which the edge has less energy, ties half.
+    edges, others = energy[below][:, None], energy[other][None]
+    told_apart = np.mean(edges < others) + np.mean(edges == others) / 2
+    assert told_apart > 0.9
+    assert np.isfinite(params["curvature"]) and abs(params["curvature"] - 0.5) > 0.05
+
+
+@pytest.mark.parametrize("name", ["lorentz", "poincare"])
+def test_a_hyperbolic_classifier_of_what_a_tree_of_classes_generates(name):
+    space = {"lorentz": lorentz, "poincare": poincare}[name]
+    logits = {"lorentz": hyperplanes.lorentz_mlr, "poincare": hyperplanes.poincare_mlr}[name]
+    rng = np.random.default_rng(0)
+    # A binary tree of depth 3, its 8 leaves the classes; what is a class's lies around its leaf.
+    vectors = np.zeros((1, 8))
+    for _ in range(3):
+        vectors = np.repeat(vectors, 2, axis=0) + rng.normal(size=(2 * len(vectors), 8)) / 3
+    label = np.repeat(np.arange(8), 60)
+    drawn = vectors[label] + 0.3 * rng.normal(size=(480, 8))
+    points = space.exp_map0(jnp.asarray(drawn, jnp.float32))
+    train = rng.permutation(480) < 320
+
+    def loss(params):
+        scores = logits(points[train], params["normals"], params["offsets"])
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, label[train]))
+
+    start = {"normals": jnp.asarray(rng.normal(size=(8, 8)) / 8, jnp.float32)}
+    start["offsets"] = jnp.zeros(8, jnp.float32)
+    params = fit(loss, start, optax.adam(0.05), 200)
+    predicted = jnp.argmax(logits(points[~train], params["normals"], params["offsets"]), axis=-1)
+    accuracy = np.mean(np.asarray(predicted) == label[~train])
+    assert accuracy > 0.75, f"{accuracy:.3f}; chance is 0.125"
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_step_of_a_vae_with_the_wrapped_normal():
+    """Its KL divergence, of many draws, is the integral of the density over the disc."""
+    c, prior = 1.3, np.zeros(2)
+    x = jnp.asarray([0.8, -0.4, 0.3])
+
+    def divergence(params, key, draws):
+        mean, scale = poincare.exp_map0(params["mean"], c), jnp.exp(params["log_scale"])
+        z = wrapped_normal.poincare_sample(key, mean, scale, c, (draws,))
+        inside = wrapped_normal.poincare_log_density(z, mean[None], scale, c)
+        return z, inside - wrapped_normal.poincare_log_density(z, prior[None], 1.0, c)
+
+    def elbo(params, key, draws):
+        z, terms = divergence(params, key, draws)
+        decoded = poincare.log_map0(z, c) @ params["decoder"]
+        return jnp.mean(-jnp.sum((x[None] - decoded) ** 2, -1) / 2 - terms)
+
+    params = {"mean": jnp.asarray([0.3, -0.2]), "log_scale": jnp.asarray([-1.0, -0.7])}
+    params["decoder"] = jnp.asarray([[1.0, -0.5, 0.2], [0.3, 0.4, -1.0]])
+    gradient = jax.jit(jax.grad(elbo), static_argnums=2)(params, jax.random.key(0), 16)
+    assert all(np.isfinite(array).all() for array in jax.tree.leaves(gradient))
+
+    _, terms = jax.jit(divergence, static_argnums=2)(params, jax.random.key(1), 20_000)
+    # On a grid of radii and angles of the disc, with the volume λ² r dr dφ.
+    edge = np.linspace(0, 1, 401) ** 0.5
+    radius, angle = (edge[1:] + edge[:-1]) / 2 / np.sqrt(c), np.arange(60) * np.pi / 30
+    grid = (radius[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], -1)).reshape(-1, 2)
+    area = np.repeat(np.diff(edge) / np.sqrt(c) * radius, 60) * np.pi / 30
+    volume = area * poincare.conformal_factor(grid, c) ** 2
+    mean, scale = poincare.exp_map0(params["mean"], c)[None], jnp.exp(params["log_scale"])
+    log_q = wrapped_normal.poincare_log_density(grid, mean, scale, c)
+    log_p = wrapped_normal.poincare_log_density(grid, prior[None], 1.0, c)
+    q = volume * jnp.exp(log_q)
+    np.testing.assert_allclose(jnp.sum(q), 1, rtol=1e-3)
+    error = jnp.std(terms) / 20_000**0.5
+    assert abs(jnp.mean(terms) - jnp.sum(q * (log_q - log_p))) < 4 * error + 1e-3
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_sweep_over_curvatures_by_vmap_is_the_loop_over_them(name):
+    space, _, manifold = SPACES[name]
+    rng = np.random.default_rng(0)
+    hops = abs(np.arange(7)[:, None] - np.arange(7)[None])
+    start = jnp.asarray(rng.normal(size=(7, 2)) / 4, jnp.float32)
+
+    @jax.jit
+    def embed(c):
+        def stress(x):
+            return jnp.sum((space.distance(x[:, None], x[None], c) - hops) ** 2) / 84
+
+        optimizer = riemannian(optax.sgd(0.5), manifold(c))
+        return stress(fit(stress, space.exp_map0(start, c), optimizer, 40))
+
+    curvatures = jnp.asarray([0.1, 0.5, 1.0, 2.0], jnp.float32)
+    swept = jax.vmap(embed)(curvatures)
+    one_by_one = jnp.stack([embed(c) for c in curvatures])
+    # In float32, over 40 steps.
+    np.testing.assert_allclose(swept, one_by_one, rtol=1e-3)
+    assert len(np.unique(np.round(swept, 4))) == 4

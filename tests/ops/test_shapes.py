@@ -1,0 +1,169 @@
+"""Shapes, curvatures and dtypes that the public functions take, and those that they refuse."""
+
+import ast
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lorentz_cases import POINTS
+from public import CASES, MODULES
+
+from hlformer_jax.ops import lorentz
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+CURVED = [case for case in CASES if case.curved]
+SEVERAL = [case for case in CASES if len(case.vectors) > 1]
+# A layer's step computes in the layer's dtype.
+FLOAT32 = [case for case in CASES if case.name != "lorentz_linear.rescale"]
+NAME = lambda case: case.name
+
+
+def test_the_table_has_every_public_function():
+    named = {case.name for case in CASES}
+    assert len(named) == len(CASES) > 80
+    for module, source in MODULES.items():
+        body = ast.parse(inspect.getsource(source)).body
+        public = {x.name for x in body if isinstance(x, ast.FunctionDef) and x.name[0] != "_"}
+        # `import f as f` is how a module hands on what it does not define.
+        imported = (alias for x in body if isinstance(x, ast.ImportFrom) for alias in x.names)
+        public |= {alias.name for alias in imported if alias.asname == alias.name}
+        for name in public - {"aperture"}:  # what the cones of both models share
+            assert f"{module}.{name}" in named
+
+
+def refused(case, arguments, c, error=ValueError, **match):
+    """What the function says to arguments that it refuses; nothing is computed."""
+    arrays, call = case.traceable(arguments)
+    with pytest.raises(error, **match) as refusal:
+        jax.eval_shape(call, arrays, c)
+    return str(refusal.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", CURVED, ids=NAME)
+def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(case):
+    arguments, c = case.arguments((6,)), np.linspace(0.5, 2, 6)
+    arrays, call = case.traceable(arguments)
+    shapes = jax.eval_shape(call, arrays, c)
+    assert all(array.shape[0] == 6 for array in jax.tree.leaves(shapes))
+    if not case.batched:
+        return  # the curvature's shape is the batch
+    assert jax.eval_shape(call, arrays, c[:1]) == shapes
+    for wrong in ((6, 1), (1, 1), (5,), (6, 6)):
+        refusal = refused(case, arguments, np.ones(wrong), match="does not broadcast to the batch")
+        assert str(wrong) in refusal and "(6," in refusal
+    alone = case.at(arguments, 0)
+    refused(case, alone, c, match="does not broadcast to the batch")
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=NAME)
+def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(case):
+    arguments, c = case.arguments((3,)), np.linspace(0.5, 2, 3)
+    arrays, call = case.traceable(arguments)
+
+    call = jax.jit(call)
+    for name in case.vectors[:2]:
+        shared = arrays[name][:1]
+        got = call({**arrays, name: shared}, c)
+        want = call({**arrays, name: np.broadcast_to(shared, arrays[name].shape)}, c)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", SEVERAL, ids=NAME)
+def test_every_function_refuses_vectors_of_another_width(case):
+    arguments = case.arguments((6,))
+    for name in case.vectors:
+        for width in (1, 2, 3):
+            narrow = {**arguments, name: arguments[name][..., :width]}
+            refused(case, narrow, 1.0, match="vectors of . and of . coordinates")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", SEVERAL, ids=NAME)
+def test_batches_that_do_not_broadcast_are_refused_with_both_shapes(case):
+    arguments = case.arguments((6,))
+    for name in case.vectors:
+        shorter = {**arguments, name: arguments[name][:4]}
+        refusal = refused(case, shorter, 1.0, (ValueError, TypeError), match="broadcast")
+        assert "(6," in refusal and "(4," in refusal
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+def test_complex_numbers_and_lists_are_refused_by_all_functions(case):
+    arguments = case.arguments((6,))
+    for name in case.vectors:
+        refused(case, {**arguments, name: arguments[name].astype(complex)}, 1.0, TypeError)
+        with pytest.raises(TypeError):
+            case({**arguments, name: arguments[name].tolist()}, 1.0)
+
+
+def in_halves(case, narrow):
+    """A function of arrays, such arrays with values of a narrow dtype, and the same in float32."""
+    arrays, call = case.traceable(case.arguments((2,)))
+    given = arrays, np.array([0.5, 1.5])
+    low = jax.tree.map(lambda v: jnp.asarray(v, narrow), given)
+    return call, low, jax.tree.map(lambda v: v.astype(jnp.float32), low)
+
+
+NARROW = pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+
+
+@NARROW
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+def test_of_narrow_numbers_float32_is_returned(case, narrow):
+    call, low, wide = in_halves(case, narrow)
+    got = jax.eval_shape(call, *low)
+    assert got == jax.eval_shape(call, *wide)
+    assert all(array.dtype == jnp.float32 for array in jax.tree.leaves(got))
+
+
+@NARROW
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", FLOAT32, ids=NAME)
+def test_narrow_numbers_are_computed_in_float32(case, narrow):
+    call, low, wide = in_halves(case, narrow)
+    got, want = call(*low), call(*wide)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_curvature_broadcasts_over_trailing_batch_axes():
+    x, y = POINTS[0].reshape(2, 3, 5), POINTS[1].reshape(2, 3, 5)
+    c = jnp.array([0.5, 1.0, 2.0])
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    got = lorentz.distance(a, b, c)
+    for i in range(3):
+        np.testing.assert_allclose(got[:, i], lorentz.distance(a[:, i], b[:, i], c[i]), 1e-14)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("function", [lorentz.inner, lorentz.distance, lorentz.log_map])
+def test_points_of_different_dimensions_are_refused(function):
+    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
+        function(lorentz.origin(3), lorentz.origin(1))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_points_of_integers_are_as_wide_as_they_are():
+    whole = np.array([0, 3, -4])
+    for narrow, wide in ((np.int64, jnp.float64), (np.int32, jnp.float32)):
+        point = lorentz.project(whole.astype(narrow))
+        assert point.dtype == wide
+        assert lorentz.distance(point, point).dtype == wide
+    assert lorentz.origin(2).dtype == jnp.float64
+    assert lorentz.origin(2, jnp.float32(2)).dtype == jnp.float32
+    assert lorentz.origin(2, dtype=jnp.bfloat16).dtype == jnp.float32
+
+
+def test_an_origin_for_curvatures_of_numpy_is_as_wide_as_jax_is():
+    jax.config.update("jax_enable_x64", False)  # where a warning of a truncated dtype is an error
+    for c in (np.ones(2), np.ones(2, int)):
+        assert lorentz.origin(3, c).dtype == jnp.float32
+    assert lorentz.origin(3).dtype == jnp.float32
