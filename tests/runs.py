@@ -7,7 +7,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import toy
 
-from hlformer_jax.config import debug, default
+from hlformer_jax.config import check, debug, default
 from hlformer_jax.training import loop
 
 STEPS = 9
@@ -41,6 +41,19 @@ def retrieval(data_dir, **options):
     small.loss.partial_order = 0.0
     small.update_from_flattened_dict(options)
     return small
+
+
+def hover(data_dir, **options):
+    """The configuration of a run of HOVER on synthetic trees."""
+    config = debug(default("hover"))
+    config.data.update(data_dir=str(data_dir), visual_dim=8, text_dim=6, synthetic_videos=(8, 4, 6))
+    config.data.update(max_frames=64, max_clips=1)
+    config.model.update(hidden_size=8, hyperbolic_dim=6, text_encoder="mean", lift="radius")
+    config.train.update(batch_size=6, epochs=2, log_every=2, checkpoint_seconds=0.0)
+    config.optim.update(learning_rate=0.01, hyperbolic_rate=0.01)
+    config.update_from_flattened_dict(options)
+    check(config)
+    return config
 
 
 def write(config, path):

@@ -3,8 +3,8 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table4.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-Added are the alignment alone, the order alone, and the same losses in Euclidean space, without
-which nothing tells the space from the losses.
+Added are the alignment alone, the order alone, entailment cones in place of the chain's norms, and
+the same losses in Euclidean space, without which nothing tells the space from the losses.
 """
 
 from collections.abc import Mapping
@@ -39,6 +39,7 @@ def get_config(name: str = "") -> ConfigDict:
             "align, chain": terms("chain"),
             "align, tree, chain": terms("tree", "chain"),
             "all": {},
+            "all, the chain by cones": {"loss": {"chain_form": "cone"}},
             "Euclidean, all": {"model": {"geometry": "euclidean"}},
         },
         published={

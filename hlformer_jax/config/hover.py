@@ -101,9 +101,15 @@ HOVER: Mapping[str, Field | Mapping[str, Field]] = {
         # Pairs of the tree loss: a parent and its child, or a node and each descendant.
         "tree_edges": Field("direct", one_of("direct", "closure")),
         "chain_edges": Field("all", one_of("all", "single")),  # single: of parents with one child
+        # What a child of the chain is to its parent: farther from the origin ("norm"), or inside
+        # of its entailment cone ("cone"), HLFormer's partial order, which the paper does not have.
+        "chain_form": Field("norm", one_of("norm", "cone")),
+        # K of the cones, whose half aperture is arcsin(K (1 − c |p|²) / (√c |p|)) in the ball and
+        # arcsin(K / |p|) in Euclidean space. Only of the form "cone".
+        "min_radius": Field(0.1, real(1e-6, 1)),
         # Norm of the chain: of ball coordinates as printed, or the distance from the origin.
         "chain_norm": Field("ball", one_of("ball", "distance")),
-        "chain_margin": Field(0.1, real(0, 100)),  # epsilon_1
+        "chain_margin": Field(0.1, real(0, 100)),  # epsilon_1; of the norms
         # The direction of time j: a true cosine with a random start, or, as released, a product
         # with a vector that starts as ones.
         "order_base": Field("unit", one_of("unit", "released")),
@@ -167,6 +173,11 @@ BETWEEN_FIELDS = (
         "loss.chain_edges",
         lambda config: config.loss.chain_edges == "all" or config.loss.form != "released",
         "'all' where config.loss.form is 'released', whose edges are slots",
+    ),
+    (
+        "loss.chain_form",
+        lambda config: config.loss.chain_form == "norm" or config.loss.form == "corrected",
+        "'norm' where config.loss.form is not 'corrected': the paper has no cones",
     ),
     (
         "model.hidden_size",

@@ -1,5 +1,7 @@
 """Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8), as pure functions.
 
+The chain has another form beside that of the paper, entailment cones.
+
 Logits are s times a cosine, or s times a distance with the sign changed. A softmax is over the
 columns; CE is the mean over rows of the negative logarithm of its probability on the diagonal.
 Padding never reaches a value or a gradient, whatever it holds: its points must have been put to the
@@ -156,6 +158,29 @@ def chain(
       HOVER, eq. 7.
     """
     return _ordered((video, text), (parent, child), mask, margin, form)
+
+
+def entailment(
+    outside: tuple[Float[Array, " R"], Float[Array, " R"]], mask: Bool[Array, " R"]
+) -> Float[Array, ""]:
+    """A child lies in the entailment cone of its parent of the other modality.
+
+    The other form of the chain: it orders directions as well as norms. A cone has no margin; its
+    aperture, which `config.loss.min_radius` sets, is what a child may differ by.
+
+    Args:
+      outside: for every edge the angle by which the child's text lies outside of the cone of the
+        parent's video, and its video outside of that of the parent's text; see
+        `models.hover.space.Space.outside_cone`.
+      mask: True for real edges.
+
+    Returns:
+      The mean over edges, half for each choice of the modality; 0 without any.
+
+    References:
+      HLFormer, eq. 20, over the edges of HOVER, eq. 7.
+    """
+    return jnp.asarray(sum(_reduced(angle, jnp.asarray(mask), "mean") for angle in outside) / 2)
 
 
 def order(

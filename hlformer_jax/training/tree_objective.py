@@ -29,6 +29,7 @@ class TreeLossOptions:
       tree_anchor: "parent" or "both".
       tree_edges: "direct" or "closure".
       chain_edges: "all" or "single".
+      chain_form: "norm" or "cone".
       chain_norm: "ball" or "distance".
       order_base: "unit" or "released".
       order_pairs: "siblings" or "leaves".
@@ -41,6 +42,7 @@ class TreeLossOptions:
     tree_anchor: str
     tree_edges: str
     chain_edges: str
+    chain_form: str
     chain_norm: str
     order_base: str
     order_pairs: str
@@ -61,8 +63,9 @@ class Embedded:
       logits: scaled similarities of the nodes' videos (rows) and texts (columns), of which every
         term takes its part.
       norm: norms of points.
+      outside: angles by which points lie outside of the cones of others.
       angle: cosines of points and the direction of time.
-      margins: margins of the hinges, by their names in `config.loss`.
+      margins: margins of the hinges and radius of the cones, by their names in `config.loss`.
       options: options of the losses.
     """
 
@@ -70,6 +73,7 @@ class Embedded:
     batch: TreeBatch
     logits: Float[Array, "U U"]
     norm: Callable[[Array], Array]
+    outside: Callable[[Array, Array], Array]
     angle: Callable[[Array], Array]
     margins: Mapping[str, float | Float[Array, ""]]
     options: TreeLossOptions
@@ -120,10 +124,18 @@ def _tree(embedded: Embedded) -> Float[Array, ""]:
 
 def _chain(embedded: Embedded) -> Float[Array, ""]:
     options, subtrees = embedded.options, embedded.batch.subtrees
-    norms = embedded.norm(embedded.points.video), embedded.norm(embedded.points.text)
+    video, text = embedded.points
+    norms = embedded.norm(video), embedded.norm(text)
     rows, mask, pair = (jnp.asarray(x) for x in (subtrees.nodes, subtrees.mask, subtrees.pair))
     margin = embedded.margins["chain_margin"]
-    of = lambda parent, child, real: losses.chain(*norms, parent, child, real, margin, options.form)
+
+    def of(parent: Array, child: Array, real: Array) -> Array:
+        if options.chain_form == "norm":
+            return losses.chain(*norms, parent, child, real, margin, options.form)
+        outside = embedded.outside
+        ways = outside(video[parent], text[child]), outside(text[parent], video[child])
+        return losses.entailment(ways, real)
+
     if options.form == "released":
         first, second = (of(rows[:, 0], rows[:, slot], mask) for slot in options.slots)
         return first + second
@@ -179,7 +191,8 @@ class TreeObjective:
     """The loss of a batch, as the trainer wants one; see `step.Loss`.
 
     Attributes:
-      values: weights and margins, by their names in `config.loss`; arguments of the program.
+      values: weights, margins and the radius of the cones, by their names in `config.loss`;
+        arguments of the program.
       model: the model.
       options: options of the losses.
       terms: names of the terms with a weight other than 0.
@@ -218,6 +231,7 @@ class TreeObjective:
             batch=batch,
             logits=logits,
             norm=lambda x: space.norm(x, options.chain_norm),
+            outside=lambda x, y: space.outside_cone(x, y, self.values["min_radius"]),
             angle=lambda x: angles(x, jnp.asarray(direction, x.dtype), options.order_base),
             margins=self.values,
             options=options,

@@ -106,6 +106,19 @@ def _train(data_dir, path):
     return Retrieval(path, outcome.results, initial, final, before)
 
 
+@pytest.fixture(scope="session")
+def trees_dir(tmp_path_factory):
+    """Where the trees of the runs of HOVER are prepared."""
+    return tmp_path_factory.mktemp("trees")
+
+
+@pytest.fixture(scope="session")
+def hover_run(trees_dir, tmp_path_factory):
+    """The directory of a run of HOVER that was never interrupted, and its test metrics."""
+    path = tmp_path_factory.mktemp("hover") / "whole"
+    return path, loop.train(runs.hover(trees_dir), path).results
+
+
 @pytest.fixture
 def ctrl_c():
     """Ctrl-C as a program in the foreground has it, wherever the tests run."""

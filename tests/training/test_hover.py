@@ -10,39 +10,14 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.config import check, debug, default
 from hlformer_jax.run import checkpoint
 from hlformer_jax.training import evaluate, families, hover, loop, optim
 
 DIRECTIONS = ("t2v", "v2t")
 
 
-def _config(data_dir, **options):
-    config = debug(default("hover"))
-    config.data.update(data_dir=str(data_dir), visual_dim=8, text_dim=6, synthetic_videos=(8, 4, 6))
-    config.data.update(max_frames=64, max_clips=1)
-    config.model.update(hidden_size=8, hyperbolic_dim=6, text_encoder="mean", lift="radius")
-    config.train.update(batch_size=6, epochs=2, log_every=2, checkpoint_seconds=0.0)
-    config.optim.update(learning_rate=0.01, hyperbolic_rate=0.01)
-    config.update_from_flattened_dict(options)
-    check(config)
-    return config
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture(scope="module")
-def whole(prepared, tmp_path_factory):
-    """The directory of a run that was never interrupted, and its test metrics."""
-    path = tmp_path_factory.mktemp("hover") / "whole"
-    return path, loop.train(_config(prepared), path).results
-
-
-def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(whole, prepared):
-    path, _ = whole
+def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, trees_dir):
+    path, _ = hover_run
     metrics = json.loads((path / "test_metrics.json").read_text())
     for direction in DIRECTIONS:
         for name in ("R@1", "R@5", "R@10", "MRR"):
@@ -53,7 +28,7 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(whole, prep
     assert {"hierarchy/cross/NormAcc", "hierarchy/same/OrderAcc", "hierarchy/t2v/MAP"} <= {*metrics}
     assert all(np.isfinite(value) for value in metrics.values())
     losses = [line for line in runs.records(path) if "loss" in line]
-    weights = _config(prepared).loss
+    weights = runs.hover(trees_dir).loss
     for line in losses:
         terms = {name: line[f"loss/{name}"] for name in ("align", "tree", "chain", "order")}
         total = sum(weights[name] * value for name, value in terms.items())
@@ -62,9 +37,9 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(whole, prep
 
 
 def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
-    whole, prepared, tmp_path
+    hover_run, trees_dir, tmp_path
 ):
-    trainer = loop.Trainer(_config(prepared, **{"data.resident": "never"}), tmp_path)
+    trainer = loop.Trainer(runs.hover(trees_dir, **{"data.resident": "never"}), tmp_path)
     steps = trainer.steps
 
     def stop(state, chunk):
@@ -75,14 +50,14 @@ def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_sam
     trainer.steps = stop
     with pytest.raises(loop.Stopped, match="saved step 4"):
         trainer.run()
-    loop.train(_config(prepared, **{"data.resident": "never"}), tmp_path)
-    runs.assert_same(tmp_path, whole[0])
+    loop.train(runs.hover(trees_dir, **{"data.resident": "never"}), tmp_path)
+    runs.assert_same(tmp_path, hover_run[0])
 
 
-def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(whole, prepared, tmp_path):
-    path, results = whole
+def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_dir, tmp_path):
+    path, results = hover_run
     scores = tmp_path / "scores.npz"
-    config = _config(prepared)
+    config = runs.hover(trees_dir)
     again = evaluate.evaluate_checkpoint(config, path, scores, lambda line: None)
     assert again == next(iter(results.values()))
     with np.load(scores) as written:
@@ -94,7 +69,7 @@ def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(whole, prepared, tm
         evaluate.evaluate_checkpoint(config, path, None, lambda line: None)
 
 
-def test_the_test_split_may_be_another_collection(prepared, tmp_path, monkeypatch):
+def test_the_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
     opened = []
     original = hover.open_trees
 
@@ -104,13 +79,13 @@ def test_the_test_split_may_be_another_collection(prepared, tmp_path, monkeypatc
 
     monkeypatch.setattr(hover, "open_trees", open_trees)
     elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
-    family = families.build(_config(prepared, **elsewhere))
+    family = families.build(runs.hover(trees_dir, **elsewhere))
     assert len(family.data) == 4 and " " in family.fingerprint
     assert opened[1] == ("charades", "other") != opened[0]
 
 
-def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(prepared):
-    family = families.build(_config(prepared))
+def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_dir):
+    family = families.build(runs.hover(trees_dir))
     assert isinstance(family, hover.HOVER)
     assert family.meaning(family.describe()) == family.describe()
     cost = family.cost()
@@ -118,9 +93,9 @@ def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(prepared
     assert cost.flops_video > cost.flops_caption > 0
 
 
-def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(prepared):
+def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(trees_dir):
     rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
-    config = _config(prepared, **{f"optim.{name}": value for name, value in rates.items()})
+    config = runs.hover(trees_dir, **{f"optim.{name}": value for name, value in rates.items()})
     transform = hover.optimiser(config, 10)
     params = {"log_scale": np.float32(1), "lift": {"hyperbolic": np.ones(2, np.float32)}, "x": 1.0}
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, jax.numpy.float32), params)
@@ -142,10 +117,10 @@ def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code
 @pytest.mark.slow
 @pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
 @pytest.mark.parametrize("text_encoder", ["given", "attention"])
-def test_every_space_and_text_encoder_trains(geometry, text_encoder, prepared, tmp_path):
+def test_every_space_and_text_encoder_trains(geometry, text_encoder, trees_dir, tmp_path):
     options = {"model.geometry": geometry, "model.text_encoder": text_encoder}
     options |= {"loss.mask_related": "all", "loss.tree_edges": "closure"}
     options |= {"loss.align_over": "batch", "loss.order_pairs": "leaves", "eval.pool": "group"}
-    outcome = loop.train(_config(prepared, **options), tmp_path)
+    outcome = loop.train(runs.hover(trees_dir, **options), tmp_path)
     assert all(np.isfinite(x) for x in next(iter(outcome.results.values())).metrics.values())
     shutil.rmtree(tmp_path)

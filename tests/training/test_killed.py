@@ -6,13 +6,18 @@ import signal
 import time
 
 import processes
+import pytest
 import runs
 
 
-def _options(tmp_path, data_dir, workdir):
-    """The options of a run with the configuration of the fixture's."""
-    runs.write(runs.retrieval(data_dir, **{"train.baseline": True}), tmp_path / "config.py")
+def _options(tmp_path, config, workdir):
+    """The options of a run with a configuration."""
+    runs.write(config, tmp_path / "config.py")
     return f"--config={tmp_path / 'config.py'}", f"--workdir={workdir}"
+
+
+def _retrieval(data_dir):
+    return runs.retrieval(data_dir, **{"train.baseline": True})
 
 
 def _kill_when(condition, *options):
@@ -28,31 +33,65 @@ def _kill_when(condition, *options):
     assert process.returncode == -signal.SIGKILL, f"it ended before it could be killed: {output}"
 
 
+@pytest.fixture
+def uninterrupted(request):
+    """A run of a family that was never interrupted: its directory, and its configuration."""
+    if request.param == "retrieval":
+        data_dir = request.getfixturevalue("data_dir")
+        return request.getfixturevalue("retrieval").path, _retrieval(data_dir)
+    return request.getfixturevalue("hover_run")[0], runs.hover(request.getfixturevalue("trees_dir"))
+
+
+MOMENTS = ("in an epoch", "in a save")
+
+
+@pytest.mark.parametrize(
+    ("uninterrupted", "moments"),
+    [
+        ("retrieval", MOMENTS),
+        # Minutes: each moment costs a start of the program.
+        pytest.param(
+            "hover", ("in preparation", *MOMENTS, "before the test"), marks=pytest.mark.slow
+        ),
+    ],
+    indirect=["uninterrupted"],
+    ids=["retrieval", "hover"],
+)
 def test_runs_killed_without_warning_end_bit_for_bit_like_one_that_was_not(
-    tmp_path, retrieval, data_dir
+    tmp_path, uninterrupted, moments
 ):
-    killed = tmp_path / "killed"
-    options = _options(tmp_path, data_dir, killed)
+    finished, config = uninterrupted
+    killed, data_dir = tmp_path / "killed", tmp_path / "prepared"
+    if "in preparation" in moments:
+        config.data.data_dir = str(data_dir)
+    options = _options(tmp_path, config, killed)
+    newest, total = killed / "checkpoints" / "newest", len(runs.records(finished))
 
     def lines(count):
         path = killed / "metrics.jsonl"
         return path.exists() and path.read_bytes().count(b"\n") >= count
 
-    newest = killed / "checkpoints" / "newest"
-    # In mid epoch; then in the middle of a save, while orbax's temporary directory is there.
-    _kill_when(lambda: lines(3), *options)
-    _kill_when(lambda: any("tmp" in path.name for path in newest.glob("*")), *options)
+    conditions = {
+        "in preparation": lambda: any(path.is_file() for path in data_dir.rglob("*")),
+        "in an epoch": lambda: lines(3),
+        # While orbax's temporary directory is there.
+        "in a save": lambda: any("tmp" in path.name for path in newest.glob("*")),
+        "before the test": lambda: lines(total),
+    }
+    for moment in moments:
+        _kill_when(conditions[moment], *options)
+    assert not (killed / "test_metrics.json").exists()
     again = processes.run("main", *options)
     assert again.returncode == 0, again.stderr
     assert re.search(r"best epoch.*\n.*last epoch", again.stdout)
-    assert "chance" in again.stdout
-    runs.assert_same(killed, retrieval.path)
+    assert ("chance" in again.stdout) == bool(config.train.get("baseline"))
+    runs.assert_same(killed, finished)
 
 
 def test_a_run_is_evaluated_by_the_command_to_the_metrics_it_reported(
     tmp_path, retrieval, data_dir
 ):
-    options = _options(tmp_path, data_dir, tmp_path / "other")
+    options = _options(tmp_path, _retrieval(data_dir), tmp_path / "other")
     checkpoint = f"--checkpoint={retrieval.path}"
     evaluated = processes.run("main", "--mode=evaluate", checkpoint, *options)
     assert evaluated.returncode == 0, evaluated.stderr

@@ -14,7 +14,7 @@ from hlformer_jax.models.hover import Points
 from hlformer_jax.training import tree_objective
 
 SCALE, DIRECTION = 3.0, np.array([0.5, -1.0, 2.0], np.float32)
-MARGIN = 0.1
+MARGIN, CONE = 0.1, 0.25
 EVERY = tuple(range(len(tree_batches.ITEMS)))
 
 
@@ -163,10 +163,15 @@ def test_every_form_equals_loops_over_its_definition(case):
     "case",
     [
         {},
-        {"loss.align_over": "batch", "loss.tree_edges": "closure"},
+        {
+            "loss.align_over": "batch",
+            "loss.tree_edges": "closure",
+            "loss.chain_form": "cone",
+            "loss.min_radius": CONE,
+        },
         pytest.param(BALL, marks=pytest.mark.slow),  # half a minute, to compile its gradient
     ],
-    ids=["slots", "batch and closure", "ball"],
+    ids=["slots", "batch, closure and cones", "ball"],
 )
 def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
     clean, padded = tree_batches.batch((0, 3, 4)), tree_batches.batch((0, 3, 4), padding=2)
@@ -323,6 +328,44 @@ def test_the_chain_of_single_children_is_of_those_alone():
     points, batch = tree_batches.points(), tree_batches.batch()
     single = _terms(points, batch, **{"loss.chain_edges": "single"})["chain"]
     assert single == pytest.approx(_expected(points, (4,))["chain"], rel=1e-5)
+
+
+def _outside(x, y):
+    """By what angle y lies outside of the entailment cone of x, in Euclidean space."""
+    x, y = np.float64(x), np.float64(y)
+    way = y - x
+    angle = np.arccos(x @ way / np.linalg.norm(x) / np.linalg.norm(way))
+    return max(angle - np.arcsin(min(CONE / np.linalg.norm(x), 1)), 0)
+
+
+@pytest.mark.parametrize(("edges", "items"), [("all", EVERY), ("single", (4,))])
+def test_the_chain_of_cones_is_the_angle_by_which_children_are_outside(edges, items):
+    points, batch = tree_batches.points(), tree_batches.batch()
+    options = {"loss.chain_form": "cone", "loss.min_radius": CONE, "loss.chain_edges": edges}
+    (video, text), chosen = points, [tree_batches.ITEMS[k] for k in items]
+    expected = [
+        _outside(a[item[0]], b[child])
+        for item in chosen
+        for child in set(item[1:])
+        for a, b in ((video, text), (text, video))
+    ]
+    assert np.mean(expected) > 0.1
+    # Angles in float32, in means of up to 18.
+    assert _terms(points, batch, **options)["chain"] == pytest.approx(np.mean(expected), rel=2e-5)
+
+
+def test_children_straight_behind_their_parents_cost_nothing_in_cones_of_every_space():
+    batch = tree_batches.batch((3, 4))
+    points = np.zeros((2, len(tree_batches.TREE), 3), np.float32)
+    points[:] = np.array([0.3, 0.1, -0.2], np.float32)
+    points[:, [6, 7, 9]] *= 2
+    for geometry in ("euclidean", "poincare", "lorentz"):
+        options = {"loss.chain_form": "cone", "model.geometry": geometry}
+        options |= {f"loss.{name}": 0.0 for name in ("align", "tree", "order")}
+        assert _terms(points, batch, **options) == {"chain": 0}
+        turned = points * np.array([1, -1, 1], np.float32)
+        turned[0] = points[0]  # texts across from their videos' cones
+        assert _terms(turned, batch, **options)["chain"] > 0.1
 
 
 def test_the_order_of_all_leaves_of_a_tree_has_those_that_no_parent_shares():

@@ -8,11 +8,20 @@ hyperboloid hold the same points: `lift` of one is that of the other by stereogr
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.numerics import dot, safe_norm, unit
+from hlformer_jax.ops import cones, lorentz, poincare, poincare_cones
+from hlformer_jax.ops.numerics import (
+    dot,
+    per_batch,
+    safe_atan2,
+    safe_norm,
+    safe_normalize,
+    shortest_direction,
+    unit,
+)
 from hlformer_jax.typing import Array
 
 PRECISION = "highest"
@@ -99,6 +108,34 @@ class Space:
             x = poincare.from_lorentz(lorentz.from_space(x, c), c)
         return poincare.distance0(x, c) if kind == "distance" else safe_norm(x)
 
+    def outside_cone(
+        self,
+        x: Float[Array, "*#batch n"],
+        y: Float[Array, "*#batch n"],
+        min_radius: ArrayLike = 0.1,
+    ) -> Float[Array, "*#batch"]:
+        """How far y lies outside the entailment cone of x, max(0, exterior angle − half aperture).
+
+        Args:
+          x: the apexes.
+          y: points.
+          min_radius: K; a cone whose apex is nearer to the origin is a half-space, about.
+
+        Returns:
+          Angles in [0, π]; 0, with gradient 0, inside of the cone, to which its apex belongs, and
+          for an apex at the origin, whose cone is all of the space.
+
+        References:
+          Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning hierarchical
+          embeddings, ICML 2018: section 3 for the ball, appendix for Euclidean space.
+        """
+        c = self.curvature
+        if self.geometry == "poincare":
+            return poincare_cones.energy(x, y, c, min_radius)
+        if self.geometry == "lorentz":
+            return cones.energy(lorentz.from_space(x, c), lorentz.from_space(y, c), c, min_radius)
+        return _outside_flat_cone(x, y, min_radius)
+
     def search_vectors(
         self, queries: Float[Array, "M n"], candidates: Float[Array, "N n"]
     ) -> tuple[Float[Array, "M width"], Float[Array, "N width"]]:
@@ -120,6 +157,16 @@ class Space:
         one = jnp.ones((len(queries), 1), queries.dtype)
         half = dot(candidates, candidates)[:, None] / 2
         return jnp.concatenate([queries, one], -1), jnp.concatenate([candidates, -half], -1)
+
+
+def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
+    """`Space.outside_cone` of Euclidean space, the limit of that of the ball near its origin."""
+    outward, radius = safe_normalize(x, shortest_direction(x.dtype))
+    way = y - x
+    along = dot(outward, way)
+    across = safe_norm(way - outward * along[..., None])
+    half_aperture = cones.aperture(radius, per_batch(min_radius, x, "min_radius"))
+    return jax.nn.relu(safe_atan2(across, along) - half_aperture)
 
 
 def angles(

@@ -40,23 +40,6 @@ def test_the_rule_finds_the_trees_that_were_planted(written):
             assert sorted(map(list, tree.siblings)) == sorted(true["order"])
 
 
-def test_the_corpus_is_the_same_in_memory_and_in_released_files(written):
-    assert write_corpus(written.layout.manual_dir, SMALL) == written, "it is written once"
-    with SyntheticTrees(SMALL).open() as one, written.open() as two:
-        for split in SPLITS:
-            ours, theirs = one.annotations(split), two.annotations(split)
-            assert (ours["videos"], ours["words"]) == (theirs["videos"], theirs["words"])
-            for video in one.videos[split]:
-                np.testing.assert_array_equal(
-                    one.read_frames(video.video), two.read_frames(video.video)
-                )
-                for moment in video.moments:
-                    name = moment.moment_id
-                    np.testing.assert_array_equal(one.read_words(name), two.read_words(name))
-    with pytest.raises(FileExistsError, match="synthetic_trees.*seed"):
-        write_corpus(written.layout.manual_dir, dataclasses.replace(SMALL, seed=1))
-
-
 def test_trees_of_every_number_of_leaves_are_drawn():
     corpus = dataclasses.replace(SMALL, videos=(1000, 1, 1), visual_dim=2, text_dim=2)
     with SyntheticTrees(corpus).open() as reader:
