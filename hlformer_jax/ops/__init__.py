@@ -11,6 +11,7 @@
     lorentz_linear   the last step of a fully Lorentzian linear map
     dropout, keys    dropout from a cheap generator; random keys derived by name
     numerics         safe primitives, each with its gradient at the edge
+    hyperbolic_functions     cosh √z, sinh √z / √z and others, smooth at 0
     hyperboloid, geodesic, centroid, pairwise, lorentz_maps, lorentz_isometries
                      what `lorentz` is made of
     gyrovectors, poincare_distance, mobius_layers    what `poincare` is made of

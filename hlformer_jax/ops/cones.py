@@ -16,11 +16,11 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.numerics import (
     as_float,
+    common_batch,
     per_batch,
     safe_atan2,
     safe_norm,
     safe_sqrt,
-    same_length,
 )
 from hlformer_jax.typing import Array
 
@@ -113,7 +113,5 @@ def energy(
       HLFormer, eq. 20. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning
       hierarchical embeddings, ICML 2018.
     """
-    x, y = as_float(x), as_float(y)
-    same_length(x, y)
-    x, y = jnp.broadcast_arrays(x, y)
+    x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))

@@ -16,15 +16,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt
 from hlformer_jax.ops.hyperboloid import Scalar, Space
-from hlformer_jax.ops.numerics import (
-    asinhc_sqrt,
-    dot,
-    inverse,
-    largest_coordinate,
-    safe_sqrt,
-    smallest,
-)
+from hlformer_jax.ops.numerics import dot, inverse, largest_coordinate, safe_sqrt, smallest
 
 
 class _Sums(NamedTuple):

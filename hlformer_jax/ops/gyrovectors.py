@@ -19,15 +19,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
+from hlformer_jax.ops.hyperbolic_functions import artanhc_sqrt, tanhc_sqrt
 from hlformer_jax.ops.numerics import (
-    artanhc_sqrt,
     as_float,
+    common_batch,
     dot,
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
     same_length,
-    tanhc_sqrt,
 )
 from hlformer_jax.typing import Array
 
@@ -64,10 +64,7 @@ def align(c: ArrayLike, *vectors: Ball) -> tuple[Scalar, Sequence[Ball]]:
       ValueError: for vectors of different lengths, which arithmetic would broadcast; for batch axes
         that do not broadcast; for a curvature that has others.
     """
-    floats: Sequence[Array] = [as_float(v) for v in vectors]
-    for other in floats[1:]:
-        same_length(floats[0], other)
-    floats = jnp.broadcast_arrays(*floats)
+    floats = common_batch(*vectors)
     return per_batch(c, floats[0]), floats
 
 

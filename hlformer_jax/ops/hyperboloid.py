@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, cosh_sqrt, sinhc_sqrt
 from hlformer_jax.ops.numerics import (
-    asinhc_sqrt,
-    cosh_sqrt,
     dot,
     inverse,
     largest_coordinate,
@@ -29,7 +28,6 @@ from hlformer_jax.ops.numerics import (
     safe_norm,
     safe_normalize,
     safe_sqrt,
-    sinhc_sqrt,
     smallest,
 )
 from hlformer_jax.typing import Array

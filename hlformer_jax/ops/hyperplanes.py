@@ -21,17 +21,15 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import hyperboloid
 from hlformer_jax.ops.gyrovectors import Ball, Scalar, align, gap, inside
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, cosh_sqrt, sinhc_sqrt
 from hlformer_jax.ops.lorentz_maps import Point, spaces
 from hlformer_jax.ops.numerics import (
     as_float,
-    asinhc_sqrt,
-    cosh_sqrt,
     dot,
     max_hyperbolic_norm,
     per_batch,
     safe_normalize,
     same_length,
-    sinhc_sqrt,
     unit,
 )
 from hlformer_jax.typing import Array

@@ -46,6 +46,7 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.ops import geodesic as paths
 from hlformer_jax.ops import hyperboloid
 from hlformer_jax.ops.centroid import centroid as centroid
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, sinhc_sqrt
 from hlformer_jax.ops.hyperboloid import Scalar, Space
 from hlformer_jax.ops.lorentz_isometries import boost as boost
 from hlformer_jax.ops.lorentz_isometries import rotate as rotate
@@ -63,15 +64,13 @@ from hlformer_jax.ops.lorentz_maps import retract as retract
 from hlformer_jax.ops.lorentz_maps import transport0 as transport0
 from hlformer_jax.ops.numerics import (
     as_float,
-    asinhc_sqrt,
+    common_batch,
     dot,
     largest_coordinate,
     limit_norm,
     per_batch,
     safe_norm,
-    same_length,
     shortest_direction,
-    sinhc_sqrt,
 )
 from hlformer_jax.ops.pairwise import pairwise_distance as pairwise_distance
 from hlformer_jax.ops.pairwise import pairwise_inner as pairwise_inner
@@ -193,9 +192,7 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     References:
       HLFormer, eq. 3.
     """
-    x, v = as_float(x), as_float(v)
-    same_length(x, v)
-    x, v = jnp.broadcast_arrays(x, v)
+    x, v = common_batch(x, v)
     x = project(x, c)
     # It is linear in v, of which a long one would overflow halfway: infinity less infinity.
     scale = jnp.maximum(largest_coordinate(v), 1)

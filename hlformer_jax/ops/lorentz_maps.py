@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import hyperboloid
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, sinhc_sqrt
 from hlformer_jax.ops.hyperboloid import Scalar, Space
 from hlformer_jax.ops.numerics import (
     as_float,
-    asinhc_sqrt,
+    common_batch,
     dot,
     limit_norm,
     max_hyperbolic_norm,
@@ -17,7 +18,6 @@ from hlformer_jax.ops.numerics import (
     safe_normalize,
     same_length,
     shortest_direction,
-    sinhc_sqrt,
 )
 from hlformer_jax.typing import Array
 
@@ -159,9 +159,7 @@ def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
     Returns:
       Tangent vectors at ``y``.
     """
-    y, u = as_float(y)[..., 1:], as_float(u)
-    same_length(y, u)
-    y, u = jnp.broadcast_arrays(y, u)
+    y, u = common_batch(as_float(y)[..., 1:], u)
     curvature = per_batch(c, y)
     factor = curvature * dot(y, u) / (1 + jnp.sqrt(1 + curvature * dot(y, y)))
     return with_tangent_time(y, u + factor[..., None] * y, c)
@@ -208,9 +206,7 @@ def gradient_in_frame(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Space:
 
 def _chart_gradient(x: Point, gradient: Point, c: ArrayLike) -> tuple[Space, Space, Scalar]:
     """Space components of x, the gradient in them, and the curvature."""
-    x, gradient = as_float(x), as_float(gradient)
-    same_length(x, gradient)
-    x, gradient = jnp.broadcast_arrays(x, gradient)
+    x, gradient = common_batch(x, gradient)
     x = x[..., 1:]
     c = per_batch(c, x)
     return x, gradient[..., 1:] + gradient[..., :1] * (x / hyperboloid.time(x, c)[..., None]), c

@@ -1,14 +1,13 @@
 """Primitives whose values and gradients stay right where the textbook formulas fail.
 
-Convention: ``z`` is a squared norm. cosh √z and f(√z) / √z for sinh, asinh, tanh and artanh are
-smooth functions of z at 0, whereas √z and v / |v| are not; so a map written with them has the right
-derivatives, of every order, at the origin. Where a norm itself is wanted (a distance, an angle) its
-gradient at 0 is defined to be 0. Choices are made by `where` on both sides: the branch that is not
-taken is given a harmless argument, for its gradient is multiplied by 0 and 0 · inf is NaN.
+The functions of a squared norm that are smooth at 0 stand in `hyperbolic_functions`. Where a norm
+itself is wanted (a distance, an angle) its gradient at 0 is defined to be 0. Choices are made by
+`where` on both sides: the branch that is not taken is given a harmless argument, for its gradient
+is multiplied by 0 and 0 · inf is NaN.
 """
 
 import math
-from fractions import Fraction
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,32 +15,6 @@ from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.typing import Array
-
-# Taylor coefficients, lowest order first. Enough of them for the second derivative of the sum to
-# be exact to rounding below the thresholds at which they are used; float32 needs the first few.
-_COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
-_SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
-_ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
-_ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
-
-
-def _quotient(above: list[Fraction], below: list[Fraction]) -> tuple[float, ...]:
-    """Coefficients of the quotient of two power series, the second of which starts with 1."""
-    result: list[Fraction] = []
-    for k, coefficient in enumerate(above):
-        result.append(coefficient - sum(below[k - j] * result[j] for j in range(k)))
-    return tuple(map(float, result))
-
-
-_TANHC = _quotient(
-    [Fraction(1, math.factorial(2 * k + 1)) for k in range(20)],
-    [Fraction(1, math.factorial(2 * k)) for k in range(20)],
-)
-_FLOAT32_TERMS = 9
-_ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
-_ASINHC_BELOW = 0.0625  # those of asinhc and artanhc only for z < 1
-_ARTANHC_BELOW = 0.125
-_TANHC_BELOW = 0.25  # that of tanhc for z < 2.4
 
 
 def as_float(x: ArrayLike) -> Array:
@@ -144,6 +117,19 @@ def same_length(x: Array, y: Array) -> None:
         raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
 
 
+def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
+    """Vectors with the same batch axes, in the dtype to compute in.
+
+    Raises:
+      ValueError: for vectors of different lengths, which arithmetic would broadcast; for batch axes
+        that do not broadcast.
+    """
+    floats = [as_float(v) for v in vectors]
+    for other in floats[1:]:
+        same_length(floats[0], other)
+    return jnp.broadcast_arrays(*floats)
+
+
 def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     """Square root, 0 with gradient 0 for every z below the smallest normal number."""
     zero = z < jnp.finfo(z.dtype).tiny
@@ -162,6 +148,23 @@ def shortest_direction(dtype: jnp.dtype) -> float:
     1 / length², and those of shorter vectors are beyond the numbers.
     """
     return 16 / math.sqrt(float(jnp.finfo(dtype).max))
+
+
+def along_and_across(
+    x: Float[Array, "*#batch n"], way: Float[Array, "*#batch n"]
+) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
+    """A vector at a point, in two parts: away from the origin, and across that.
+
+    Args:
+      x: points; those nearer than `shortest_direction` count as the origin.
+      way: vectors at them.
+
+    Returns:
+      The norm of x; the component of the vector along x, 0 at the origin; the norm of the rest.
+    """
+    outward, radius = safe_normalize(x, shortest_direction(x.dtype))
+    along = dot(outward, way)
+    return radius, along, safe_norm(way - outward * along[..., None])
 
 
 def sum_products(
@@ -306,95 +309,3 @@ def max_hyperbolic_norm(dtype: DTypeLike) -> float:
     inner products of two points, with their derivatives, are still far from overflow.
     """
     return -2 * math.log(float(jnp.finfo(dtype).eps))
-
-
-def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
-    """A power series by Horner's scheme, as far as the dtype of z can tell."""
-    if z.dtype != jnp.float64:
-        coefficients = coefficients[:_FLOAT32_TERMS]
-    result = jnp.full_like(z, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = result * z + coefficient
-    return result
-
-
-def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(k * coefficient for k, coefficient in enumerate(coefficients))[1:]
-
-
-# Each function brings its derivative along: through Horner's scheme or through the root, a gradient
-# would keep every intermediate result, and compile to many times the operations.
-
-
-@jax.custom_jvp
-def cosh_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
-    small, z, root = _split_at(_ENTIRE_BELOW, z)
-    return jnp.where(small, _series(_COSH, z), jnp.cosh(root))
-
-
-@jax.custom_jvp
-def sinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
-    small, z, root = _split_at(_ENTIRE_BELOW, z)
-    return jnp.where(small, _series(_SINHC, z), jnp.sinh(root) / root)
-
-
-@jax.custom_jvp
-def asinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of asinh √z / √z, smooth at 0, where it is 1."""
-    small, z, root = _split_at(_ASINHC_BELOW, z)
-    return jnp.where(small, _series(_ASINHC, z), jnp.arcsinh(root) / root)
-
-
-@jax.custom_jvp
-def tanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of tanh √z / √z, smooth at 0, where it is 1."""
-    small, z, root = _split_at(_TANHC_BELOW, z)
-    return jnp.where(small, _series(_TANHC, z), jnp.tanh(root) / root)
-
-
-@jax.custom_jvp
-def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """The value of artanh √z / √z for z < 1, smooth at 0, where it is 1."""
-    small, near, root = _split_at(_ARTANHC_BELOW, z)
-    far = jnp.log1p(root) - jnp.log1p(-z) / 2  # the logarithm of (1 + √z) / √(1 − z)
-    return jnp.where(small, _series(_ARTANHC, near), far / root)
-
-
-def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
-    """Whether z is small; z where it is, else 0; √z where it is not, else 1."""
-    small = z < threshold
-    return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
-
-
-def _sinhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_ENTIRE_BELOW, z)
-    far = (cosh_sqrt(z) - sinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_SINHC), near), far)
-
-
-def _asinhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, root = _split_at(_ASINHC_BELOW, z)
-    far = (1 / jnp.sqrt(1 + root * root) - asinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_ASINHC), near), far)
-
-
-def _tanhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_TANHC_BELOW, z)
-    value = tanhc_sqrt(z)
-    far = (1 - z * value * value - value) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_TANHC), near), far)
-
-
-def _artanhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_ARTANHC_BELOW, z)
-    far = (1 / (1 - z) - artanhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_ARTANHC), near), far)
-
-
-cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
-sinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _sinhc_slope(z))
-asinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _asinhc_slope(z))
-tanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _tanhc_slope(z))
-artanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _artanhc_slope(z))

@@ -15,15 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import geodesic, hyperboloid
-from hlformer_jax.ops.numerics import (
-    as_float,
-    asinhc_sqrt,
-    dot,
-    inverse,
-    per_batch,
-    safe_sqrt,
-    same_length,
-)
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt
+from hlformer_jax.ops.numerics import as_float, dot, inverse, per_batch, safe_sqrt, same_length
 from hlformer_jax.typing import Array
 
 # As a share of lift. Of random pairs none is near; of a set with itself at least those of a point

@@ -33,13 +33,12 @@ from hlformer_jax.ops.gyrovectors import mobius_add as mobius_add
 from hlformer_jax.ops.gyrovectors import mobius_matvec as mobius_matvec
 from hlformer_jax.ops.gyrovectors import mobius_scalar_mul as mobius_scalar_mul
 from hlformer_jax.ops.gyrovectors import project as project
+from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, cosh_sqrt, sinhc_sqrt
 from hlformer_jax.ops.mobius_layers import concatenate as concatenate
 from hlformer_jax.ops.mobius_layers import mobius_linear as mobius_linear
 from hlformer_jax.ops.mobius_layers import split as split
 from hlformer_jax.ops.numerics import (
     as_float,
-    asinhc_sqrt,
-    cosh_sqrt,
     dot,
     limit_norm,
     max_hyperbolic_norm,
@@ -47,7 +46,6 @@ from hlformer_jax.ops.numerics import (
     safe_norm,
     safe_normalize,
     shortest_direction,
-    sinhc_sqrt,
     unit,
 )
 from hlformer_jax.ops.poincare_distance import distance as distance

@@ -11,13 +11,12 @@ from jaxtyping import ArrayLike
 from hlformer_jax.ops.cones import aperture
 from hlformer_jax.ops.gyrovectors import Ball, Scalar, align, gap, inside
 from hlformer_jax.ops.numerics import (
+    along_and_across,
     as_float,
     dot,
     per_batch,
     safe_atan2,
     safe_norm,
-    safe_normalize,
-    shortest_direction,
 )
 
 
@@ -63,13 +62,9 @@ def exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
-    negligible = shortest_direction(p.dtype)
-    outward, r = safe_normalize(p, negligible)
     way, room = q - p, gap(p, c)
-    along = dot(outward, way)
-    across = way - outward * along[..., None]
-    radial = room * along - c * dot(way, way) * r
-    return safe_atan2(room * safe_norm(across), radial)
+    r, along, across = along_and_across(p, way)
+    return safe_atan2(room * across, room * along - c * dot(way, way) * r)
 
 
 def energy(p: Ball, q: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:

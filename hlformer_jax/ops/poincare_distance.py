@@ -9,16 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops.gyrovectors import Ball, Scalar, align, gap, inside, square
-from hlformer_jax.ops.numerics import (
-    artanhc_sqrt,
-    as_float,
-    asinhc_sqrt,
-    dot,
-    per_batch,
-    safe_normalize,
-    safe_sqrt,
-    smallest,
-)
+from hlformer_jax.ops.hyperbolic_functions import artanhc_sqrt, asinhc_sqrt
+from hlformer_jax.ops.numerics import as_float, dot, per_batch, safe_normalize, safe_sqrt, smallest
 from hlformer_jax.ops.pairwise import align_sets, replace_near
 from hlformer_jax.typing import Array
 

@@ -21,8 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.hyperbolic_functions import sinhc_sqrt
 from hlformer_jax.ops.hyperboloid import Scalar, Space
-from hlformer_jax.ops.numerics import as_float, dot, per_batch, same_length, sinhc_sqrt
+from hlformer_jax.ops.numerics import as_float, common_batch, dot, per_batch
 from hlformer_jax.typing import Array
 
 
@@ -95,9 +96,7 @@ def lorentz_log_density(
     Returns:
       log p(x) with respect to the volume.
     """
-    x, mean = as_float(x), as_float(mean)
-    same_length(x, mean)
-    x, mean = jnp.broadcast_arrays(x, mean)
+    x, mean = common_batch(x, mean)
     u = lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c), x, c), c)
     return _log_density(u, scale, c)
 

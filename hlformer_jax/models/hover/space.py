@@ -14,12 +14,11 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import cones, lorentz, poincare, poincare_cones
 from hlformer_jax.ops.numerics import (
+    along_and_across,
     dot,
     per_batch,
     safe_atan2,
     safe_norm,
-    safe_normalize,
-    shortest_direction,
     unit,
 )
 from hlformer_jax.typing import Array
@@ -112,7 +111,7 @@ class Space:
         self,
         x: Float[Array, "*#batch n"],
         y: Float[Array, "*#batch n"],
-        min_radius: ArrayLike = 0.1,
+        min_radius: ArrayLike,
     ) -> Float[Array, "*#batch"]:
         """How far y lies outside the entailment cone of x, max(0, exterior angle − half aperture).
 
@@ -161,10 +160,7 @@ class Space:
 
 def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
     """`Space.outside_cone` of Euclidean space, the limit of that of the ball near its origin."""
-    outward, radius = safe_normalize(x, shortest_direction(x.dtype))
-    way = y - x
-    along = dot(outward, way)
-    across = safe_norm(way - outward * along[..., None])
+    radius, along, across = along_and_across(x, y - x)
     half_aperture = cones.aperture(radius, per_batch(min_radius, x, "min_radius"))
     return jax.nn.relu(safe_atan2(across, along) - half_aperture)
 
