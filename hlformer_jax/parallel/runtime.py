@@ -1,6 +1,7 @@
 """What a program sets before it computes: the processes it is one of, precision, compilation."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,3 +55,18 @@ def configured(config: ConfigDict) -> Iterator[None]:
         yield
     finally:
         jax.config.update(name, before)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Looks for no garbage inside: to trace a large program takes a fifth less time.
+
+    Tracing makes millions of objects that stay, and each of them is looked at again and again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -39,7 +39,7 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
       title: title of the first table.
       rows: metrics by the name of what they are of.
     """
-    console = rich.console.Console(width=100)
+    console = rich.console.Console(width=200)  # a table takes what it needs, no name is cut short
     for columns, parts in _tables(next(iter(rows.values()))).items():
         table = rich.table.Table(title=title or None, box=rich.box.SIMPLE_HEAD)
         table.title_justify = "left"

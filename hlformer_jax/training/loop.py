@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.parallel import devices, processes
+from hlformer_jax.parallel import devices, processes, runtime
 from hlformer_jax.retrieval import results
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.run import files, workdir
@@ -87,12 +87,16 @@ class Trainer:
             self.checkpoints = Checkpoints(directory, train.checkpoint_seconds)
             steps_per_epoch = self.schedule.steps_per_epoch
             optimiser = self.family.optimiser(steps_per_epoch * train.epochs)
-            initial = lambda: init_state(self.family.init_params(), optimiser)
-            template = devices.abstract(self._mesh, jax.eval_shape(initial))
+            # Traced once, for its shapes and to be compiled.
+            initial = jax.jit(lambda: init_state(self.family.init_params(), optimiser)).trace()
+            template = devices.abstract(self._mesh, initial.out_info)
             restored = self.checkpoints.restore(template)
             self.progress = restored[1] if restored else Progress()
-            with ThreadPoolExecutor(1, "state") as aside:  # both take long, to compile
-                start = lambda: devices.replicate(self._mesh, initial())
+            with (
+                runtime.without_garbage_collection(),
+                ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
+            ):
+                start = lambda: devices.replicate(self._mesh, initial.lower().compile()())
                 state = aside.submit((lambda: restored[0]) if restored else start)
                 compiled = compile_steps(
                     self.family.loss(steps_per_epoch),
