@@ -47,33 +47,32 @@ of memory (`ops/fused_*.py`); they are tested in interpret mode and compile for 
 run on a GPU, so XLA's programs are the default.
 
 Search in one's own videos (`search`): the ten best frames for a query, of simulated vectors of
-width 768 at a frame a second, mapped into memory. Measured on 22 November 2026 on two cores that
-other work shared (load 8 to 10), medians of 4 queries, in one run:
+width 768 at a frame a second, mapped into memory; two cores and nothing else at work, medians of 4
+queries, in one run. All find the ten best of the float32 vectors.
 
-| rows | 1 hour | 10 hours | 100 hours |
-| --- | --- | --- | --- |
-| float16, as the index keeps them | 5.9 ms | 54 ms | 571 ms |
-| bfloat16 | 1.3 ms | 35 ms | 352 ms |
-| bfloat16, the best again | 3.1 ms | 31 ms | 402 ms |
-| int8 | 1.0 ms | 21 ms | 264 ms |
-| int8, the best again | 1.1 ms | 23 ms | 303 ms |
-| Qdrant local, float32 | 26 ms | 211 ms | |
-| LanceDB, float32 | 25 ms | 216 ms | 1.09 s |
-| `Library.query`, best_frame | 591 ms | 911 ms | 947 ms |
-| `Library.query`, segments | 742 ms | 1.02 s | 909 ms |
+| rows | 1 hour | 10 hours | 100 hours | 1,000 hours |
+| --- | --- | --- | --- | --- |
+| float16, as the index keeps them (5.5 GB) | 0.84 ms | 8.5 ms | 86 ms | 734 ms |
+| bfloat16 | 0.45 ms | 5.9 ms | 58 ms | 518 ms |
+| bfloat16, the best again | 0.48 ms | 6.1 ms | 57 ms | 534 ms |
+| int8 (2.8 GB) | 0.38 ms | 4.5 ms | 43 ms | 421 ms |
+| int8, the best again | 0.42 ms | 4.8 ms | 51 ms | 433 ms |
+| Qdrant local, float32 | 1.4 ms | 26 ms | | |
+| LanceDB, float32 | 7.2 ms | 37 ms | 326 ms | |
+| `Library.query`, best_frame | 72 ms | 81 ms | 142 ms | 486 ms |
+| `Library.query`, segments | 67 ms | 73 ms | 85 ms | 213 ms |
 
-Over 1,000 hours (3.6 million frames in files of 5.5 and 2.8 GB; these functions alone, at a load of
-11, medians of 2 to 7 queries) float16 takes 4.3 s, bfloat16 3.4 s and int8 1.4 s; the ten best of
-6,000 videos, found by int8 and multiplied again, take 2.4 s and are those of float16. Products are
-off by 0.0017 at most with int8 (bound 0.014) and by 0.0003 with bfloat16 (bound 0.002).
+To copy as many bytes as int8 has takes 273 ms at 1,000 hours, the others 544 ms. Products are off
+by 0.0016 at most with int8 (bound 0.015) and by 0.0003 with bfloat16 (bound 0.002). A library's
+query includes the encoding of its sentence, 50 ms by an encoder as large as SigLIP base, and the
+reading of ten videos' files. To pack the rows at the first question takes 0.04, 0.18, 3.2 and 36 s,
+and after a new video 0.03, 0.16, 2.2 and 10 s. A fresh process has its first result in 1,000 hours
+after 3.9 s (2.8 to 13 s), of which 2.8 s are the encoder's.
 
-A library's query includes the encoding of its sentence, by an encoder as large as SigLIP base, and
-the reading of ten videos' files. To pack the rows at the first question took 0.15, 0.87 and 18 s,
-and after a new video 0.17, 0.69 and 9.4 s.
-
-Extraction (`extract --encoder=tiny --videos=2`), on the same day and machine: 71 s of rendered
-H.264 of 960 x 720 pixels and 25 frames a second are indexed at 10.4 times real time, with one
-process that decodes. Decoding alone comes at 14.8 times, 1.1 times its floor (every frame decoded,
-none converted), and takes 99 % of the parts' time; preprocessing comes at 4,200 times and the
-encoder, as small as the demo's, at 4,300. One as large as SigLIP base has not been measured.
+Extraction (`extract`), of rendered H.264 of 960 x 720 pixels and 25 frames a second, with one
+process that decodes, on the same machine: 37 s of video are indexed at 4.6 times real time with an
+encoder as large as SigLIP base (parts: decoding 41 times real time, preprocessing 560, encoding
+5.5, which takes 87 % of them; floor of a batch of 16 frames 1.24 s, ratio 1.8), 71 s at 33 times
+with one as small as the demo's (decoding 46 times, 99 % of the parts; 1.6 times its floor: every
+frame decoded, none converted).
 """

@@ -35,8 +35,10 @@ Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been meas
     query: each of 256, float32                3.2 ms     floor 1.5 ms   ratio 2.2
     query: each of 256, int8                   2.3 ms     floor 1.6 ms   ratio 1.4
     prepare                                    188 MB/s
-    extract --encoder=tiny --videos=2          6.8 s      10.4 times real time
-    compile: initial parameters, training, evaluation    11, 41, 16 s
+    extract --videos=1                         8.1 s      4.6 times real time
+    extract --encoder=tiny --videos=2          2.1 s      33 times real time
+    search: one sentence, 1,000 hours          213 ms     486 ms by best_frame
+    compile: initial parameters, training, evaluation    6, 28, 12 s
 """
 
 import itertools

@@ -60,7 +60,8 @@ def _of_size(
 ) -> Iterator[Row]:
     queries = archive.queries(max(options.repeats, 3) + 1)
     index, truth = archive.write(folder / "index", encoder, places, queries)
-    size = f"{archive.frames / 3600:,.4g} hours: "
+    hours = archive.frames / 3600
+    size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
 
     def ask(ranker: str) -> Library:
         return Library(index.directory, ranker=ranker, encoder=encoder)
