@@ -6,6 +6,7 @@ cuts, so that these tests need no encoder.
 
 import contextlib
 import hashlib
+import http.client
 import io
 import os
 import socket
@@ -66,7 +67,7 @@ def render(path, colours):
 
 
 class Library:
-    """The videos of `VIDEOS`, rendered into a folder.
+    """The videos of `VIDEOS`, rendered into a folder where they are not there yet.
 
     Attributes:
       asked: arguments of every query.
@@ -85,7 +86,8 @@ class Library:
         self.colours = {}
         for video, (day, words) in VIDEOS.items():
             path = folder / video
-            render(path, words.split())
+            if not path.exists():
+                render(path, words.split())
             modified = datetime.fromisoformat(day + "T12:00").timestamp()
             os.utime(path, (modified, modified))
             self.colours[video] = words.split()
@@ -212,3 +214,16 @@ def running(library, video=VIDEO):
         finally:
             runner.should_exit = True
             thread.join(10)
+
+
+def raw(client, path, **headers):
+    """Status, headers and body of a request whose path is sent as it stands."""
+    url = client.base_url
+    connection = http.client.HTTPConnection(url.host, url.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.putrequest("GET", path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()

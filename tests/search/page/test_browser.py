@@ -36,17 +36,6 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return page_library.Library(tmp_path_factory.mktemp("videos"))
-
-
-@pytest.fixture(scope="module")
-def url(library):
-    with page_library.running(library) as url:
-        yield url
-
-
 @pytest.fixture
 def opened(browser):
     """Opens pages; at the end of the test none may have had an error that was not expected."""
