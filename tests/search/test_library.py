@@ -189,3 +189,8 @@ def test_opening_an_index_loads_neither_jax_nor_vectors(index):
         capture_output=True, text=True, env=processes.environment(), check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"
+
+
+def test_a_library_without_a_store_has_nowhere_to_upload_to(library):
+    with pytest.raises(SearchError, match="there is no store to upload to"):
+        library.upload()
