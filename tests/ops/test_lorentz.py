@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from derivatives import check_two_derivatives
+from derivatives import check_curvature
 from lorentz_cases import BOUND, DTYPES, POINTS, assert_close, pairs, tangent
 from mpmath import mpf
 
@@ -151,7 +151,7 @@ def test_second_derivatives_wherever_the_function_is_smooth(name):
     smooth = ("generic", "far", "collinear", "antipodal") if name in KINK else AWKWARD
     x, y = (jnp.array(points) for points in zip(*(AWKWARD[kind] for kind in smooth), strict=True))
     c = jnp.full(len(x), 0.7)
-    check_two_derivatives(OPS[name], (x, y, c))
+    check_curvature(OPS[name], (x, y, c))
 
 
 def test_the_exponential_map_at_the_origin_starts_as_the_identity_exactly():
@@ -312,15 +312,16 @@ def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors()
     np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("c", [1.0, 1e4])
 @pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
-def test_second_derivatives_at_tiny_points_are_finite_in_float32(op, c):
+def test_second_derivatives_at_tiny_points_are_finite_in_float32(op):
     far = jnp.array([0.48, -0.64, 0.6], jnp.float32)
     sizes = [0, 1e-30, 1e-23, 1e-20, 1e-18, 1e-10]
     x = jnp.asarray(np.outer(sizes, [0.6, -0.64, 0.48]), jnp.float32)
-    both = lambda v: (OPS[op](v, far, c), OPS[op](far, v, c))
-    for hessians in jax.jit(jax.vmap(jax.hessian(both)))(x):
-        assert np.isfinite(hessians).all()
+    both = lambda v, c: (OPS[op](v, far, c), OPS[op](far, v, c))
+    curves = jax.jit(jax.vmap(jax.hessian(both), (0, None)))
+    for c in (1.0, 1e4):
+        for hessians in curves(x, jnp.float32(c)):
+            assert np.isfinite(hessians).all()
 
 
 @pytest.mark.parametrize("c", [1.0, 1e4])

@@ -52,7 +52,7 @@ def unit(vectors):
 def encoder_of(config):
     """Unit vectors of a video's positions, by the model applied to it alone."""
     built, params = models.build(config), tiny.params(config)
-    encode = tiny.jit(lambda videos: models.encode_video(built, params, videos))
+    encode = jax.jit(lambda videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
         found = encode(model.videos_of([vectors], config.data, 1))
