@@ -3,6 +3,7 @@
 import json
 
 import archive
+import jax
 import numpy as np
 import pytest
 import tiny
