@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from jax.test_util import check_grads
+from derivatives import check_two_derivatives
 from mpmath import mpf, sqrt
 
 from hlformer_jax.ops import lorentz, poincare
@@ -57,9 +57,9 @@ def test_distance_in_the_ball_is_that_on_the_hyperboloid():
 def test_second_derivatives_at_the_origin_and_far_out():
     x = jnp.array([[0.0, 0.0], [1e-9, 0.0], [0.3, -0.4], [3.0, -8.0]])
     c = jnp.array([1.0, 1.0, 0.5, 2.0])
-    both = dict(order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
-    check_grads(from_space, (x, c), **both)
-    check_grads(poincare.to_lorentz, (x / 20, c), **both)
+    check_two_derivatives(
+        lambda x, p, c: (from_space(x, c), poincare.to_lorentz(p, c)), (x, x / 20, c)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
