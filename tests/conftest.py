@@ -1,10 +1,20 @@
 """Settings of all tests: strict dtype and rank promotion, as the package promises to need none."""
 
 import os
+import shutil
 import tempfile
+from importlib.metadata import version
 
 # Before JAX is imported: several virtual devices would only slow these tests down.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The suite compiles far more than it computes. Values differ from optimised ones by rounding.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# XLA's older code generator for CPUs, on one thread a program, takes two thirds of the time. A
+# version of XLA that does not know an option would not start.
+if (0, 6) <= tuple(map(int, version("jax").split(".")[:2])) <= (0, 10):
+    quicker = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    if quicker not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quicker}".strip()
 
 import jax
 import jaxtyping
@@ -23,23 +33,37 @@ install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.c
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# The suite compiles far more than it computes. Values differ from optimised ones by rounding.
-jax.config.update("jax_disable_most_optimizations", True)
+SHARED = "HLFORMER_TEST_SHARED"
+"""Environment variable: a folder that the processes of a session of tests share."""
 
-PROGRAMS = "HLFORMER_TEST_PROGRAMS"
-"""Environment variable: where the processes of a session of tests share compiled programs."""
+PROGRAMS = {
+    "jax_compilation_cache_dir": None,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+"""Settings with which compiled programs are kept for other processes and the next session."""
+
+MOST_BYTES = 2**31
+"""Of kept programs; where there are more, all are made anew."""
 
 LONGEST = ("test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py")
 """Files that take longest start first, lest one process end with them alone."""
 
 
 def pytest_configure(config):
-    """Makes one folder of programs, for pytest's own processes and those that tests start."""
-    if PROGRAMS not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="hlformer-programs-")
+    """Makes the folders for pytest's own processes and those that tests start."""
+    if SHARED not in os.environ:  # not in a worker
+        folder = tempfile.TemporaryDirectory(prefix="hlformer-tests-")
         config.add_cleanup(folder.cleanup)
-        os.environ[PROGRAMS] = folder.name
-        config.add_cleanup(lambda: os.environ.pop(PROGRAMS))
+        os.environ[SHARED] = folder.name
+        config.add_cleanup(lambda: os.environ.pop(SHARED))
+        programs = config.cache.mkdir("programs")
+        if sum(path.stat().st_size for path in programs.iterdir()) > MOST_BYTES:
+            shutil.rmtree(programs)
+        PROGRAMS["jax_compilation_cache_dir"] = str(programs)
+        os.environ |= {name.upper(): str(value) for name, value in PROGRAMS.items()}
+        for name, value in PROGRAMS.items():
+            jax.config.update(name, value)
 
 
 @pytest.fixture

@@ -50,4 +50,4 @@ def value_and_gradient(name, parts=1, without_dropout=False):
         case.model.update(dropout=0.0, input_dropout=0.0)
     params = tiny.params(case)
     of = lambda params: loss(case, params, tiny.batch(), jax.random.key(3))
-    return params, *tiny.jit(jax.value_and_grad(of, has_aux=True))(params)
+    return params, *jax.jit(jax.value_and_grad(of, has_aux=True))(params)

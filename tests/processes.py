@@ -11,17 +11,16 @@ ROOT = Path(__file__).parents[1]
 def environment(devices=1):
     """The environment of a process that computes as this one does, on so many virtual devices.
 
-    Programs are shared with the other processes of a session of tests (see conftest.py).
+    conftest.py has set the rest, kept programs among it.
     """
-    more = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"} if devices > 1 else {}
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    if devices > 1:
+        flags.append(f"--xla_force_host_platform_device_count={devices}")
     return {
         **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": os.environ["HLFORMER_TEST_PROGRAMS"],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
-        **more,
+        "XLA_FLAGS": " ".join(flags),
     }
 
 

@@ -1,6 +1,5 @@
 """Sizes, data and parameters on which models are tested: as small as their options allow."""
 
-import functools
 from pathlib import Path
 
 import jax
@@ -9,11 +8,6 @@ import numpy as np
 from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.typing import Batch, Captions, Videos
-
-# XLA's older code generator for CPUs compiles these programs in half the time.
-OLDER = (0, 6) <= jax.__version_info__[:2] <= (0, 10)
-OPTIONS_OF_XLA = {"xla_cpu_use_fusion_emitters": False} if OLDER else None
-jit = functools.partial(jax.jit, compiler_options=OPTIONS_OF_XLA)
 
 VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
 

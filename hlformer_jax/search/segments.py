@@ -36,8 +36,9 @@ or less, 146.5 and 91.4. With the latter:
 
 So its cuts are little better than chance at that rate; and where they are found, at a finer one and
 without noise, the mean over the levels and the propagation mix in what stands beside a moment,
-which has nothing to do with it there. The first moments are as good as the best frame's within two
-points, and better than they where the cuts are found.
+which has nothing to do with it there. The first moments are as good as the best frame's: with the
+baseline's ridge at an intersection over union of 0.3, 0.5 and 0.7 41.2, 35.2 and 17.9 of 100, best
+frame 40.2, 34.3 and 16.6; and better than they where the cuts are found.
 
 Reference: TF-PRVR, NeurIPS 2026.
 """

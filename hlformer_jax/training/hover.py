@@ -170,7 +170,9 @@ class HOVER:
 def optimiser(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
     """The optimiser of the released code, with a rate for each group of parameters.
 
-    All gradients are clipped together, then as in `optim`.
+    All gradients are clipped together, then as in `optim`. The released code decays the biases of
+    the hyperbolic layers too, which at its rate of 1e-7 shrinks them by 1.5e-4 of their size in the
+    5,085 steps of its training; here no bias is decayed.
 
     Args:
       config: a configuration of HOVER.

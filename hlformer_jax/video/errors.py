@@ -34,8 +34,6 @@ def named(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except VideoError:
-        raise
     except (av.FFmpegError, OSError, MemoryError) as error:
         raise fault(path, *explained(error)) from error
 

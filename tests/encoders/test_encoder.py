@@ -47,17 +47,6 @@ def test_features_of_tokens_agree_with_transformers(encoder, expected, sentences
         assert distance(own / scale, theirs[mask] / scale) < AGREEMENT
 
 
-def test_hidden_states_of_patches_agree_with_transformers(encoder, expected, pictures):
-    from hlformer_jax.encoders import vision
-
-    preparation = encoder.preparation
-    pixels = inputs(encoder, pictures)[:1].astype(np.float32)
-    normal = (pixels - np.float32(preparation.shift)) * np.float32(preparation.scale)
-    found = np.asarray(vision.states(encoder.params["vision"], encoder.config, normal))
-    scale = np.linalg.norm(expected.patches, axis=-1, keepdims=True)
-    assert distance(found / scale, expected.patches / scale) < AGREEMENT
-
-
 @pytest.mark.parametrize("kind", ["old_clip", "siglip"])
 def test_bfloat16_stays_near(kind, expected, loaded, sentences, pictures):
     encoder = loaded(kind, "bfloat16")

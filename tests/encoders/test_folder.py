@@ -79,16 +79,6 @@ def test_a_missing_file_is_named(copy, name):
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "part"), [("{", "no JSON"), ("[]", "no object")])
-def test_a_damaged_configuration_is_one_line(copy, content, part):
-    for name in ("config.json", "preprocessor_config.json"):
-        folder = copy("siglip") if name == "config.json" else copy("siglip2")
-        (folder / name).write_text(content)
-        with pytest.raises(EncoderError, match=part) as caught:
-            encoders.load(folder)
-        assert name in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_configurations_that_disagree_are_refused(copy):
     folder = copy("siglip")
     content = {"size": {"height": 32, "width": 32}}

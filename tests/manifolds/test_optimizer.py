@@ -25,9 +25,9 @@ def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
     model, space = SPACES[name]
     x, c = _points(name, 0.7), 0.7
     target = x[::-1]
-    gradient = jax.grad(lambda x: jnp.sum(model.distance(x, target, c) ** 2) / 2)(x)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(model.distance(x, target, c) ** 2) / 2))(x)
     optimizer = riemannian(optax.sgd(0.25), space(c))
-    updates, _ = optimizer.update(gradient, optimizer.init(x), x)
+    updates, _ = jax.jit(optimizer.update)(gradient, optimizer.init(x), x)
     moved = optax.apply_updates(x, updates)
     # The gradient of half the squared distance is minus the logarithm.
     np.testing.assert_allclose(moved, model.geodesic(0.25, x, target, c), rtol=1e-11, atol=1e-13)
@@ -82,11 +82,11 @@ def test_parameters_that_are_no_points_are_optimised_as_ever():
     assert (lorentz.time_error(points) < 1e-6).all()
     # Weight decay would pull points to no end.
     plain = riemannian(optax.adam(0.1), Lorentz()).init(params["points"])
-    step, _ = riemannian(optax.adam(0.1), Lorentz()).update(
+    step, _ = jax.jit(riemannian(optax.adam(0.1), Lorentz()).update)(
         gradients["points"], plain, params["points"]
     )
     decayed = riemannian(inner, Lorentz(), mask)
-    first, _ = decayed.update(gradients, decayed.init(params), params)
+    first, _ = jax.jit(decayed.update)(gradients, decayed.init(params), params)
     np.testing.assert_allclose(first["points"], step, rtol=1e-5, atol=1e-6)
 
 

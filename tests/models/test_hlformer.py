@@ -49,7 +49,7 @@ def _value_and_gradient(name):
     config, batch = tiny.config(**OPTIONS[name]), tiny.batch()
     params = tiny.params(config)
     loss = lambda params: _loss(config, params, batch)
-    return params, *tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return params, *jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
             Captions(*(pad(x, 4) for x in batch.captions)),
         )
         key = jax.random.key(5)
-        grad = tiny.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))
+        grad = jax.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))
         value, gradient = grad(params, batch)
         value2, gradient2 = grad(params, padded)
     np.testing.assert_allclose(value2, value, rtol=1e-12)
@@ -95,7 +95,7 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
     config = tiny.config(**ONE_BRANCH, **{"model.dropout": rate, "model.input_dropout": rate})
     params = tiny.params(config)
     batch = tiny.batch()
-    grad = tiny.jit(jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0]))
+    grad = jax.jit(jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0]))
     values = set()
     for seed in range(12):
         value, gradient = grad(params, jax.random.key(seed))
@@ -113,9 +113,7 @@ def test_kernels_change_a_loss_and_its_gradient_by_rounding_alone():
         config = tiny.config(**ONE_BRANCH, kernels=kernels)
         config.model.update(dropout=0.2, input_dropout=0.2)
         params = tiny.params(config)
-        grad = tiny.jit(
-            jax.value_and_grad(lambda p, config=config: _loss(config, p, batch, key)[0])
-        )
+        grad = jax.jit(jax.value_and_grad(lambda p, config=config: _loss(config, p, batch, key)[0]))
         results.append(grad(params))
     (value, gradient), (other_value, other_gradient) = results
     np.testing.assert_allclose(other_value, value, rtol=1e-5)
@@ -130,8 +128,8 @@ def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
     with jax.numpy_dtype_promotion("standard"):
         params = tiny.params(config)
         loss = lambda c: jax.value_and_grad(lambda p: _loss(c, p, batch), has_aux=True)
-        (_, exact), gradient = tiny.jit(loss(config))(params)
-        (_, terms), rounded = tiny.jit(loss(half))(params)
+        (_, exact), gradient = jax.jit(loss(config))(params)
+        (_, terms), rounded = jax.jit(loss(half))(params)
     for name, value in terms.items():
         assert value.dtype == jnp.float32
         np.testing.assert_allclose(value, exact[name], rtol=2**-8, err_msg=name)

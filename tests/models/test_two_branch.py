@@ -20,7 +20,7 @@ def params():
 def encode(params):
     """One program for all tests of this file."""
     model = models.build(CONFIG)
-    return tiny.jit(lambda videos: models.encode_video(model, params, videos))
+    return jax.jit(lambda videos: models.encode_video(model, params, videos))
 
 
 def test_a_permuted_batch_permutes_its_encodings(encode):
@@ -39,7 +39,7 @@ def test_padded_frames_come_out_zero_and_padded_words_do_not_matter(encode, para
     words = np.array(BATCH.captions.words)
     words[~BATCH.captions.word_mask] = 9.0
     model = models.build(CONFIG)
-    query = tiny.jit(lambda captions: models.encode_query(model, params, captions))
+    query = jax.jit(lambda captions: models.encode_query(model, params, captions))
     np.testing.assert_array_equal(
         query(BATCH.captions), query(BATCH.captions._replace(words=words))
     )
@@ -52,7 +52,7 @@ def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters(encode, params
     with jax.numpy_dtype_promotion("standard"):
         assert {x.dtype for x in jax.tree.leaves(tiny.params(half))} == {jnp.dtype("float32")}
         model = models.build(half)
-        ours = tiny.jit(lambda v: models.encode_video(model, params, v))(BATCH.videos)
+        ours = jax.jit(lambda v: models.encode_video(model, params, v))(BATCH.videos)
     assert ours.frames.dtype == jnp.float32
     # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1. Found: 0.012
     # and 0.016; one bit less in the weights alone gives 0.027.

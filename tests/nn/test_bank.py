@@ -22,11 +22,11 @@ def test_a_bank_equals_its_blocks_one_by_one():
     params = jax.tree.map(draw, shapes)["params"]
     # Scales are to divide by.
     params["lorentz"]["attention"]["scale"] = np.asarray([1.5, 2.5], np.float32)
-    outputs = tiny.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
+    outputs = jax.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
     assert outputs.shape == (4, *x.shape)
     log_windows = windows.log_attention_windows(widths, tiny.FRAMES)
-    one_euclidean = tiny.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
-    one_lorentzian = tiny.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
+    one_euclidean = jax.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
+    one_lorentzian = jax.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
     for k in range(2):
         own = jax.tree.map(lambda p, k=k: p[k], params)
         euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))

@@ -9,7 +9,6 @@ import pytest
 
 from hlformer_jax.nn import blocks
 from hlformer_jax.nn.blocks import BlockOptions, LorentzAttention, LorentzOptions
-from hlformer_jax.ops import lorentz_linear
 
 
 def _numpy_attention(params, x, c, merge):
@@ -91,16 +90,3 @@ def test_a_layer_refuses_an_option_that_it_does_not_know(field):
     attend = LorentzAttention(block, lorentz)
     with pytest.raises(ValueError, match=f"{field} 'corected' is unknown: use "):
         attend.init(jax.random.key(0), jnp.ones((1, 4, 8)), None, None, False)
-
-
-def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
-    z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
-    scale = jnp.asarray(2.3)
-    point = lorentz_linear.rescale(z, scale)
-    np.testing.assert_array_equal(point[0], [1, 0, 0, 0])
-    np.testing.assert_allclose(-(point[1, 0] ** 2) + np.sum(point[1, 1:] ** 2), -1, rtol=1e-4)
-    time = 1 / (1 + np.exp(-0.3)) * np.exp(2.3) + 1.1
-    np.testing.assert_allclose(point[1, 0], time, rtol=1e-6)
-    gradient = jax.grad(lambda z: jnp.sum(lorentz_linear.rescale(z, scale)))(z)
-    assert not np.any(gradient[0])
-    assert np.all(np.isfinite(gradient))

@@ -8,6 +8,7 @@ from hlformer_jax.ops import lorentz
 BOUND = {"float32": 2e-5, "float64": 1e-12}  # what the module promises
 DTYPES = tuple(BOUND)
 POINTS = np.random.default_rng(0).normal(size=(3, 6, 5)) * np.array([0.1, 0.5, 1, 2, 3, 4])[:, None]
+CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])  # one for each of the six
 
 
 def tangent(x, u, c):

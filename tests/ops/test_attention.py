@@ -58,15 +58,16 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
         attended = attention.euclidean_attention(one, key, value, None, _mask(), *drop)
         return attended[:, :, 0]
 
-    np.testing.assert_allclose(
-        single(query, inputs, maps), plain(query, inputs, maps), rtol=1e-12, atol=1e-13
+    def value_and_gradient(function):
+        total = lambda *x: jnp.sum(jnp.sin(function(*x)))
+        both = jax.jit(lambda *x: (function(*x), jax.grad(total, (0, 1, 2))(*x)))
+        return both(query, inputs, maps)
+
+    (value, gradient), (want, other) = map(value_and_gradient, (single, plain))
+    np.testing.assert_allclose(value, want, rtol=1e-12, atol=1e-13)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), gradient, other
     )
-    gradients = [
-        jax.grad(lambda *x, f=f: jnp.sum(jnp.sin(f(*x))), (0, 1, 2))(query, inputs, maps)
-        for f in (single, plain)
-    ]
-    for one, other in zip(*map(jax.tree.leaves, gradients), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("corrected", [False, True])

@@ -59,7 +59,7 @@ def test_gradients_of_the_distance_against_80_digits(dtype):
     distance = lambda x, y, c: lorentz.distance(
         lorentz.from_space(x, c), lorentz.from_space(y, c), c
     )
-    gradients = jax.vmap(jax.grad(distance, (0, 1)))(x, y, c)
+    gradients = jax.jit(jax.vmap(jax.grad(distance, (0, 1))))(x, y, c)
     for i, kind in enumerate(kinds):
         point, other, curvature = *map(reference.vector, (x[i], y[i])), mpf(float(c[i]))
         length = mpmath.sinh(curvature**0.5 * reference.distance(point, other, curvature))

@@ -72,18 +72,20 @@ def _classes():
 
 def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplane():
     p, normals, offsets, c = _classes()
-    got = hyperplanes.poincare_mlr(p, normals, offsets, c)
+    logits = jax.jit(hyperplanes.poincare_mlr)
+    got = logits(p, normals, offsets, c)
     assert got.shape == (5, 2, 3)
     unit = normals / np.linalg.norm(normals, axis=-1, keepdims=True)
+    foot_of, distance = map(jax.jit, (poincare.exp_map0, hyperplanes.poincare_distance))
     for i, k in np.ndindex(2, 3):
-        foot = poincare.exp_map0(unit[k] * offsets[k] / 2, c[i])
-        away = hyperplanes.poincare_distance(p[:, i], foot[None], unit[None, k], c[i])
+        foot = foot_of(unit[k] * offsets[k] / 2, c[i])
+        away = distance(p[:, i], foot[None], unit[None, k], c[i])
         want = 2 * np.linalg.norm(normals[k]) * away
         np.testing.assert_allclose(got[:, i, k], want, rtol=1e-12, atol=1e-13)
     x = poincare.to_lorentz(p, c)
-    other = hyperplanes.lorentz_mlr(x, 2 * normals, offsets, c)
+    other = jax.jit(hyperplanes.lorentz_mlr)(x, 2 * normals, offsets, c)
     np.testing.assert_allclose(other, got, rtol=1e-12, atol=1e-13)
-    flat = hyperplanes.poincare_mlr(p, normals, offsets, 1e-12)
+    flat = logits(p, normals, offsets, 1e-12)
     linear = np.linalg.norm(normals, axis=-1) * (2 * p @ unit.T - offsets) * 2
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
 
@@ -122,7 +124,12 @@ def test_values_and_gradients_are_finite_for_zero_normals_and_far_points(dtype):
             hyperplanes.poincare_distance(p, p[::-1], normals[:1], c),
         )
 
-    value, pullback = jax.vjp(everything, x, normals, offsets, jnp.asarray(0.7, dtype))
-    for array in jax.tree.leaves([value, pullback(jax.tree.map(jnp.ones_like, value))]):
+    @jax.jit
+    def value_and_gradient(*args):
+        value, pullback = jax.vjp(everything, *args)
+        return value, pullback(jax.tree.map(jnp.ones_like, value))
+
+    value, gradient = value_and_gradient(x, normals, offsets, jnp.asarray(0.7, dtype))
+    for array in jax.tree.leaves([value, gradient]):
         assert array.dtype == dtype and np.isfinite(array).all()
     assert not np.any(value[0][:, 0]) and not np.any(value[2])

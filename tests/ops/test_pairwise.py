@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from derivatives import check_two_derivatives
-from lorentz_cases import BOUND, DTYPES, assert_close
+from derivatives import check_curvature
+from lorentz_cases import BOUND, DTYPES, POINTS, assert_close
 from mpmath import mpf
 
-from hlformer_jax.ops import lorentz
+from hlformer_jax.ops import lorentz, poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -81,7 +81,7 @@ def test_second_derivatives_of_pairwise_distances():
     function = lambda x, y, c: lorentz.pairwise_distance(
         lorentz.from_space(x, c), lorentz.from_space(y, c), c
     )
-    check_two_derivatives(function, (x, y[:2], jnp.asarray(0.7)))
+    check_curvature(function, (x, y[:2], jnp.asarray(0.7)))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -92,3 +92,21 @@ def test_pairwise_distances_take_time_and_memory_of_a_product():
     assert used < 20 * 256 * 256 * 4 + 30 * 1024 * 129 * 4  # by broadcasting it is 348 MB
     with pytest.raises(ValueError, match="vectors of 4 and of 3 coordinates"):
         lorentz.pairwise_distance(jnp.ones((2, 5)), jnp.ones((2, 4)))
+
+
+def test_squared_distances_of_all_pairs_are_those_of_one():
+    x, y = POINTS[:2].reshape(2, 2, 3, 5)
+    y = np.concatenate([y, x[:, :1] * (1 + 1e-9), x[:, :1]], axis=1)
+    c = np.array([0.5, 2.0])
+    a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
+    each = lambda model: jax.jit(
+        lambda x, y: model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
+    )
+    want = each(lorentz)(a, b)
+    got = lorentz.pairwise_squared_distance(a, b, c)
+    np.testing.assert_allclose(got, want, rtol=1e-11)
+    assert got[0, 0, -1] == 0
+    p, q = poincare.from_lorentz(a, c[:, None]), poincare.from_lorentz(b, c[:, None])
+    got = poincare.pairwise_squared_distance(p, q, c)
+    np.testing.assert_allclose(got, each(poincare)(p, q), rtol=1e-11)
+    check_curvature(poincare.pairwise_squared_distance, (p, q, c))

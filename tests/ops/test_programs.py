@@ -123,8 +123,9 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
     area = np.repeat(np.diff(edge) / np.sqrt(c) * radius, 60) * np.pi / 30
     volume = area * poincare.conformal_factor(grid, c) ** 2
     mean, scale = poincare.exp_map0(params["mean"], c)[None], jnp.exp(params["log_scale"])
-    log_q = wrapped_normal.poincare_log_density(grid, mean, scale, c)
-    log_p = wrapped_normal.poincare_log_density(grid, prior[None], 1.0, c)
+    density = jax.jit(wrapped_normal.poincare_log_density)
+    log_q = density(grid, mean, scale, c)
+    log_p = density(grid, prior[None], 1.0, c)
     q = volume * jnp.exp(log_q)
     np.testing.assert_allclose(jnp.sum(q), 1, rtol=1e-3)
     error = jnp.std(terms) / 20_000**0.5

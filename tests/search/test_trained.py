@@ -3,6 +3,7 @@
 import json
 
 import archive
+import jax
 import numpy as np
 import pytest
 import tiny
@@ -52,7 +53,7 @@ def unit(vectors):
 def encoder_of(config):
     """Unit vectors of a video's positions, by the model applied to it alone."""
     built, params = models.build(config), tiny.params(config)
-    encode = tiny.jit(lambda videos: models.encode_video(built, params, videos))
+    encode = jax.jit(lambda videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
         found = encode(model.videos_of([vectors], config.data, 1))

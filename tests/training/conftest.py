@@ -52,7 +52,7 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shared():
     """A folder that the processes of a session of tests share."""
-    return Path(os.environ["HLFORMER_TEST_PROGRAMS"]) / "retrieval"
+    return Path(os.environ["HLFORMER_TEST_SHARED"]) / "retrieval"
 
 
 @pytest.fixture(scope="session")
