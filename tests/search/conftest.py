@@ -1,5 +1,6 @@
 """What all tests of the search share."""
 
+import archive
 import pytest
 
 from hlformer_jax.parallel import runtime
@@ -11,3 +12,15 @@ def kept(monkeypatch):
     asked = []
     monkeypatch.setattr(runtime, "keep_programs", lambda: asked.append(None))
     return asked
+
+
+@pytest.fixture
+def films(tmp_path):
+    """A folder of three videos that need no FFmpeg."""
+    return archive.folder(tmp_path / "films")
+
+
+@pytest.fixture
+def index(tmp_path, films):
+    """The complete index of that folder."""
+    return archive.indexed(tmp_path / "index", films)

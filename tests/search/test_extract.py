@@ -18,16 +18,6 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.report import Report
 
 
-@pytest.fixture
-def films(tmp_path):
-    return archive.folder(tmp_path / "films")
-
-
-@pytest.fixture
-def index(tmp_path, films):
-    return archive.indexed(tmp_path / "index", films)
-
-
 def counts(report):
     return {
         name: n for name, n in report._asdict().items() if n and name not in ("elapsed", "seconds")

@@ -8,14 +8,6 @@ from hlformer_jax.data.extracted import ExtractedReader, contents
 from hlformer_jax.search import features
 from hlformer_jax.search.captions import Caption
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.evaluation import intersection_over_union
-from hlformer_jax.search.moments import Moment
-
-
-@pytest.fixture
-def index(tmp_path):
-    return archive.indexed(tmp_path / "index", archive.folder(tmp_path / "films"))
-
 
 CAPTIONS = [
     Caption("a.film", "red on black", 5.0, 8.0),
@@ -61,9 +53,3 @@ def test_captions_that_cannot_be_divided_are_refused_in_one_line():
         features.divide(named[:1], 0)
     with pytest.raises(SearchError, match="on 2 indexed videos"):
         features.divide(CAPTIONS[:2], 0)
-
-
-def test_the_overlap_of_moments():
-    of = lambda start, end: intersection_over_union(Moment(start, end, start, 1.0), 10.0, 20.0)
-    assert of(10, 20) == 1 and of(0, 10) == 0 and of(30, 40) == 0
-    assert of(15, 25) == pytest.approx(5 / 15) and of(12, 16) == pytest.approx(0.4)

@@ -7,12 +7,10 @@ import sys
 import threading
 
 import archive
-import numpy as np
 import processes
 import pytest
 
 from hlformer_jax import search
-from hlformer_jax.search import filters
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
@@ -25,11 +23,6 @@ def films(tmp_path):
         time = datetime.datetime(2026, 3, day, 12).timestamp()
         os.utime(films / name, (time, time))
     return films
-
-
-@pytest.fixture
-def index(tmp_path, films):
-    return archive.indexed(tmp_path / "index", films)
 
 
 @pytest.fixture
@@ -87,21 +80,6 @@ def test_filters_by_folder_and_date(library):
     assert videos(library.query("red", folder="trips", until="2026-03-02")) == []
     with pytest.raises(SearchError, match="'yesterday' is no date: write it as 2026-11-22"):
         library.query("red", since="yesterday")
-
-
-def test_filters_agree_with_a_loop_over_random_entries():
-    rng = np.random.default_rng(0)
-    folders = ["", "a", "a/b", "ab", "a/b/c"]
-    entries = [
-        search.Entry("", "", str(rng.choice(folders)), None, 0, float(t), 1.0, 1, "indexed", "")
-        for t in rng.uniform(0, 100, 50)
-    ]
-    for folder in (None, *folders):
-        since, until = sorted(rng.uniform(0, 100, 2))
-        found = filters.mask(entries, folder, since, until)
-        for entry, kept in zip(entries, found, strict=True):
-            within = not folder or entry.folder == folder or entry.folder.startswith(folder + "/")
-            assert kept == (within and since <= entry.modified <= until)
 
 
 def test_of_equally_good_videos_the_order_is_that_of_their_paths(films, index):

@@ -29,20 +29,6 @@ def _exact(rows, query):
     return rows.astype(np.float64) @ query.astype(np.float64)
 
 
-def test_every_number_of_two_bytes_is_widened_exactly():
-    bits = np.arange(2**16, dtype=np.uint16)[:, None]
-    target = np.empty(bits.shape, np.float32)
-    half = bits[np.isfinite(bits.view(np.float16))][:, None].view(np.float16)
-    np.testing.assert_array_equal(
-        packed.widened(half, target[: len(half)]), half.astype(np.float32)
-    )
-    brain = bits[(bits & 0x7F80) != 0x7F80][:, None]  # finite ones
-    np.testing.assert_array_equal(
-        packed.widened(brain, target[: len(brain)]),
-        brain.view(ml_dtypes.bfloat16).astype(np.float32),
-    )
-
-
 def test_bfloat16_is_rounded_as_everywhere():
     rows = _rows(0, 300).astype(np.float32)
     np.testing.assert_array_equal(

@@ -44,44 +44,6 @@ def test_scores_are_those_of_brute_force(index, records, name, monkeypatch):
         np.testing.assert_allclose(ranker.over_time(i, arrays, query), over_time, atol=1e-6)
 
 
-def test_rows_are_packed_once_and_again_after_the_index_has_changed(index, records):
-    ranker = rankers.Untrained("segments", index, records)
-    [first] = (index.directory / "packed").iterdir()
-    stamp = first.stat().st_mtime_ns
-    rankers.Untrained("segments", index, records)
-    assert first.stat().st_mtime_ns == stamp
-    query = ranker.encode(archive.Encoder(), "red")
-    fewer = rankers.Untrained("segments", index, records[:3])
-    [second] = (index.directory / "packed").iterdir()
-    assert second.name != first.name
-    np.testing.assert_array_equal(fewer.scores(query), ranker.scores(query)[:3])
-
-
-def test_where_nothing_can_be_packed_the_rows_are_held_in_memory(index, records):
-    expected = rankers.Untrained("best_frame", index, records)
-    [path] = (index.directory / "packed").iterdir()
-    path.unlink()
-    (index.directory / "packed").rmdir()
-    (index.directory / "packed").write_text("in the way")
-    found = rankers.Untrained("best_frame", index, records)
-    query = found.encode(archive.Encoder(), "blue")
-    np.testing.assert_array_equal(found.scores(query), expected.scores(query))
-
-
-def test_packed_rows_of_another_form_are_made_anew(index, records):
-    ranker = rankers.Untrained("segments", index, records)
-    query = ranker.encode(archive.Encoder(), "blue")
-    [path] = (index.directory / "packed").iterdir()
-    expected, before, whole = ranker.scores(query), np.load(path), path.read_bytes()
-    del ranker  # a file that a process has mapped must not shrink
-    for content in (b"", b"no array", whole[:-8]):
-        path.unlink()
-        path.write_bytes(content)
-        found = rankers.Untrained("segments", index, records)
-        np.testing.assert_array_equal(found.scores(query), expected)
-        np.testing.assert_array_equal(np.load(path), before)
-
-
 def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
     index.file(records[2].content).write_bytes(b"")
     with pytest.raises(DamagedError, match=records[2].content):
@@ -109,24 +71,3 @@ def test_the_best_of_a_large_archive_have_the_scores_of_a_small_one(index, recor
         np.testing.assert_array_equal(np.argsort(-found)[:2], best)
         # Two programs for one product: rounding of float32.
         np.testing.assert_allclose(found[best], every[best], atol=1e-6)
-
-
-def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large):
-    rankers.Untrained("best_frame", index, records[:5])
-    for record in records[1:5]:
-        index.file(record.content).unlink()  # so: these are not read again
-    chosen = [records[6], *records[1:5]]
-    found = rankers.Untrained("best_frame", index, chosen)
-    folder = index.directory / "packed"
-    suffixes = sorted(path.name.partition(".")[2] for path in folder.iterdir())
-    assert suffixes == ["int8-bounds.npy", "int8.npy", "json", "npy"]
-    query = found.encode(archive.Encoder(), "red")
-    whole = index.read(records[6].content).vectors.astype(np.float64) @ query
-    np.testing.assert_allclose(found.scores(query)[0], whole.max(), atol=1e-6)
-    for damaged in ("", "[]", "{}", '{"key": 1}'):
-        [listing] = folder.glob("*.json")
-        listing.write_text(damaged)
-        with pytest.raises(DamagedError, match=records[1].content):
-            rankers.Untrained("best_frame", index, chosen[:2])
-    packed.forget(index)
-    assert not list(folder.iterdir())

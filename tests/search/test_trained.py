@@ -1,42 +1,20 @@
 """A trained model as a ranker: its scores, its scores over time, and runs that are refused."""
 
-import json
-
 import archive
 import jax
 import numpy as np
 import pytest
 import tiny
+from trained_runs import configuration, write_run
 
 from hlformer_jax import models, search
-from hlformer_jax.data import extracted, transforms
+from hlformer_jax.data import transforms
 from hlformer_jax.models.ms_sl import proposals
-from hlformer_jax.run import checkpoint
 from hlformer_jax.search import model, trained
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 
 FRAMES = (3, 8, 21, 14, 1)
-
-
-def write_run(path, config, fingerprint="f" * 64):
-    config.data.manual_dir = str(path / "features")
-    checkpoint.save_params(path / "checkpoints" / "best", tiny.params(config), {"epoch": 1})
-    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
-    (path / "features").mkdir()
-    facts = {"name": "colours", "fingerprint": fingerprint}
-    (path / "features" / extracted.ENCODER).write_text(json.dumps(facts))
-    return path
-
-
-def configuration(name, **options):
-    config = tiny.config(**{"model.name": name, **options})
-    config.model.euclidean_blocks = 1
-    config.data.update(visual_dim=archive.WIDTH, text_dim=archive.WIDTH, dtype="float32")
-    config.eval.video_batch = 2
-    if name != "hlformer":
-        config.model.update(lorentz_blocks=0, fusion="mean")
-    return config
 
 
 @pytest.fixture
@@ -144,33 +122,6 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
     trained.Trained(run, index, records)
     [other] = (index.directory / "packed").iterdir()
     assert other.name != kept.name
-
-
-def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path):
-    records = list(index.manifest.videos.values())
-    config = configuration("gmmformer_v2")
-    run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
-    with pytest.raises(SearchError, match="features of the encoder 'colours', and the index has"):
-        trained.Trained(run, index, records)
-    (run / "features" / extracted.ENCODER).unlink()
-    with pytest.raises(SearchError, match="does not say which encoder made its features"):
-        trained.Trained(run, index, records)
-    with pytest.raises(SearchError, match=r"has no config.json: give the directory of a run"):
-        trained.Trained(tmp_path / "nowhere", index, records)
-    (run / "config.json").write_text("{}")
-    with pytest.raises(SearchError, match="is no configuration of this version"):
-        trained.Trained(run, index, records)
-
-
-def test_a_run_of_other_widths_is_refused(index, tmp_path):
-    config = configuration("gmmformer_v2")
-    config.data.visual_dim = 7
-    run = write_run(tmp_path / "run", config)
-    with pytest.raises(SearchError, match="features of width 7, and the index has vectors of"):
-        trained.Trained(run, index, list(index.manifest.videos.values()))
-    found = model.Model(config, None, None, None)
-    with pytest.raises(SearchError, match="token features of width 12, and the encoder gives 5"):
-        model.encode_query(found, np.zeros((2, 5), np.float32))
 
 
 SLOW_DTYPES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16")]

@@ -15,11 +15,6 @@ def score(form, rows, query):
     return products.max(axis=-1).sum() - form.offset
 
 
-@pytest.fixture
-def index(tmp_path):
-    return archive.indexed(tmp_path / "index", archive.folder(tmp_path / "films"))
-
-
 @pytest.mark.parametrize("name", rankers.ROWS)
 def test_a_ranker_without_training_is_its_own_rows_and_one_query(index, name):
     records = sorted(index.manifest.videos.values(), key=lambda one: one.content)

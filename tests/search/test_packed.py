@@ -1,0 +1,100 @@
+"""Rows of all videos in one matrix: packed once, taken over, made anew; widened exactly."""
+
+import archive
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hlformer_jax.search import packed, rankers
+from hlformer_jax.search.errors import DamagedError
+
+
+def test_every_number_of_two_bytes_is_widened_exactly():
+    bits = np.arange(2**16, dtype=np.uint16)[:, None]
+    target = np.empty(bits.shape, np.float32)
+    half = bits[np.isfinite(bits.view(np.float16))][:, None].view(np.float16)
+    np.testing.assert_array_equal(
+        packed.widened(half, target[: len(half)]), half.astype(np.float32)
+    )
+    brain = bits[(bits & 0x7F80) != 0x7F80][:, None]  # finite ones
+    np.testing.assert_array_equal(
+        packed.widened(brain, target[: len(brain)]),
+        brain.view(ml_dtypes.bfloat16).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def index(tmp_path):
+    for i in range(7):
+        archive.random_film(tmp_path / "films" / f"{i}.film", 1 + 9 * i, seed=i)
+    return archive.indexed(tmp_path / "index", tmp_path / "films")
+
+
+@pytest.fixture
+def records(index):
+    return [one for _, one in sorted(index.manifest.videos.items())]
+
+
+def test_rows_are_packed_once_and_again_after_the_index_has_changed(index, records):
+    ranker = rankers.Untrained("segments", index, records)
+    [first] = (index.directory / "packed").iterdir()
+    stamp = first.stat().st_mtime_ns
+    rankers.Untrained("segments", index, records)
+    assert first.stat().st_mtime_ns == stamp
+    query = ranker.encode(archive.Encoder(), "red")
+    fewer = rankers.Untrained("segments", index, records[:3])
+    [second] = (index.directory / "packed").iterdir()
+    assert second.name != first.name
+    np.testing.assert_array_equal(fewer.scores(query), ranker.scores(query)[:3])
+
+
+def test_where_nothing_can_be_packed_the_rows_are_held_in_memory(index, records):
+    expected = rankers.Untrained("best_frame", index, records)
+    [path] = (index.directory / "packed").iterdir()
+    path.unlink()
+    (index.directory / "packed").rmdir()
+    (index.directory / "packed").write_text("in the way")
+    found = rankers.Untrained("best_frame", index, records)
+    query = found.encode(archive.Encoder(), "blue")
+    np.testing.assert_array_equal(found.scores(query), expected.scores(query))
+
+
+def test_packed_rows_of_another_form_are_made_anew(index, records):
+    ranker = rankers.Untrained("segments", index, records)
+    query = ranker.encode(archive.Encoder(), "blue")
+    [path] = (index.directory / "packed").iterdir()
+    expected, before, whole = ranker.scores(query), np.load(path), path.read_bytes()
+    del ranker  # a file that a process has mapped must not shrink
+    for content in (b"", b"no array", whole[:-8]):
+        path.unlink()
+        path.write_bytes(content)
+        found = rankers.Untrained("segments", index, records)
+        np.testing.assert_array_equal(found.scores(query), expected)
+        np.testing.assert_array_equal(np.load(path), before)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every archive counts as a large one."""
+    monkeypatch.setattr(packed, "LARGE", 1)
+
+
+def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large):
+    rankers.Untrained("best_frame", index, records[:5])
+    for record in records[1:5]:
+        index.file(record.content).unlink()  # so: these are not read again
+    chosen = [records[6], *records[1:5]]
+    found = rankers.Untrained("best_frame", index, chosen)
+    folder = index.directory / "packed"
+    suffixes = sorted(path.name.partition(".")[2] for path in folder.iterdir())
+    assert suffixes == ["int8-bounds.npy", "int8.npy", "json", "npy"]
+    query = found.encode(archive.Encoder(), "red")
+    whole = index.read(records[6].content).vectors.astype(np.float64) @ query
+    np.testing.assert_allclose(found.scores(query)[0], whole.max(), atol=1e-6)
+    for damaged in ("", "[]", "{}", '{"key": 1}'):
+        [listing] = folder.glob("*.json")
+        listing.write_text(damaged)
+        with pytest.raises(DamagedError, match=records[1].content):
+            rankers.Untrained("best_frame", index, chosen[:2])
+    packed.forget(index)
+    assert not list(folder.iterdir())
