@@ -23,8 +23,8 @@ from jaxtyping import install_import_hook
 
 CHECKED = (
     "benchmark", "command", "config", "data", "encoders", "errors", "main", "manifolds", "models",
-    "nn", "ops", "parallel", "plots", "retrieval", "run", "sweep", "torch_checkpoint", "training",
-    "typing", "video",
+    "nn", "ops", "parallel", "plots", "retrieval", "run", "search", "sweep", "torch_checkpoint",
+    "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 

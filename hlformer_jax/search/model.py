@@ -145,7 +145,7 @@ def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
         )
 
 
-def videos_of(vectors: Sequence[Float[np.ndarray, "F d"]], data: ConfigDict, size: int) -> Videos:
+def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
     """A batch of videos as a model reads it.
 
     Args:

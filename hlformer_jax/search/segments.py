@@ -125,14 +125,14 @@ def segment_means(frames: Float[np.ndarray, "T d"], found: Segments) -> Float[np
     return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
 
 
-def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " T-2"]:
+def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
     """How sharply a video turns at each frame but the two at its ends.
 
     Args:
       frames: unit vectors, float64.
 
     Returns:
-      1 minus the cosine of successive differences, from 0 to 2; empty for T < 3.
+      1 minus the cosine of successive differences, from 0 to 2, [T - 2]; empty for T < 3.
     """
     differences = np.diff(frames, axis=0)
     still = np.linalg.norm(differences, axis=-1) <= ROUNDING
@@ -176,7 +176,7 @@ def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
     return (starts[inner] + ends[inner] - 1) // 2 + 2
 
 
-def make_segments(cuts: list[Int[np.ndarray, " cuts"]], count: int) -> Segments:
+def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
     """Segments between the cuts of each level.
 
     Args:

@@ -74,10 +74,12 @@ def test_no_index_another_format_and_a_foreign_directory_are_one_line_each(index
         archive.create(tmp_path / "new", tmp_path, fps=0)
 
 
-@pytest.mark.parametrize("field", ["fingerprint", "preprocessing", "width"])
-def test_another_encoder_is_refused_with_what_to_do(index, field):
+@pytest.mark.parametrize(
+    ("field", "value"), [("fingerprint", "9" * 64), ("preprocessing", "9"), ("width", 99)]
+)
+def test_another_encoder_is_refused_with_what_to_do(index, field, value):
     encoder = archive.Encoder()
-    setattr(encoder, field, 99)
+    setattr(encoder, field, value)
     with pytest.raises(
         SearchError, match=f"another {field}: give --encoder=colours, or a new --in"
     ):

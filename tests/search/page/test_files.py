@@ -26,6 +26,7 @@ def test_what_was_deleted_or_is_no_video_any_more_is_gone(client, library, tmp_p
         del library.entries[-3:]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("error", [KeyError, IndexError, UserError])
 def test_an_unknown_id_is_refused_without_what_the_library_says(error):
     def entry(id):

@@ -39,6 +39,7 @@ def test_its_own_page_and_links_to_it_are_answered(client):
     assert raw(client, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_server_on_all_addresses_is_asked_by_any_address_but_not_by_any_name():
     open_to_all = guard.Guard(None, {"studio"}, addresses=True)
     for host, refused in (

@@ -1,6 +1,5 @@
 """An archive whose order, dates and equal videos a store has to keep."""
 
-import archive
 import pytest
 import stored
 
@@ -8,8 +7,3 @@ import stored
 @pytest.fixture
 def films(tmp_path):
     return stored.folder(tmp_path / "films")
-
-
-@pytest.fixture
-def index(tmp_path, films):
-    return archive.indexed(tmp_path / "index", films)

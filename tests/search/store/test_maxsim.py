@@ -53,6 +53,7 @@ class Model:
         return query
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "branches", [{"clips": 0.7, "frames": 0.3}, {"frames": 1.0}, {"clips": 0.01, "frames": 5.0}]
 )
