@@ -135,6 +135,13 @@ def folder(path):
     return path
 
 
+def random_folder(path):
+    """A folder of seven films of different lengths, the first of one frame."""
+    for i in range(7):
+        random_film(path / f"{i}.film", 1 + 9 * i, seed=i)
+    return path
+
+
 def create(directory, root, **options):
     """A new index of a folder, without videos."""
     return Index.create(directory, root, Encoder(), **options)

@@ -34,6 +34,7 @@ install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.c
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
 SHARED = "HLFORMER_TEST_SHARED"
 """Environment variable: a folder that the processes of a session of tests share."""
 

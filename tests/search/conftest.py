@@ -22,5 +22,11 @@ def films(tmp_path):
 
 @pytest.fixture
 def index(tmp_path, films):
-    """The complete index of that folder."""
+    """The complete index of the folder `films`, which a module may replace."""
     return archive.indexed(tmp_path / "index", films)
+
+
+@pytest.fixture
+def records(index):
+    """The records of the index in the order of their videos."""
+    return [one for _, one in sorted(index.manifest.videos.items())]

@@ -24,15 +24,8 @@ def test_every_number_of_two_bytes_is_widened_exactly():
 
 
 @pytest.fixture
-def index(tmp_path):
-    for i in range(7):
-        archive.random_film(tmp_path / "films" / f"{i}.film", 1 + 9 * i, seed=i)
-    return archive.indexed(tmp_path / "index", tmp_path / "films")
-
-
-@pytest.fixture
-def records(index):
-    return [one for _, one in sorted(index.manifest.videos.items())]
+def films(tmp_path):
+    return archive.random_folder(tmp_path / "films")
 
 
 def test_rows_are_packed_once_and_again_after_the_index_has_changed(index, records):

@@ -10,15 +10,8 @@ from hlformer_jax.search.index import Index
 
 
 @pytest.fixture
-def index(tmp_path):
-    for i in range(7):
-        archive.random_film(tmp_path / "films" / f"{i}.film", 1 + 9 * i, seed=i)
-    return archive.indexed(tmp_path / "index", tmp_path / "films")
-
-
-@pytest.fixture
-def records(index):
-    return [one for _, one in sorted(index.manifest.videos.items())]
+def films(tmp_path):
+    return archive.random_folder(tmp_path / "films")
 
 
 @pytest.mark.parametrize("name", rankers.ROWS)

@@ -13,8 +13,8 @@ store; this machine needs DIR and the encoder, and holds no vectors of the other
 
 An upload brings the collection up to date: what is there is left alone, as its id is made of its
 content; what is new is added, the payload of what has moved is changed, what is gone is deleted.
-An upload that was interrupted goes on where it was; until it has ended, a search finds the videos
-that were uploaded and are still in the index.
+An interrupted upload resumes where it stopped; until it is complete, a search finds the videos that
+were uploaded and are still in the index.
 
 The payload of a point:
 

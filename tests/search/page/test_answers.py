@@ -1,4 +1,4 @@
-"""What the page is told: folders, finite numbers, curves of few points."""
+"""Answers to the page: names of folders, finite scores, score curves of few points."""
 
 import math
 from types import SimpleNamespace
