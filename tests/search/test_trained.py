@@ -54,9 +54,8 @@ def encoder_of(config):
     ],
     ids=["both branches", "one vector a video", "frames alone", "ms_sl"],
 )
-def test_scores_are_the_weighted_best_cosines_of_the_model(index, tmp_path, name, options):
+def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
     config = configuration(name, **options)
-    records = [one for _, one in sorted(index.manifest.videos.items())]
     ranker = trained.Trained(write_run(tmp_path / "run", config), index, records)
     query = ranker.encode(archive.Encoder(), "red blue white")
     assert np.linalg.norm(query) == pytest.approx(1, abs=1e-5)

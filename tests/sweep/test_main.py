@@ -1,27 +1,16 @@
 """A sweep as a person runs it: wrong commands, and one that is stopped and goes on."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 
+import processes
 import pytest
 from command_line import calls
-from processes import ROOT
 
 from hlformer_jax.config import debug, default
 from hlformer_jax.sweep.definition import METRICS
-
-
-def _environment(**more):
-    return os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | more
-
-
-def _command(*arguments):
-    return [sys.executable, "-m", "hlformer_jax.sweep", *map(str, arguments)]
-
 
 WINDOW = "--config=configs/sweeps/lorentz_window.py"
 CASES = {
@@ -44,7 +33,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     directory = tmp_path_factory.mktemp("sweep")
-    (directory / "configs").symlink_to(ROOT / "configs")
+    (directory / "configs").symlink_to(processes.ROOT / "configs")
     results = calls("hlformer_jax.sweep", [given for given, _ in CASES.values()], directory)
     assert not list(directory.rglob("seed0"))
     return dict(zip(CASES, results, strict=True))
@@ -90,12 +79,8 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
     )
     (tmp_path / "sweep.py").write_text(SWEEP)
     root = tmp_path / "sweep"
-    line = _command(f"--config={tmp_path / 'sweep.py'}", f"--workdir={root}")
-    environment = _environment(
-        JAX_COMPILATION_CACHE_DIR=str(tmp_path / "cache"),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-    )
+    line = processes.command("sweep", f"--config={tmp_path / 'sweep.py'}", f"--workdir={root}")
+    environment = processes.environment()
     first, second = root / "w-MAIM" / "seed0", root / "w-MP" / "seed0"
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
