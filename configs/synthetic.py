@@ -36,6 +36,7 @@ def get_config(name: str = "") -> ConfigDict:
             "loss": {"hard_negative_epoch": 5},
             "optim": {"learning_rate": 1e-3},
             "train": {"epochs": 15, "batch_size": 64, "baseline": True},
+            "eval": {"moments": "data"},
         }
     )
     return variant(config, name)

@@ -47,7 +47,6 @@ def main(argv: Sequence[str]) -> int:
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax.parallel import processes, runtime
     from hlformer_jax.retrieval import results
-    from hlformer_jax.run import files
     from hlformer_jax.training import evaluate, loop
 
     config = CONFIG.value
@@ -75,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if processes.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             results.print_table(title, {"checkpoint": result.metrics})
-            files.write_json(directory / "test_metrics.json", result.as_json())
+            results.write(result, directory)
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)

@@ -173,8 +173,14 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     },
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better; the names are
-        # those that the evaluation of the model's family gives: SumR, R@1, R@5, R@10, R@100.
+        # those that the evaluation of the model's family gives: SumR, R@1, R@5, R@10, R@100; with
+        # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU.
         "select": Field("SumR", line()),
+        # Times of the captions' moments, by which every evaluation adds the localisation of the
+        # first moment (retrieval/localisation.py): a file (data/spans.py), of which a relative
+        # path begins at {manual_dir}/{collection}; "data": those that the data set has itself; "":
+        # none.
+        "moments": Field("", path()),
         "video_batch": Field(64, SIZE),
         "query_batch": Field(256, SIZE),  # captions that are ranked together
         # Dtype in which encoded videos are kept.

@@ -9,6 +9,7 @@
     moments     the command that converts annotated moments
     prepared/   any source → array_record, written once and checked on the way; read by index
     transforms  pooling, sampling and normalisation of one video
+    spans       where the moments of captions lie in their videos, for evaluation
     split       the videos of one split, transformed and kept in memory
     dataset     `open_data`: the source that a configuration asks for, prepared, as three splits
     schedule    which videos each step sees, a function of (seed, step)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.data import extracted
+from hlformer_jax.data import extracted, spans
 from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.source import SPLITS, DataError, Source
@@ -61,7 +61,9 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
                 f"wide; set data.{field} to {width}"
             )
     prepared = prepare(source, data.data_dir, data.storage)
-    train, val, test = (Split(prepared.split(name), data) for name in SPLITS)
+    videos = [prepared.split(name) for name in SPLITS]
+    known = spans.of_splits(config, [split.annotations for split in videos])
+    train, val, test = (Split(split, data, known) for split in videos)
     return Data(train, val, test, prepared.fingerprint)
 
 

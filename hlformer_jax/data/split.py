@@ -1,8 +1,9 @@
 """The splits of a data set, transformed: what a configuration's model reads of every video."""
 
+import functools
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from ml_collections import ConfigDict
 from hlformer_jax.data import transforms
 from hlformer_jax.data.prepared.reader import PreparedVideos, VideoRecord
 from hlformer_jax.data.simulated import SimulatedVideos
+from hlformer_jax.data.source import DataError
+from hlformer_jax.data.spans import Span
 
 
 class Example(NamedTuple):
@@ -34,6 +37,7 @@ class Split:
       video_ids: ids of the videos, in the order of the source's split.
       captions_per_video: number of captions of each video, int32 [videos].
       frames_per_video: frames of each video after sampling, int32 [videos].
+      source_frames_per_video: frames of each video before, int32 [videos].
       words_per_video: words of all captions of a video, before they are cut, int32 [videos].
       dtype: dtype of the features.
       max_clips: C.
@@ -41,17 +45,26 @@ class Split:
       max_words: W.
       widths: D and E, the widths of frames and words.
       caption_video: index of each caption's video, in the order of the source's split, int32.
+      spans: where the moments of captions lie, by the id of the caption; None where nobody asked.
     """
 
-    def __init__(self, videos: PreparedVideos | SimulatedVideos, data: ConfigDict) -> None:
+    def __init__(
+        self,
+        videos: PreparedVideos | SimulatedVideos,
+        data: ConfigDict,
+        spans: Mapping[str, Span] | None = None,
+    ) -> None:
         """Nothing is read yet.
 
         Args:
           videos: the videos, not yet transformed.
           data: `config.data`.
+          spans: annotated moments of captions, of this split or of more.
         """
+        self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video
+        self.source_frames_per_video = videos.frames_per_video
         self.frames_per_video = np.minimum(videos.frames_per_video, data.max_frames)
         self.words_per_video = videos.words_per_video
         self.dtype = np.dtype(data.dtype)
@@ -90,9 +103,28 @@ class Split:
         return transform(self._videos[int(index)], *sizes, self.dtype)
 
     def caption_ids(self) -> list[str]:
-        """Ids of all captions, in the order of `caption_video`; reads the whole split."""
+        """Ids of all captions, in the order of `caption_video`; reads the whole split, once."""
+        return list(self._caption_ids)
+
+    @functools.cached_property
+    def _caption_ids(self) -> tuple[str, ...]:
         ids = (self._videos[index].caption_ids for index in range(len(self)))
-        return list(itertools.chain.from_iterable(ids))
+        return tuple(itertools.chain.from_iterable(ids))
+
+    def caption_spans(self) -> list[Span | None]:
+        """The annotated moments of all captions, in the order of `caption_video`.
+
+        Raises:
+          DataError: when no caption of the split has one.
+        """
+        known = self.spans or {}
+        found = [known.get(name) for name in self._caption_ids]
+        if not any(found):
+            raise DataError(
+                f"config.eval.moments: no caption has times there; the first is"
+                f" {self._caption_ids[0]!r}"
+            )
+        return found
 
 
 def transform(

@@ -65,6 +65,16 @@ class SyntheticReader(PlantedReader):
         """The captions of every video of train, val and test."""
         return self._splits
 
+    def annotations(self, split: str) -> dict[str, dict[str, tuple[int, int, int]]]:
+        """Where the moments lie, at a frame a second; see `data.spans`."""
+        return {
+            "spans": {
+                caption.caption_id: (*self.moments[caption.caption_id], len(self._frames[video]))
+                for video, captions in self._splits[split].items()
+                for caption in captions
+            }
+        }
+
     def _draw(
         self, video: str, corpus: Corpus, encoder: Encoder, rng: np.random.Generator
     ) -> tuple[Caption, ...]:
@@ -83,6 +93,7 @@ class SyntheticSource(PlantedSource[Corpus, SyntheticReader]):
     """The `source.Source` of a corpus."""
 
     name: ClassVar[str] = "synthetic"
+    version: ClassVar[int] = 2  # from 2 on with the times of moments
     reader = SyntheticReader
 
 

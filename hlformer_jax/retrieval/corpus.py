@@ -171,6 +171,12 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
     return jnp.moveaxis(blocks, 0, 1).reshape(len(queries), -1)
 
 
+def rows(corpus: Corpus, videos: Int[Array, " n"]) -> Any:
+    """What the scorer keeps of some videos, by their index, arrays [n, ...] (inside of jit)."""
+    _, size = corpus.mask.shape
+    return jax.tree.map(lambda x: x[videos // size, videos % size], corpus.stored)
+
+
 def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
     """The k best videos of each query, with the positions that made their scores.
 
@@ -196,14 +202,12 @@ def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult
 
 def _search_traced(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
     every = scores(corpus, queries)
-    _, size = corpus.mask.shape
     available = min(k, every.shape[-1])
     best, videos = jax.lax.top_k(every, available)
     real = jnp.isfinite(best)
 
     def locate(chosen: Int[Array, " Q"]) -> dict[str, Int[Array, " Q"]]:
-        own = jax.tree.map(lambda x: x[chosen // size, chosen % size], corpus.stored)
-        return corpus.scorer.locate(queries, own)
+        return corpus.scorer.locate(queries, rows(corpus, chosen))
 
     # A program for each of the k ranks would take longer than its work, for few queries.
     per_video = sum(x.size for x in jax.tree.leaves(corpus.stored)) // corpus.mask.size

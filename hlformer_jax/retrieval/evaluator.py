@@ -22,7 +22,7 @@ from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.parallel import devices
-from hlformer_jax.retrieval import corpus, ranking, scorers
+from hlformer_jax.retrieval import corpus, localisation, ranking, scorers
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.typing import Array
@@ -50,6 +50,7 @@ class Evaluator:
         )
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
+        self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
 
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""
@@ -152,16 +153,46 @@ class Evaluator:
 
     def rank(self, stored: Corpus, queries: Float[Array, "Q H"], split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
-        own = split.caption_video
-        ranks = self._rank(stored, queries, own, self._config.eval.query_batch)
-        return Result(ranking.metrics(devices.host(ranks)), len(own), len(split))
+        ranks = self._rank(stored, queries, split.caption_video, self._config.eval.query_batch)
+        return self._made(devices.host(ranks), split, self._overlaps(stored, queries, split))
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Metrics of a score matrix of a split."""
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(block, own) for (_, block), (_, own) in pairs]
-        ranks = np.concatenate(jax.device_get(blocks))[: len(scores)]
-        return Result(ranking.metrics(ranks), len(scores), len(split))
+        return self._made(np.concatenate(jax.device_get(blocks))[: len(scores)], split, None)
+
+    def _made(
+        self, ranks: Int[np.ndarray, " Q"], split: Split, overlaps: Float[np.ndarray, " Q"] | None
+    ) -> Result:
+        metrics, per_query = ranking.metrics(ranks), {"ranks": ranks}
+        if overlaps is not None:
+            metrics |= localisation.metrics(overlaps)
+            per_query["overlaps"] = overlaps
+        return Result(metrics, len(ranks), len(split), per_query)
+
+    def _overlaps(
+        self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
+    ) -> Float[np.ndarray, " Q"] | None:
+        """How well first moments agree with annotated ones; None where no times are asked for."""
+        if split.spans is None:
+            return None
+        size = self._config.eval.query_batch
+        cosines = self._locate(stored, queries, split.caption_video, size)
+        cosines = {name: devices.host(rows) for name, rows in cosines.items()}
+        data, spans = self._config.data, split.caption_spans()
+        counts = split.captions_per_video
+        found = []
+        for first, count, frames in zip(
+            np.cumsum(counts) - counts, counts, split.source_frames_per_video, strict=True
+        ):
+            own = slice(int(first), int(first + count))
+            scores = self.scorer.over_time(
+                {name: rows[own] for name, rows in cosines.items()},
+                int(frames), data.max_clips, data.max_frames,
+            )  # fmt: skip
+            found.append(localisation.overlaps(scores, spans[own]))
+        return np.concatenate(found)
 
     def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Blocks of one size; zeros fill the last."""
@@ -178,8 +209,28 @@ def _rank(
     stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
 ) -> Int[Array, " Q"]:
     """Ranks of all queries, `size` of them at a time."""
+    rank = lambda x: ranking.ranks(corpus.scores(stored, x[0]), x[1])
+    return jax.lax.map(rank, _in_blocks(queries, own, size)).reshape(-1)[: len(own)]
+
+
+def _position_cosines(
+    stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+) -> dict[str, Float[Array, "Q _"]]:
+    """What each position of its own video says for every query, `size` of them at a time."""
+
+    def block(x: tuple[Array, Array]) -> dict[str, Array]:
+        query, video = x
+        rows = corpus.rows(stored, video)
+        return stored.scorer.position_cosines(query, rows)
+
+    cosines = jax.lax.map(block, _in_blocks(queries, own, size))
+    return {name: rows.reshape(-1, rows.shape[-1])[: len(own)] for name, rows in cosines.items()}
+
+
+def _in_blocks(
+    queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
+) -> tuple[Float[Array, "blocks size H"], Int[Array, "blocks size"]]:
+    """Queries and the videos that are theirs, in blocks of one size; zeros fill the last."""
     padding = -len(own) % size
     blocks = jnp.pad(queries, ((0, padding), (0, 0))).reshape(-1, size, queries.shape[-1])
-    owners = jnp.pad(own, (0, padding)).reshape(-1, size)
-    rank = lambda x: ranking.ranks(corpus.scores(stored, x[0]), x[1])
-    return jax.lax.map(rank, (blocks, owners)).reshape(-1)[: len(own)]
+    return blocks, jnp.pad(own, (0, padding)).reshape(-1, size)

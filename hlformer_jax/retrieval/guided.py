@@ -1,17 +1,19 @@
 """The score of MS-SL: the best proposal, and what the frames say of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from hlformer_jax.models.ms_sl import GuidedEncoding
 from hlformer_jax.ops.numerics import inverse_norm
-from hlformer_jax.retrieval import vectors
+from hlformer_jax.retrieval import over_time, vectors
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.retrieval.similarity import best, best_position
+from hlformer_jax.retrieval.similarity import best, best_position, position_cosines
 from hlformer_jax.retrieval.vectors import Stored
 from hlformer_jax.typing import Array
 
@@ -54,7 +56,26 @@ class GuidedSimilarity:
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
         """The best proposal; see `scoring.Scorer`."""
-        return {"clips": best_position(queries, stored["clips"])}
+        cosines = self.position_cosines(queries, {"clips": stored["clips"]})
+        return {"clips": best_position(cosines["clips"])}
+
+    def position_cosines(
+        self, queries: Float[Array, "Q H"], stored: Stored
+    ) -> dict[str, Float[Array, "Q L"]]:
+        """Cosines of proposals and guided vectors; see `scoring.TrainingScorer`."""
+        return position_cosines(queries, stored)
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """The best of the proposals over each frame, each with its guided vector."""
+        clip_weight, guided_weight = np.asarray(self.weights)
+        both = clip_weight * cosines["clips"] + guided_weight * cosines["guided"]
+        return over_time.of_clips(over_time.of_proposals(both, max_clips), num_frames)
 
     def similarities(
         self,

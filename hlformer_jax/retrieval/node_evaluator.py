@@ -1,5 +1,6 @@
 """Evaluation of HOVER: the nodes of a split encoded once, every one ranked against all others."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -139,7 +140,7 @@ class NodeEvaluator:
         )
         result = self.result(found, split)
         more = hierarchy.metrics(split.pool, norms, cosines, found)
-        return result._replace(metrics=result.metrics | more)
+        return dataclasses.replace(result, metrics=result.metrics | more)
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
         """The direction of time of a split's siblings; see `hierarchy.fit_direction`."""

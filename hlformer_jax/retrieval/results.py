@@ -1,32 +1,54 @@
 """Metrics of a split, and the table of them that a run prints."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
+
+from hlformer_jax.run import files
+
+METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
+"""What `write` writes: metrics of the test split, and what each of its queries adds to them."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
 
 
-class Result(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Result:
     """Metrics of a split.
 
     Attributes:
       metrics: metrics by the names that the field uses, recalls in percent.
       queries: number of queries.
       videos: number of videos.
+      per_query: what the metrics are made of, an array [queries] each, for comparing models query
+        by query: "ranks", and where times are known "overlaps"; empty where a family has none.
     """
 
     metrics: dict[str, float]
     queries: int
     videos: int
+    per_query: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, float | int]:
         """The form in which test metrics are written."""
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
+
+
+def write(result: Result, directory: Path) -> None:
+    """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`.
+
+    Raises:
+      OSError: when they cannot be written.
+    """
+    files.write_json(directory / METRICS_FILE, result.as_json())
+    if result.per_query:
+        files.write_npz(directory / QUERIES_FILE, result.per_query)
 
 
 def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:

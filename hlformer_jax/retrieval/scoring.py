@@ -5,8 +5,10 @@ HLFormer and its ancestors (eq. 8, 9), `guided` that of MS-SL; a family with ano
 its own. A scorer is a pytree, so that its weights are arguments of compiled programs.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
@@ -56,7 +58,33 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class TrainingScorer(Scorer, Protocol):
-    """A scorer of the family, which the objective asks as well."""
+    """A scorer of the family, which the objective and the localisation of moments ask as well."""
+
+    def position_cosines(
+        self, queries: Float[Array, "Q H"], stored: Any
+    ) -> dict[str, Float[Array, "Q L"]]:
+        """What each position says, by the name of its branch, up to a factor of each query.
+
+        Args:
+          queries: encoded queries.
+          stored: one stored video for each query.
+        """
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """What the positions over each frame of a video say together; higher is better.
+
+        Args:
+          cosines: what each position says, as `position_cosines` gives it.
+          num_frames: F, the number of frames of the video in its source.
+          max_clips: C, the number of clips that the video was pooled to.
+          max_frames: the number of frames that it was sampled to at most.
+        """
 
     @property
     def frame_columns(self) -> str:

@@ -4,19 +4,21 @@ Zero vectors, which padded frames are, have cosine 0 with everything and take pa
 as released.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.ops.fused_similarity import max_similarities
 from hlformer_jax.ops.numerics import inverse_norm
-from hlformer_jax.retrieval import vectors
+from hlformer_jax.retrieval import over_time, vectors
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.retrieval.vectors import Stored, Vectors
+from hlformer_jax.retrieval.vectors import Stored
 from hlformer_jax.typing import Array
 
 
@@ -62,7 +64,40 @@ class MaximumSimilarity:
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
         """The best position of each branch; see `scoring.Scorer`."""
-        return {name: best_position(queries, branch) for name, branch in stored.items()}
+        cosines = self.position_cosines(queries, stored)
+        return {name: best_position(branch) for name, branch in cosines.items()}
+
+    def position_cosines(
+        self, queries: Float[Array, "Q H"], stored: Stored
+    ) -> dict[str, Float[Array, "Q L"]]:
+        """Cosines of the positions of each branch; see `scoring.TrainingScorer`."""
+        return position_cosines(queries, stored)
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """Weighted cosines of the clip and of the sampled frame over each frame of a video.
+
+        Of proposals in the place of clips (MS-SL without its frames) it is the best of those that
+        hold a frame's clip; one vector for the whole video says the same of all frames.
+        """
+        total: Any = 0.0
+        for weight, name in zip(np.asarray(self.weights), VideoEncoding._fields, strict=True):
+            if name not in cosines:
+                continue
+            found = cosines[name]
+            if name == "clips":
+                if found.shape[-1] != max_clips:
+                    found = over_time.of_proposals(found, max_clips)
+                found = over_time.of_clips(found, num_frames)
+            elif found.shape[-1] == max_frames:
+                found = over_time.of_sampled_frames(found, num_frames)
+            total = total + weight * found
+        return np.broadcast_to(total, (*total.shape[:-1], num_frames))
 
     def similarities(
         self,
@@ -95,7 +130,19 @@ def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
     return jnp.max(similarities, axis=-1)
 
 
-def best_position(queries: Float[Array, "Q H"], own: Vectors) -> Int[Array, " Q"]:
-    """Position of the best of a video's vectors, [Q, L, H], for the query of the same row."""
-    query = vectors.store(queries, own.values.dtype)
-    return jnp.argmax(vectors.own_cosines(query, own), axis=-1).astype(jnp.int32)
+def position_cosines(queries: Float[Array, "Q H"], own: Stored) -> dict[str, Float[Array, "Q L"]]:
+    """Cosines of each query with the vectors of one video, [Q, L, H], up to a factor of each query.
+
+    Args:
+      queries: encoded queries of any norm.
+      own: by the name of the branch, one video for each query.
+    """
+    return {
+        name: vectors.own_cosines(vectors.store(queries, branch.values.dtype), branch)
+        for name, branch in own.items()
+    }
+
+
+def best_position(cosines: Float[Array, "Q L"]) -> Int[Array, " Q"]:
+    """The first of the best positions of each query's video."""
+    return jnp.argmax(cosines, axis=-1).astype(jnp.int32)

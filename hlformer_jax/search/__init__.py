@@ -60,10 +60,10 @@ importing it does not load JAX.
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.library import Hit, Library
-from hlformer_jax.search.moments import Moment
 from hlformer_jax.search.store import Store
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Evaluation of a library on captions: recalls of the videos, and of the first moment.
 
 Every caption is asked over all indexed videos. Its rank is that of its video, as
-`retrieval.ranking` counts. Where the caption has times, the first moment of its own video counts as
-found at an intersection over union of at least 0.3, 0.5 and 0.7.
+`retrieval.ranking` counts. Where captions have times, the first moments of their own videos are
+held against them (`retrieval.localisation`).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hlformer_jax.errors import suggestion
-from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.retrieval.localisation import intersection_over_union
 from hlformer_jax.search.captions import Caption
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.moments import Moment
-
-OVERLAPS = (0.3, 0.5, 0.7)
 
 
 def evaluate(
@@ -32,8 +30,8 @@ def evaluate(
       progress: called after each caption.
 
     Returns:
-      R@1, R@5, R@10, R@100 and SumR of the videos, and "IoU 0.3" and so on of the first moments,
-      all in percent; without the latter where no caption has times.
+      R@1, R@5, R@10, R@100 and SumR of the videos, and the metrics of localisation, all in percent;
+      without the latter where no caption has times.
 
     Raises:
       SearchError: when a caption is of a video that is not indexed.
@@ -54,13 +52,4 @@ def evaluate(
         progress()
     own = np.asarray([columns[caption.video] for caption in captions], np.int32)
     metrics = ranking.metrics(np.asarray(ranking.ranks(np.stack(scores), own)))
-    if overlaps:
-        reached = np.asarray(overlaps)
-        metrics |= {f"IoU {iou}": 100.0 * float(np.mean(reached >= iou)) for iou in OVERLAPS}
-    return metrics
-
-
-def intersection_over_union(moment: Moment, start: float, end: float) -> float:
-    """How well a moment agrees with the one from `start` to `end`, from 0 to 1."""
-    shared = max(min(moment.end, end) - max(moment.start, start), 0.0)
-    return shared / (max(moment.end, end) - min(moment.start, start)) if shared else 0.0
+    return metrics | localisation.metrics(np.asarray(overlaps, np.float32))

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.retrieval.moments import Moment, moments
 from hlformer_jax.search import encoding, filters, manifest, rankers
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.manifest import Record
-from hlformer_jax.search.moments import Moment, moments
 from hlformer_jax.search.rankers import Ranker
 from hlformer_jax.search.store import Store, Stored, Uploaded, maxsim
 from hlformer_jax.search.store import upload as uploading

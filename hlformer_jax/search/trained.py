@@ -1,8 +1,6 @@
 """A trained model of the family as a ranker of an index.
 
-A video's score is the model's own, by the scorer of `retrieval`. A frame's score is what the
-positions over it say: the weighted sum of the cosines of the clip and of the sampled frame that
-hold it; with MS-SL, whose proposals are windows over clips, the best of the proposals that do.
+A video's score, and those of its frames, are the model's own, by the scorer of `retrieval`.
 
 The encoded videos are kept beside the index under a name that says of which videos and parameters,
 so that a model encodes them once.
@@ -18,10 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from hlformer_jax.data import transforms
-from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, vectors
 from hlformer_jax.retrieval.corpus import Corpus
@@ -117,52 +113,10 @@ class Trained:
         query = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
         cosines = {name: rows @ query for name, rows in own.items()}
         data = self._model.config.data
-        clips = transforms.boundaries(frames, data.max_clips, np.float32)
-        weights = np.asarray(self._model.scorer.weights, np.float32)
-        if set(cosines) == set(GuidedEncoding._fields):
-            both = weights[0] * cosines["clips"] + weights[1] * cosines["guided"]
-            return of_frames(best_proposal(both, data.max_clips), clips, frames)
-        total = np.zeros(frames, np.float32)
-        if "clips" in cosines:
-            found = cosines["clips"]
-            if len(found) != data.max_clips:  # MS-SL without its frames
-                found = best_proposal(found, data.max_clips)
-            total += weights[0] * of_frames(found, clips, frames)
-        if "frames" in cosines and len(cosines["frames"]) == data.max_frames:
-            found = cosines["frames"]
-            if frames > data.max_frames:
-                sampled = transforms.boundaries(frames, data.max_frames)
-                found = of_frames(found, sampled, frames)
-            total += weights[1] * found[:frames]
-        elif "frames" in cosines:  # one vector for the whole video
-            total += weights[1] * cosines["frames"][0]
-        return total
-
-
-def of_frames(
-    scores: Float[np.ndarray, " spans"], bounds: Int[np.ndarray, " spans+1"], frames: int
-) -> Float[np.ndarray, " F"]:
-    """For each frame the largest score of the spans that it was pooled into.
-
-    Args:
-      scores: scores of the spans.
-      bounds: boundaries of the spans, of `transforms.boundaries`; an empty span has the frame at
-        its start, and the frames that the released code leaves out belong to the last.
-      frames: F.
-    """
-    starts = bounds[:-1]
-    ends = np.append(np.maximum(bounds[1:-1], starts[:-1] + 1), frames)
-    frame = np.arange(frames)
-    inside = (frame[:, None] >= starts) & (frame[:, None] < ends)
-    return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
-
-
-def best_proposal(scores: Float[np.ndarray, " P"], clips: int) -> Float[np.ndarray, " C"]:
-    """For each clip the largest score of the proposals that hold it."""
-    starts, ends = proposals(clips)
-    position = np.arange(clips)
-    inside = (position[:, None] >= starts) & (position[:, None] < ends)
-    return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
+        scores: np.ndarray = self._model.scorer.over_time(
+            cosines, frames, data.max_clips, data.max_frames
+        )
+        return scores.astype(np.float32)
 
 
 def _float32(stored: Vectors) -> np.ndarray:

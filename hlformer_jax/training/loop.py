@@ -22,7 +22,7 @@ from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.parallel import devices, processes, runtime
 from hlformer_jax.retrieval import results
 from hlformer_jax.retrieval.results import Result
-from hlformer_jax.run import files, workdir
+from hlformer_jax.run import workdir
 from hlformer_jax.training import families, signals
 from hlformer_jax.training.checkpoints import Checkpoints
 from hlformer_jax.training.family import Family
@@ -192,7 +192,7 @@ class Trainer:
 def train(
     config: ConfigDict, directory: Path, profile: bool = False, family: Family | None = None
 ) -> Outcome:
-    """Trains, then reports the test split: a table, and test_metrics.json in the run's directory.
+    """Trains, then reports the test split: a table, and in the run's directory `results.write`.
 
     Args:
       config: the resolved configuration.
@@ -217,7 +217,7 @@ def train(
     rows = trainer.test()
     first = next(iter(rows.values()))
     if processes.is_first():
-        files.write_json(directory / "test_metrics.json", first.as_json())
+        results.write(first, directory)
         title = f"Test split: {first.queries} queries, {first.videos} videos"
         results.print_table(title, {name: result.metrics for name, result in rows.items()})
     return Outcome(rows, trainer.progress)

@@ -8,8 +8,9 @@ import page_library
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.retrieval.localisation import intersection_over_union
 from hlformer_jax.search import captions, demo
-from hlformer_jax.search.evaluation import evaluate, intersection_over_union
+from hlformer_jax.search.evaluation import evaluate
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.evaluation import intersection_over_union
-from hlformer_jax.search.moments import Moment
 
 
 def test_the_overlap_of_moments():

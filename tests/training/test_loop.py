@@ -3,6 +3,7 @@
 What it trains here is a tree (tests/toy.py): the loop does not know the difference.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -41,8 +42,8 @@ def _fail(*_):
 def _scored(trainer, *metrics):
     """Makes the validations of a run come out with these metrics."""
     validate, metrics = trainer.family.validate, iter(metrics)
-    trainer.family.validate = lambda params: validate(params)._replace(
-        metrics={"nearest": next(metrics)}
+    trainer.family.validate = lambda params: dataclasses.replace(
+        validate(params), metrics={"nearest": next(metrics)}
     )
 
 

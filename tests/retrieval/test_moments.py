@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hlformer_jax.search.moments import GAP, moments
+from hlformer_jax.retrieval.moments import GAP, moments
 
 
 def test_a_peak_in_the_middle_is_one_moment_with_the_ends_of_its_frames():
