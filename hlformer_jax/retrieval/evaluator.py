@@ -165,7 +165,8 @@ class Evaluator:
     def _made(
         self, ranks: Int[np.ndarray, " Q"], split: Split, overlaps: Float[np.ndarray, " Q"] | None
     ) -> Result:
-        metrics, per_query = ranking.metrics(ranks), {"ranks": ranks}
+        metrics = ranking.metrics(ranks)
+        per_query = {"ranks": ranks, "videos": split.caption_video}
         if overlaps is not None:
             metrics |= localisation.metrics(overlaps)
             per_query["overlaps"] = overlaps

@@ -27,7 +27,8 @@ class Result:
       queries: number of queries.
       videos: number of videos.
       per_query: what the metrics are made of, an array [queries] each, for comparing models query
-        by query: "ranks", and where times are known "overlaps"; empty where a family has none.
+        by query: "ranks", the index of its video, "videos", and where times are known "overlaps";
+        empty where a family has none.
     """
 
     metrics: dict[str, float]

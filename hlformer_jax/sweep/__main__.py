@@ -79,9 +79,9 @@ def _perform(
 
     def after(run: definition.Run) -> None:
         try:
-            plots.draw_run(root / run.directory, f"{run.variant}, seed {run.seed}")
+            plots.draw_run(root / run.directory, run.title)
         except Exception as error:  # a picture that fails is no reason to end the sweep
-            _report(f"no curves of {run.variant}, seed {run.seed}: {error}")
+            _report(f"no curves of {run.title}: {error}")
         publish.write(sweep, planned, root)
 
     logging.set_verbosity(logging.WARNING)

@@ -15,11 +15,15 @@ A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
     series      name -> the line of the plot that a variant is a point of
     bases       further complete configurations by name; what the command line changes of `base`
                 it changes of these as well (a value that `base` had already is no change)
+    corpora     name -> folder below `data.manual_dir`: every variant is trained on each of them;
+                without any, on what the configuration says
+    pairs       pairs of variants that are compared query by query (`comparison`)
     defined     `base` as the file gives it, to know what the command line changed
 
 Nothing here loads JAX, so that a configuration file loads in no time.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,12 +46,20 @@ class Run(NamedTuple):
       seed: its seed.
       config: its complete configuration.
       directory: its directory, relative to the sweep's.
+      corpus: the name of its corpus, "" in a sweep without corpora.
     """
 
     variant: str
     seed: int
     config: ConfigDict
     directory: Path
+    corpus: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        corpus = f", corpus {self.corpus}" if self.corpus else ""
+        return f"{self.variant}{corpus}, seed {self.seed}"
 
 
 def define(
@@ -64,6 +76,9 @@ def define(
     series: Mapping[str, str] | None = None,
     bases: Mapping[str, str] | None = None,
     metrics: Sequence[str] = METRICS,
+    settings: Mapping[str, Any] | None = None,
+    corpora: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> ConfigDict:
     """The configuration of a sweep.
 
@@ -81,6 +96,9 @@ def define(
       series: name -> line of the plot; all are one by default.
       bases: name -> further configuration files, written like `base`.
       metrics: names of the test metrics that the tables show; the plots show the last.
+      settings: fields that all bases have otherwise than their files, nested.
+      corpora: name -> folder below `data.manual_dir`.
+      pairs: pairs of variants to compare query by query.
 
     Returns:
       The sweep, locked; see the module's docstring.
@@ -91,8 +109,10 @@ def define(
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
     folder = Path(file).parent
-    first = _load(folder, base, name)
-    others = {key: _load(folder, other, name) for key, other in (bases or {}).items()}
+    first = _load(folder, base, name, settings or {})
+    others = {
+        key: _load(folder, other, name, settings or {}) for key, other in (bases or {}).items()
+    }
     content = {
         "title": f"{title} (debug)" if name else title,
         "base": first,
@@ -104,6 +124,8 @@ def define(
         "series": dict(series or {}),
         "bases": others,
         "metrics": tuple(metrics),
+        "corpora": dict(corpora or {}),
+        "pairs": tuple(pairs),
         "defined": first.copy_and_resolve_references(),
     }
     # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
@@ -117,7 +139,7 @@ def metrics(*figures: float) -> dict[str, float]:
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
-    """The runs of a sweep: all variants with the first seed, then all with the next.
+    """The runs of a sweep: all variants with the first seed on each corpus, then with the next.
 
     Args:
       sweep: what `define` gives, the command line's changes applied.
@@ -135,15 +157,18 @@ def expand(sweep: ConfigDict) -> list[Run]:
         raise ConfigError("a sweep sets the seed of its runs: give --config.seeds, not base.seed")
     variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
     runs = []
-    for seed in sweep.seeds:
+    for seed, corpus in itertools.product(sweep.seeds, sweep.corpora or [""]):
         for name, config in variants.items():
             one = config.copy_and_resolve_references()
             one.seed = seed
+            if corpus:
+                one.data.manual_dir = str(Path(one.data.manual_dir, sweep.corpora[corpus]))
             try:
                 check(one)
             except ConfigError as error:
                 raise ConfigError(f"variant {name!r}: {error}") from None
-            runs.append(Run(name, seed, one, Path(_slug(name), f"seed{seed}")))
+            directory = Path(_slug(name), _slug(corpus), f"seed{seed}")
+            runs.append(Run(name, seed, one, directory, corpus))
     _check_directories(runs)
     return runs
 
@@ -192,9 +217,10 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     return task, tasks
 
 
-def _load(folder: Path, base: str, name: str) -> ConfigDict:
+def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
     config = load(folder / file, "-".join(filter(None, (data_set, name))))
+    _apply(config, settings, "settings")
     if name == "debug":
         config.train.epochs = 1
     return config
@@ -209,8 +235,9 @@ def _check_names(sweep: ConfigDict) -> None:
         raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
-    for field in ("published", "values", "series"):
-        for name in sweep[field]:
+    for field in ("published", "values", "series", "pairs"):
+        named = itertools.chain.from_iterable(sweep.pairs) if field == "pairs" else sweep[field]
+        for name in named:
             if name not in sweep.variants:
                 near = suggestion(name, sweep.variants)
                 raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")

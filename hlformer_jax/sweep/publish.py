@@ -6,11 +6,11 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from hlformer_jax import plots
-from hlformer_jax.sweep import tables
+from hlformer_jax.sweep import summary, tables
 from hlformer_jax.sweep.definition import Run
 
 
-def write(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> tables.Table:
+def write(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> summary.Table:
     """Writes the tables and the plot of a sweep.
 
     Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
@@ -24,11 +24,11 @@ def write(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> tables.Table:
     Returns:
       The table.
     """
-    table = tables.collect(sweep, runs, root)
+    table = summary.collect(sweep, runs, root)
     while True:
         tables.write(table, root)
         plots.draw_sweep(table, root)
-        newest = tables.collect(sweep, runs, root)
+        newest = summary.collect(sweep, runs, root)
         if newest == table:
             return table
         table = newest

@@ -86,21 +86,21 @@ def perform(
     for index, run in enumerate(runs, 1):
         if finished(run, root):  # asked now, for another process may have done it
             continue
-        report(f"run {index} of {len(runs)}: {run.variant}, seed {run.seed}")
+        report(f"run {index} of {len(runs)}: {run.title}")
         directory = root / run.directory
         try:
             result = execute(run, directory)
         except loop.Stopped:
             raise
         except workdir.OccupiedError:
-            report(f"left to the process that does it: {run.variant}, seed {run.seed}")
+            report(f"left to the process that does it: {run.title}")
             continue
         except Exception as error:  # whatever it is, the other runs can do without this one
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
-            failure = {"variant": run.variant, "seed": run.seed, "reason": reason}
+            failure = {**_named(run), "reason": reason}
             files.write_json(directory / FAILURE, failure | {"traceback": trace})
-            report(f"failed: {run.variant}, seed {run.seed}: {reason}")
+            report(f"failed: {run.title}: {reason}")
         else:
             files.write_json(directory / RESULT, result)
             (directory / FAILURE).unlink(missing_ok=True)
@@ -140,8 +140,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
     progress = outcome.progress
     best = next(iter(outcome.results.values()))
     return {
-        "variant": run.variant,
-        "seed": run.seed,
+        **_named(run),
         "metrics": best.metrics,
         "queries": best.queries,
         "videos": best.videos,
@@ -153,6 +152,11 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": versions(),
     }
+
+
+def _named(run: Run) -> dict[str, Any]:
+    """What a result says of which run it is."""
+    return {"variant": run.variant, "corpus": run.corpus, "seed": run.seed}
 
 
 def versions() -> dict[str, str]:

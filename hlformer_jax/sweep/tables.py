@@ -1,111 +1,20 @@
-"""The tables of a sweep: mean and spread of every variant's metrics over its finished seeds.
-
-`collect` makes the table as data, which is table.json; table.md, table.csv and what is printed are
-views of it. The spread is the sample's standard deviation (n - 1); one seed has none.
-"""
+"""The tables of a sweep: table.json, .md, .csv and what is printed, all views of `summary`."""
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import rich.box
 import rich.console
 import rich.markup
 import rich.table
-from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError
 from hlformer_jax.retrieval import results
 from hlformer_jax.run import files
-from hlformer_jax.sweep import runs as runs_of
-from hlformer_jax.sweep.definition import Run, changed_fields
-
-Table = dict[str, Any]
-
-LOCATIONS = ("data.manual_dir", "data.data_dir")
-"""Fields that say where data lies, and nothing of the result."""
-
-
-def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
-    """Collects the results of a sweep's runs so far.
-
-    Args:
-      sweep: its configuration.
-      runs: all its runs.
-      root: its directory.
-
-    Returns:
-      The content of table.json.
-
-    Raises:
-      ConfigError: when a result lacks one of the sweep's metrics.
-    """
-    rows = []
-    for name in sweep.variants:
-        results, failures, missing = [], [], []
-        for run in (run for run in runs if run.variant == name):
-            directory = root / run.directory
-            result = runs_of.read(directory / runs_of.RESULT)
-            if result is not None:
-                results.append({**result, "directory": str(run.directory)})
-                continue
-            missing.append(run.seed)
-            failure = runs_of.read(directory / runs_of.FAILURE)
-            if failure is not None:
-                failures.append({"seed": run.seed, "reason": failure["reason"]})
-        value = sweep["values"].get(name)
-        rows.append(
-            {
-                "variant": name,
-                # JSON has no infinity; Python's float takes this word for it.
-                "value": "inf" if value is not None and math.isinf(value) else value,
-                "series": sweep.series.get(name, ""),
-                "published": dict(sweep.published.get(name, {})),
-                **_summary(results, sweep.metrics),
-                "seeds": [result["seed"] for result in results],
-                "missing_seeds": missing,
-                "failures": failures,
-                "runs": results,
-            }
-        )
-    return {
-        "title": sweep.title,
-        "quantity": sweep.quantity,
-        "metrics": list(sweep.metrics),
-        "select": " or ".join(sorted({run.config.eval.select for run in runs})),
-        "changed": {
-            name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
-        },
-        "finished": sum(len(row["runs"]) for row in rows),
-        "total": len(runs),
-        "variants": rows,
-    }
-
-
-def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    for result in results:
-        if missing := [name for name in names if name not in result["metrics"]]:
-            raise ConfigError(
-                f"config.metrics: {result['directory']} has no {', '.join(missing)}, but"
-                f" {', '.join(result['metrics'])}: change the sweep's metrics"
-            )
-    metrics = {name: [result["metrics"][name] for result in results] for name in names}
-    seconds = [result["seconds_per_epoch"] for result in results]
-    first = results[0] if results else {}
-    return {
-        "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
-        "std": {
-            name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in metrics.items()
-        },
-        "parameters": first.get("parameters"),
-        "flops_video": first.get("flops_video"),
-        "flops_caption": first.get("flops_caption"),
-        "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
-    }
+from hlformer_jax.sweep import comparison
+from hlformer_jax.sweep.summary import Table
 
 
 def write(table: Table, root: Path) -> None:
@@ -118,23 +27,75 @@ def write(table: Table, root: Path) -> None:
 COSTS = ("parameters", "GFLOPs/video", "MFLOPs/caption", "s/epoch")
 
 
-def header(table: Table) -> tuple[str, ...]:
-    """The names of the columns of the printed table and table.md."""
-    return ("", *table["metrics"], f"published {table['metrics'][-1]}", "seeds", *COSTS)
+class Section(NamedTuple):
+    """A part of what is printed and of table.md.
+
+    Attributes:
+      title: its title.
+      rows: its cells, first those of the head.
+      note: what is to be known of it.
+    """
+
+    title: str
+    rows: list[list[str]]
+    note: str
 
 
-def cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
-    """One variant as the printed table and table.md have it, in the order of `header`."""
+def sections(table: Table) -> list[Section]:
+    """The table, that of the first moments where they are known, and the comparisons."""
+    metrics, ranked = table["metrics"], bool(table["corpora"])
+    over = "corpora and seeds" if ranked else "seeds"
+    head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}"]
+    rows = [[*head, "runs" if ranked else "seeds", *COSTS]]
+    rows += [_cells(row, metrics, ranked) for row in table["variants"]]
+    note = (
+        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
+        f" seeds{' within a corpus' if ranked else ''}, where there are several."
+    )
+    found = [Section(table["title"], rows, note)]
+    if table["localisation"]:
+        names = table["localisation"]
+        rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
+        note = f"The first moment in the caption's own video, in percent; over {over} as above."
+        found.append(Section("Localisation", rows, note))
+    if table["comparisons"]:
+        head = ["", "difference", "queries", "queries, seeds", "real"]
+        rows = [head, *map(_compared, table["comparisons"])]
+        note = (
+            f"Differences of SumR with {comparison.LEVEL:.0%} intervals of a paired bootstrap over"
+            " queries, and over queries and seeds; real is what does not hold 0 in the latter."
+        )
+        found.append(Section("Comparisons", rows, note))
+    return found
+
+
+def _cells(row: Mapping[str, Any], metrics: Sequence[str], ranked: bool) -> list[str]:
     seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
     return [
         row["variant"],
-        *(_spread(name, row["mean"][name], row["std"][name]) for name in metrics),
+        *_means(row, metrics),
+        *([_formatted(row["rank"], ".1f")] if ranked else []),
         _published(metrics[-1], row["published"].get(metrics[-1])),
         f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}",
         _formatted(row["parameters"], ",d"),
         _formatted(row["flops_video"], ".3f", 1e9),
         _formatted(row["flops_caption"], ".2f", 1e6),
         _formatted(row["seconds_per_epoch"], ".3g"),
+    ]
+
+
+def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [_spread(name, row["mean"][name], row["std"][name]) for name in names]
+
+
+def _compared(pair: Mapping[str, Any]) -> list[str]:
+    interval = lambda bounds: f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+    return [
+        f"{pair['first']} − {pair['second']}",
+        f"{pair['difference']:+.2f}",
+        interval(pair["queries"]),
+        interval(pair["queries_seeds"]),
+        "yes" if pair["real"] else "no",
     ]
 
 
@@ -156,16 +117,16 @@ def notes(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """The table in GitHub's Markdown."""
+    """The tables in GitHub's Markdown."""
     line = lambda row: f"| {' | '.join(_escaped(cell) for cell in row)} |"
-    lines = [f"# {_escaped(table['title'])}", "", line(header(table))]
-    lines.append(line(["---", *["---:"] * (len(header(table)) - 1)]))
-    lines += [line(cells(row, table["metrics"])) for row in table["variants"]]
-    lines += [
-        "",
-        f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
-        " seeds, where there are several.",
-    ]
+    lines: list[str] = []
+    for level, section in enumerate(sections(table)):
+        head, *rows = section.rows
+        lines += (
+            ["", f"## {_escaped(section.title)}"] if level else [f"# {_escaped(section.title)}"]
+        )
+        lines += ["", line(head), line(["---", *["---:"] * (len(head) - 1)]), *map(line, rows)]
+        lines += ["", section.note]
     if remarks := notes(table):
         lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)]
     return "\n".join(lines) + "\n"
@@ -185,7 +146,7 @@ def as_csv(table: Table) -> str:
             "failed",
             *(
                 f"{name}_{kind}"
-                for name in table["metrics"]
+                for name in (*table["metrics"], *table["localisation"])
                 for kind in ("mean", "std", "published")
             ),
             "parameters",
@@ -205,7 +166,11 @@ def as_csv(table: Table) -> str:
                 len(row["seeds"]),
                 len(row["missing_seeds"]),
                 len(row["failures"]),
-                *(kind.get(name) for name in table["metrics"] for kind in kinds),
+                *(
+                    kind.get(name)
+                    for name in (*table["metrics"], *table["localisation"])
+                    for kind in kinds
+                ),
                 row["parameters"],
                 row["flops_video"],
                 row["flops_caption"],
@@ -216,19 +181,23 @@ def as_csv(table: Table) -> str:
 
 
 def show(table: Table) -> None:
-    """Prints the table and its notes to standard output."""
-    view = rich.table.Table(
-        title=rich.markup.escape(table["title"]), box=rich.box.SIMPLE_HEAD, title_justify="left"
-    )
-    for index, column in enumerate(header(table)):
-        view.add_column(column, justify="right" if index else "left")
-    for row in table["variants"]:
-        view.add_row(*(rich.markup.escape(cell) for cell in cells(row, table["metrics"])))
+    """Prints the tables and their notes to standard output."""
     console = rich.console.Console()
-    if not console.is_terminal:  # a file is as wide as its lines
-        console = rich.console.Console(width=400)
-        console = rich.console.Console(width=console.measure(view).maximum)
-    console.print(view)
+    for section in sections(table):
+        view = rich.table.Table(
+            title=rich.markup.escape(section.title),
+            box=rich.box.SIMPLE_HEAD,
+            title_justify="left",
+        )
+        head, *rows = section.rows
+        for index, column in enumerate(head):
+            view.add_column(column, justify="right" if index else "left")
+        for row in rows:
+            view.add_row(*map(rich.markup.escape, row))
+        if not console.is_terminal:  # a file is as wide as its lines
+            wide = rich.console.Console(width=400)
+            console = rich.console.Console(width=wide.measure(view).maximum)
+        console.print(view)
     for note in notes(table):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 

@@ -10,7 +10,7 @@ import sweeps
 from hlformer_jax.config import ConfigError
 from hlformer_jax.run import files
 from hlformer_jax.run.workdir import OccupiedError, WorkdirError
-from hlformer_jax.sweep import runs, tables
+from hlformer_jax.sweep import runs, summary, tables
 from hlformer_jax.sweep.definition import expand
 from hlformer_jax.training import loop
 from hlformer_jax.training.monitor import NonFiniteLossError
@@ -33,7 +33,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
     assert failures == {Path("bad/seed1"): reason}
     assert told[0] == "run 1 of 6: full, seed 0"
     assert told[-1] == f"failed: bad, seed 1: {reason}"
-    table = tables.collect(sweep, planned, tmp_path)
+    table = summary.collect(sweep, planned, tmp_path)
     assert (table["finished"], table["total"]) == (5, 6)
     assert table["variants"][2]["failures"] == [{"seed": 1, "reason": reason}]
     assert reason in tables.markdown(table)
@@ -43,7 +43,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
     assert called[6:] == [Path("bad/seed1")]
     assert told[-2:] == ["5 of 6 runs are finished already", "run 6 of 6: bad, seed 1"]
     assert not (tmp_path / "bad/seed1/failure.json").exists()
-    assert tables.notes(tables.collect(sweep, planned, tmp_path)) == []
+    assert tables.notes(summary.collect(sweep, planned, tmp_path)) == []
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
     assert len(called) == 7
 

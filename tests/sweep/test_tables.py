@@ -10,7 +10,7 @@ import sweeps
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.run import files
-from hlformer_jax.sweep import publish, tables
+from hlformer_jax.sweep import publish, summary, tables
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_result_without_a_metric_of_the_sweep_is_named(small, tmp_path):
     del result["metrics"]["R@5"]
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
     with pytest.raises(ConfigError, match="full/seed0 has no R@5, but R@1, R@10"):
-        tables.collect(sweep, planned, tmp_path)
+        summary.collect(sweep, planned, tmp_path)
 
 
 def test_csv_is_numbers(table, tmp_path):

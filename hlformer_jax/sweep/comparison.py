@@ -1,0 +1,162 @@
+"""Which differences between variants are real: a paired bootstrap over the test queries.
+
+What a query adds to SumR is 100 for each k of 1, 5, 10, 100 that its rank is within; the runs of
+two variants on a corpus rank the same queries, so their difference is taken query by query. A draw
+takes as many videos of each corpus as there are, with replacement, each with all its queries, since
+those share what is easy or hard about their video; and as many runs of each variant, with
+replacement, for another seed would have given another model. The difference of a draw is the mean
+over the corpora of the mean over runs and queries.
+
+Of S runs, the draws vary by (S - 1) / S of what they should: deviations from their mean are
+stretched by the root of S / (S - 1). A single run says nothing of its seed; its interval is of the
+queries.
+
+    difference       of SumR, first variant minus second, over all common runs
+    queries          95 % interval of the draws of videos, with the runs as they are
+    queries, seeds   95 % interval of the draws of both; a difference is real where 0 lies outside
+
+Intervals are each of their own pair, not corrected for the number of pairs.
+
+References: Efron and Tibshirani, An Introduction to the Bootstrap, 1993.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.retrieval.ranking import RECALLS
+from hlformer_jax.retrieval.results import QUERIES_FILE
+from hlformer_jax.sweep.definition import Run
+
+DRAWS = 10_000
+LEVEL = 0.95
+
+_AT_ONCE = 500
+"""Draws that lie in memory together."""
+
+
+class Scores(NamedTuple):
+    """What the queries of a corpus add to SumR, by variant.
+
+    Attributes:
+      sums: for each variant, sums over the queries of each video, a row for each run.
+      counts: number of queries of each video.
+    """
+
+    sums: Mapping[str, Float[np.ndarray, "S V"]]
+    counts: Float[np.ndarray, " V"]
+
+
+def compare(
+    pairs: Sequence[tuple[str, str]], runs: Sequence[Run], root: Path
+) -> list[dict[str, Any]]:
+    """Compares pairs of variants by their finished runs.
+
+    Args:
+      pairs: names of variants.
+      runs: all runs of the sweep.
+      root: its directory.
+
+    Returns:
+      For each pair that has runs on a common corpus: the names "first" and "second", the
+      "difference", the intervals "queries" and "queries_seeds", and whether it is "real".
+
+    Raises:
+      OSError: when what a run left cannot be read.
+    """
+    named = {name for pair in pairs for name in pair}
+    corpora = list(dict.fromkeys(run.corpus for run in runs))
+    read = [_read([run for run in runs if run.corpus == corpus], named, root) for corpus in corpora]
+    drawn = [_draw(scores, np.random.default_rng(k)) for k, scores in enumerate(read) if scores]
+    found = []
+    for first, second in pairs:
+        common = [draws for draws in drawn if first in draws and second in draws]
+        if common:
+            differences = [_minus(draws[first], draws[second]) for draws in common]
+            value, queries, both = (np.mean(x, axis=0) for x in zip(*differences, strict=True))
+            found.append(
+                {
+                    "first": first,
+                    "second": second,
+                    "difference": float(value),
+                    "queries": _interval(queries),
+                    "queries_seeds": _interval(both),
+                    "real": min(_interval(both)) > 0 or max(_interval(both)) < 0,
+                }
+            )
+    return found
+
+
+def contributions(ranks: np.ndarray) -> np.ndarray:
+    """What each query adds to SumR, times the number of queries."""
+    found: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
+    return found
+
+
+def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
+    """What the finished runs on a corpus left; None where none did."""
+    sums: dict[str, list[np.ndarray]] = {}
+    counts = None
+    for run in runs:
+        path = root / run.directory / QUERIES_FILE
+        if run.variant not in variants or not path.exists():
+            continue
+        with np.load(path) as arrays:
+            ranks, videos = arrays["ranks"], arrays["videos"]
+        own = np.bincount(videos, contributions(ranks))
+        counts = np.bincount(videos).astype(np.float64)
+        sums.setdefault(run.variant, []).append(own)
+    return None if counts is None else Scores({k: np.stack(v) for k, v in sums.items()}, counts)
+
+
+class Draws(NamedTuple):
+    """SumR of a variant on a corpus, or a difference.
+
+    Attributes:
+      value: as it is.
+      queries: for each draw of videos.
+      both: for each draw of videos and runs.
+    """
+
+    value: float
+    queries: Float[np.ndarray, " draws"]
+    both: Float[np.ndarray, " draws"]
+
+
+def _minus(first: Draws, second: Draws) -> Draws:
+    return Draws(
+        first.value - second.value, first.queries - second.queries, first.both - second.both
+    )
+
+
+def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
+    """Draws of each variant from what its runs on a corpus left."""
+    videos = len(scores.counts)
+    stacked = np.concatenate([*scores.sums.values(), scores.counts[None]])
+    drawn = []
+    for start in range(0, DRAWS, _AT_ONCE):
+        size = min(_AT_ONCE, DRAWS - start)
+        chosen = rng.integers(videos, size=(size, videos)) + videos * np.arange(size)[:, None]
+        times = np.bincount(chosen.ravel(), minlength=size * videos).reshape(size, videos)
+        drawn.append(times @ stacked.T)
+    totals = np.concatenate(drawn)
+    runs = totals[:, :-1] / totals[:, -1:]
+    found, first = {}, 0
+    for name, sums in scores.sums.items():
+        own, first = runs[:, first : first + len(sums)], first + len(sums)
+        value = float(np.mean(sums.sum(axis=-1) / scores.counts.sum()))
+        means = own.mean(axis=-1)
+        picked = rng.integers(len(sums), size=own.shape)
+        stretch = np.sqrt(len(sums) / max(len(sums) - 1, 1))
+        spread = np.take_along_axis(own, picked, axis=-1).mean(axis=-1) - means
+        found[name] = Draws(value, means, means + stretch * spread)
+    return found
+
+
+def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:
+    """What holds the middle `LEVEL` of the draws."""
+    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
