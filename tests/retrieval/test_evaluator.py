@@ -6,10 +6,13 @@ import pytest
 
 from hlformer_jax.config import default
 from hlformer_jax.data.simulated import SimulatedVideos
+from hlformer_jax.data.source import DataError
+from hlformer_jax.data.spans import Span
 from hlformer_jax.data.split import Split
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.retrieval.moments import moments
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
 MATRIX = np.random.default_rng(0).normal(size=(D, 5)).astype(np.float32)
@@ -64,3 +67,45 @@ def test_metrics_are_those_of_the_scores_however_they_come_to_be(evaluator, spli
     assert (result.queries, result.videos) == (CAPTIONS, VIDEOS)
     assert result.metrics == pytest.approx(ranking.metrics(ranks))
     assert evaluator.result(expected.astype(np.float32), split) == result
+
+
+def test_first_moments_are_those_of_the_scores_over_time(config, split, expected):
+    rng = np.random.default_rng(1)
+    lengths = 3.0 * split.source_frames_per_video  # a frame in three seconds
+    ids, spans = split.caption_ids(), {}
+    for name, video in zip(ids[1:], split.caption_video[1:], strict=True):  # the first has none
+        start, end = np.sort(rng.uniform(0, lengths[video], 2))
+        spans[name] = Span(float(start), float(end), float(lengths[video]))
+    timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
+    evaluator = Evaluator(linear.Linear(), config, devices.mesh())
+    result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    overlaps, caption = [], 0
+    for video in range(VIDEOS):
+        example = timed[video]
+        count = len(example.frames)
+        inner = np.round(np.asarray([1, 2]) / 3 * count)  # boundaries of the three clips
+        clip_of = np.searchsorted(inner, np.arange(count), "right")
+        for words in example.words:
+            query = unit(words[0] @ MATRIX)
+            over_time = 0.7 * (unit(example.clips @ MATRIX) @ query)[clip_of]
+            over_time += 0.3 * (unit(example.frames @ MATRIX) @ query)
+            [moment] = moments(3.0 * np.arange(count), over_time, 3.0, 1)
+            name, caption = ids[caption], caption + 1
+            if name in spans:
+                start, end, _ = spans[name]
+                shared = max(min(end, moment.end) - max(start, moment.start), 0)
+                overlaps.append(shared / (end - start + moment.end - moment.start - shared))
+    assert len(overlaps) == CAPTIONS - 1 and 0 < np.mean(overlaps) < 1
+    np.testing.assert_allclose(result.per_query["overlaps"][1:], overlaps, atol=1e-5)
+    assert np.isnan(result.per_query["overlaps"][0])
+    assert result.metrics["mIoU"] == pytest.approx(100 * np.mean(overlaps), abs=1e-3)
+    np.testing.assert_array_equal(result.per_query["videos"], timed.caption_video)
+    assert result.metrics | ranking.metrics(result.per_query["ranks"]) == result.metrics
+
+
+def test_times_of_other_captions_are_refused(config):
+    spans = {"elsewhere#0": Span(0.0, 1.0, 2.0)}
+    other = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
+    with pytest.raises(DataError, match="no caption has times there; the first is 'video0#0'"):
+        other.caption_spans()

@@ -8,8 +8,6 @@ import tiny
 from trained_runs import configuration, write_run
 
 from hlformer_jax import models, search
-from hlformer_jax.data import transforms
-from hlformer_jax.models.ms_sl import proposals
 from hlformer_jax.search import model, trained
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -156,25 +154,3 @@ def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
     library = search.open(index.directory, run, store=search.Store(":memory:"))
     with pytest.raises(SearchError, match="ms_sl is no sum of maxima.*search without --store"):
         library.upload()
-
-
-def test_clips_hold_the_best_of_their_proposals():
-    starts, ends = proposals(4)
-    scores = np.random.default_rng(0).normal(size=len(starts)).astype(np.float32)
-    found = trained.best_proposal(scores, 4)
-    for clip in range(4):
-        holding = [s for s, a, b in zip(scores, starts, ends, strict=True) if a <= clip < b]
-        assert found[clip] == max(holding)
-
-
-def test_every_frame_has_the_best_score_of_the_spans_it_was_pooled_into():
-    rng = np.random.default_rng(0)
-    for frames in (1, 3, 4, 7, 50):
-        bounds, scores = transforms.boundaries(frames, 4), rng.normal(size=4)
-        holding = [[] for _ in range(frames)]
-        for span in range(4):
-            last = frames if span == 3 else bounds[span + 1]
-            for frame in range(bounds[span], max(last, bounds[span] + 1)):
-                holding[frame].append(scores[span])
-        expected = [max(found) for found in holding]
-        np.testing.assert_allclose(trained.of_frames(scores, bounds, frames), expected, rtol=1e-6)
