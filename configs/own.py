@@ -35,6 +35,7 @@ def get_config(name: str = "") -> ConfigDict:
             "loss": {"hard_negative_epoch": 5},
             "optim": {"learning_rate": 1e-3},
             "train": {"epochs": 30, "batch_size": 32},
+            "eval": {"moments": "data"},
         }
     )
     for option in (option for option in options if option not in DEFINITIONS):

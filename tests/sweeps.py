@@ -17,6 +17,7 @@ def result(run, sum_recall):
     metrics = dict(zip(METRICS, (1.0, 2.0, 3.0, sum_recall - 6, sum_recall), strict=True))
     cost = {"parameters": 1234567, "flops_video": 2.5e9, "flops_caption": 1.5e6}
     return {
-        "variant": run.variant, "corpus": run.corpus, "seed": run.seed, "metrics": metrics, "seconds_per_epoch": 1.5,
+        "variant": run.variant, "corpus": run.corpus, "seed": run.seed, "metrics": metrics,
+        "seconds_per_epoch": 1.5,
         "versions": {"jax": "0"}, **cost,
     }  # fmt: skip

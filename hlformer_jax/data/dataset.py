@@ -62,8 +62,8 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
             )
     prepared = prepare(source, data.data_dir, data.storage)
     videos = [prepared.split(name) for name in SPLITS]
-    known = spans.of_splits(config, [split.annotations for split in videos])
-    train, val, test = (Split(split, data, known) for split in videos)
+    timed = spans.of_splits(config, [split.annotations for split in videos])
+    train, val, test = (Split(*split) for split in zip(videos, [data] * 3, timed, strict=True))
     return Data(train, val, test, prepared.fingerprint)
 
 

@@ -48,6 +48,11 @@ class TimedCaption(Caption):
     start: float | None = None
     end: float | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its moment is known."""
+        return self.start is not None and self.end is not None
+
 
 def contents(folder: str | Path) -> dict[str, Any]:
     """The table of contents of a folder of features.
@@ -99,7 +104,7 @@ class ExtractedSource:
                 f"{self.folder} has features of {read['feature']}, and config.data.feature is"
                 f" {self.feature}: start from --config=configs/own.py:{self.folder}"
             )
-        return digest(self.name, FORMAT, read["digest"])
+        return digest(self.name, FORMAT, "with times", read["digest"])
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:
         """Opens the folder; its arrays are mapped, not read."""
@@ -146,6 +151,43 @@ class ExtractedReader(Reader):
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
         """The token features of a caption, float32."""
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
+
+    def frames_per_second(self) -> float:
+        """How many frames a second the videos were read at.
+
+        Raises:
+          DataError: when the folder does not say it.
+        """
+        path = self._folder / ENCODER
+        try:
+            rate = float(json.loads(path.read_text(encoding="utf-8"))["fps"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: does not say how many frames a second there are ({error}); make the"
+                " features again"
+            ) from None
+        if not rate > 0:
+            raise DataError(f"{path}: says {rate} frames a second; make the features again")
+        return rate
+
+    def annotations(self, split: str) -> Any:
+        """Where the moments of captions lie that have times; see `data.spans`.
+
+        A video of L frames at f a second lasts L / f seconds.
+        """
+        timed = [
+            (video, caption)
+            for video, captions in self._splits[split].items()
+            for caption in captions
+            if caption.is_timed
+        ]
+        rate = self.frames_per_second() if timed else 1.0
+        return {
+            "spans": {
+                caption.caption_id: (caption.start, caption.end, self.num_frames(video) / rate)
+                for video, caption in timed
+            }
+        }
 
     def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
         path = self._folder / name

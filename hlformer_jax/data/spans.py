@@ -1,7 +1,8 @@
 """Where the moment of a caption lies in its video: annotated times, for evaluation alone.
 
-`config.eval.moments` names what has them: "data", the data set itself (the synthetic corpus), or a
-file, of which a relative path begins at {manual_dir}/{collection}. A file is one of
+`config.eval.moments` names what has them: "data", the data set itself (the synthetic corpus, one's
+own videos), or a file, of which a relative path begins at {manual_dir}/{collection}. A file is one
+of
 
     MOMENTS.jsonl                what `python -m hlformer_jax.data.moments` writes
     published annotations        ActivityNet Captions' JSON or TVR's lines of JSON
@@ -40,7 +41,7 @@ class Span(NamedTuple):
     duration: float
 
 
-def of_splits(config: ConfigDict, annotated: Sequence[Any]) -> dict[str, Span] | None:
+def of_splits(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
     """The annotated moments that a configuration asks for.
 
     Args:
@@ -48,24 +49,26 @@ def of_splits(config: ConfigDict, annotated: Sequence[Any]) -> dict[str, Span] |
       annotated: what the data set knows of its splits, `PreparedVideos.annotations` of each.
 
     Returns:
-      The moments of all splits by the id of their caption; None where none are asked for.
+      For each split the moments by the id of their caption, those of a file as they are; empty
+      where none are asked for, or the data set knows none of that split.
 
     Raises:
       DataError: when the data set knows no times, or the file is not as it should be.
     """
     asked = config.eval.moments
     if not asked:
-        return None
+        return [{} for _ in annotated]
     if asked != DATA:
-        return read(Path(config.data.manual_dir).expanduser() / config.data.collection / asked)
-    found: dict[str, Span] = {}
+        path = Path(config.data.manual_dir).expanduser() / config.data.collection / asked
+        return [read(path)] * len(annotated)
+    found = []
     for known in annotated:
         if not isinstance(known, Mapping) or "spans" not in known:
             raise DataError(
                 f"config.eval.moments is {DATA!r}, and the data set {config.data.collection!r} has"
                 " no times of moments: give a file that has, or '' for none"
             )
-        found |= {name: Span(*span) for name, span in known["spans"].items()}
+        found.append({name: Span(*span) for name, span in known["spans"].items()})
     return found
 
 

@@ -4,6 +4,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,21 +46,22 @@ class Split:
       max_words: W.
       widths: D and E, the widths of frames and words.
       caption_video: index of each caption's video, in the order of the source's split, int32.
-      spans: where the moments of captions lie, by the id of the caption; None where nobody asked.
+      spans: where the moments of captions lie, by the id of the caption; empty where that is not
+        known, or nobody asked.
     """
 
     def __init__(
         self,
         videos: PreparedVideos | SimulatedVideos,
         data: ConfigDict,
-        spans: Mapping[str, Span] | None = None,
+        spans: Mapping[str, Span] = MappingProxyType({}),
     ) -> None:
         """Nothing is read yet.
 
         Args:
           videos: the videos, not yet transformed.
           data: `config.data`.
-          spans: annotated moments of captions, of this split or of more.
+          spans: annotated moments of captions, of this split or of more; by default none.
         """
         self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
@@ -117,8 +119,7 @@ class Split:
         Raises:
           DataError: when no caption of the split has one.
         """
-        known = self.spans or {}
-        found = [known.get(name) for name in self._caption_ids]
+        found = [self.spans.get(name) for name in self._caption_ids]
         if not any(found):
             raise DataError(
                 f"config.eval.moments: no caption has times there; the first is"

@@ -175,8 +175,8 @@ class Evaluator:
     def _overlaps(
         self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
     ) -> Float[np.ndarray, " Q"] | None:
-        """How well first moments agree with annotated ones; None where no times are asked for."""
-        if split.spans is None:
+        """How well first moments agree with annotated ones; None where no times are known."""
+        if not split.spans:
             return None
         size = self._config.eval.query_batch
         cosines = self._locate(stored, queries, split.caption_video, size)

@@ -37,7 +37,7 @@ def folder(tmp_path):
     extracted.write(
         tmp_path / "features",
         "tiny-0123",
-        {"name": "tiny", "fingerprint": "0123"},
+        {"name": "tiny", "fingerprint": "0123", "fps": 2.0},
         SPLITS,
         of(VIDEOS, frames),
         of(CAPTIONS, words),
@@ -70,6 +70,26 @@ def test_the_configuration_of_a_folder_opens_it(folder, tmp_path):
     want = frames(test.video_ids[1]).astype(np.float32)
     want /= np.linalg.norm(want, axis=-1, keepdims=True)
     np.testing.assert_allclose(test[1].frames, want, atol=1e-3)
+
+
+def test_times_of_captions_are_those_that_were_written(folder, tmp_path):
+    config = load("configs/own.py", str(folder))
+    config.data.data_dir = str(tmp_path / "prepared")
+    data = open_data(config)
+    for name, split in zip(("train", "val", "test"), data[:3], strict=True):
+        assert split.spans == {
+            f"{name}#{k}": (1.0, 2.5 + k, len(frames(f"{name}/{k}.mp4")) / 2.0) for k in range(2)
+        }
+
+
+def test_captions_without_times_are_known_to_have_none(folder):
+    untimed = {
+        split: {video: [TimedCaption(own[0].caption_id, "x")] for video, own in of.items()}
+        for split, of in SPLITS.items()
+    }
+    of = lambda names, features: ((name, features(name)) for name in names)
+    extracted.write(folder, "tiny-0123", {}, untimed, of(VIDEOS, frames), of(CAPTIONS, words))
+    assert ExtractedReader(folder).annotations("test") == {"spans": {}}
 
 
 def test_another_content_is_another_data_set(folder):

@@ -47,9 +47,9 @@ def test_every_kind_of_file_gives_the_same_times(tmp_path):
 def test_a_relative_path_begins_at_the_folder_of_the_collection(tmp_path):
     path = written(tmp_path / "tvr" / "times" / "m.json", ACTIVITYNET)
     place = {"manual_dir": str(tmp_path), "collection": "tvr"}
-    assert spans.of_splits(asking("times/m.json", **place), []) == EXPECTED
-    assert spans.of_splits(asking(str(path), collection="charades"), []) == EXPECTED
-    assert spans.of_splits(asking(""), [{"spans": {}}]) is None
+    assert spans.of_splits(asking("times/m.json", **place), [None]) == [EXPECTED]
+    assert spans.of_splits(asking(str(path), collection="charades"), [None] * 2) == [EXPECTED] * 2
+    assert spans.of_splits(asking(""), [{"spans": {"a": [0, 1, 2]}}]) == [{}]
 
 
 def test_the_synthetic_corpus_knows_its_own():
@@ -58,12 +58,12 @@ def test_the_synthetic_corpus_knows_its_own():
     reader = SyntheticReader(SMALL)
     noted = json.loads(json.dumps([reader.annotations(split) for split in reader.splits]))
     found = spans.of_splits(asking("data"), noted)
-    assert set(found) == set(reader.moments)
-    for split in reader.splits.values():
-        for video, captions in split.items():
-            for caption in captions:
-                times = (*reader.moments[caption.caption_id], reader.num_frames(video))
-                assert found[caption.caption_id] == times
+    for videos, known in zip(reader.splits.values(), found, strict=True):
+        assert known == {
+            caption.caption_id: (*reader.moments[caption.caption_id], reader.num_frames(video))
+            for video, captions in videos.items()
+            for caption in captions
+        }
 
 
 @pytest.mark.parametrize("known", [None, {"videos": []}])

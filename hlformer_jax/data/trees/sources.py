@@ -12,7 +12,6 @@ of word features of the moments.
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,10 +21,8 @@ from absl import logging
 
 from hlformer_jax.data.extracted import (
     COLLECTION,
-    ENCODER,
     ExtractedReader,
     ExtractedSource,
-    TimedCaption,
 )
 from hlformer_jax.data.released.captions import ListedCaption
 from hlformer_jax.data.released.collection import Collection
@@ -234,11 +231,13 @@ class OwnReader(ExtractedReader):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
-        self._period = 1.0 / _frames_per_second(Path(folder).expanduser() / ENCODER)
+        self._period = 1.0 / self.frames_per_second()
         untimed = 0
         for split, videos in self._splits.items():
             timed = {
-                video: tuple(sorted(filter(_is_timed, captions), key=lambda one: one.start or 0.0))
+                video: tuple(
+                    sorted((x for x in captions if x.is_timed), key=lambda x: x.start or 0.0)
+                )
                 for video, captions in videos.items()
             }
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
@@ -262,20 +261,3 @@ class OwnReader(ExtractedReader):
                 for one in captions
             )
             yield TimedVideo(video, self.num_frames(video) * self._period, tuple(moments))
-
-
-def _is_timed(caption: TimedCaption) -> bool:
-    return caption.start is not None and caption.end is not None
-
-
-def _frames_per_second(path: Path) -> float:
-    try:
-        rate = float(json.loads(path.read_text(encoding="utf-8"))["fps"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: does not say how many frames a second there are ({error}); make the features"
-            " again"
-        ) from None
-    if not rate > 0:
-        raise DataError(f"{path}: says {rate} frames a second; make the features again")
-    return rate
