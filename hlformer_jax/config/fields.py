@@ -163,9 +163,9 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         # memory for arithmetic. Changes results by rounding alone. Divides the videos of each
         # device.
         "encode_parts": Field(1, SIZE),
-        # Epochs without a better eval.select before the run stops. The released code has the
-        # same 10, and stops after 11.
-        "patience": Field(10, COUNT),
+        # Epochs without a better eval.select before the run stops. The released code says 10, and
+        # stops after 11.
+        "patience": Field(11, COUNT),
         "log_every": Field(10, COUNT),  # steps between two records of the training metrics
         # Seconds between two checkpoints, each at the end of an epoch; the last epoch has one too.
         "checkpoint_seconds": Field(60.0, real(0, 1e9)),
