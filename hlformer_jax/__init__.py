@@ -10,7 +10,9 @@ From the bottom up:
     nn, models                Linen modules; the models of the papers
     retrieval                 scores, ranks, a corpus to search
     training                  losses, the step, the loop
-    main, sweep, benchmark, plots, torch_checkpoint    the commands
+    encoders, video           sentences and images → vectors; frames of films
+    search                    one's own archive: an index, rankers, a page
+    main, sweep, benchmark, plots, torch_checkpoint    further commands
 
 The package imports nothing on its own; take what you need:
 
