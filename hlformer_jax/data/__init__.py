@@ -4,6 +4,7 @@
     released/   the layout in which MS-SL published its features, as a source
     planted     what the corpora with planted moments share
     synthetic   a small corpus with planted moments, made in memory, as a source
+    taught      the same corpus with a planted teacher
     extracted   features of one's own videos, as a source
     trees/      moments composed into trees of actions: their rule, their nodes, their batches
     moments     the command that converts annotated moments
