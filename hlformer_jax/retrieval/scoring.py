@@ -62,6 +62,9 @@ class TrainingScorer(Scorer, Protocol):
     def frame_columns(self) -> str:
         """What a column of the frame branch is: "videos", or "captions" (a vector for each)."""
 
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """What the positions of each branch are compared with, by the branch's name."""
+
     def similarities(
         self,
         queries: Float[Array, "Q H"],

@@ -35,6 +35,10 @@ class MaximumSimilarity:
         """A column of the frame branch is a video."""
         return "videos"
 
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """What the positions of each branch are compared with: the whole query; see `scoring`."""
+        return dict.fromkeys(VideoEncoding._fields, queries)
+
     def store(self, videos: VideoEncoding, dtype: DTypeLike) -> Stored:
         """Unit vectors of the branches that are on, in the dtype of a corpus."""
         return {
@@ -54,15 +58,17 @@ class MaximumSimilarity:
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
         """Ranking scores (eq. 9); see `scoring.Scorer`."""
         total: Any = 0.0
+        parts = self.of_branches(queries)
         for weight, name in zip(self.weights, VideoEncoding._fields, strict=True):
             if name in stored:
-                query = vectors.store(queries, stored[name].values.dtype)
+                query = vectors.store(parts[name], stored[name].values.dtype)
                 total = total + weight * best(vectors.cosines(query, stored[name]))
         return total
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
         """The best position of each branch; see `scoring.Scorer`."""
-        return {name: best_position(queries, branch) for name, branch in stored.items()}
+        parts = self.of_branches(queries)
+        return {name: best_position(parts[name], branch) for name, branch in stored.items()}
 
     def similarities(
         self,

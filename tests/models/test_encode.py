@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 
-@pytest.mark.parametrize("name", ["gmmformer_v2", "ms_sl", "dynamic", "shared curvature"])
+@pytest.mark.parametrize("name", ["gmmformer_v2", "ms_sl", "dl_dkd", "dynamic", "shared curvature"])
 def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
     _, (value, _), gradient = family.value_and_gradient(name, without_dropout=True)
     _, (other, _), in_parts = family.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)
