@@ -2,7 +2,8 @@
 
 A video's score is the model's own, by the scorer of `retrieval`. A frame's score is what the
 positions over it say: the weighted sum of the cosines of the clip and of the sampled frame that
-hold it; with MS-SL, whose proposals are windows over clips, the best of the proposals that do.
+hold it; with MS-SL, whose proposals are windows over clips, the best of the proposals that do; with
+DL-DKD, both of whose branches read the frames, of the sampled frame in each.
 
 The encoded videos are kept beside the index under a name that says of which videos and parameters,
 so that a model encodes them once.
@@ -93,10 +94,11 @@ class Trained:
         """Width H of the vectors."""
         return vectors.width(self._corpus.stored)
 
-    def rounded(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """The query in the dtype of the corpus, as float32."""
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
+        """What each branch is compared with, in the dtype of the corpus, as float32."""
         dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
-        return _float32(vectors.store(query, dtype))
+        parts = self._model.scorer.of_branches(query)
+        return {name: _float32(vectors.store(part, dtype)) for name, part in parts.items()}
 
     def vectors(self, content: int) -> dict[str, Float[np.ndarray, "L H"]]:
         """The vectors of the content of that index by their branch, float32."""
@@ -105,7 +107,7 @@ class Trained:
         return {name: _float32(branch) for name, branch in own.items()}
 
     def of_positions(
-        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " H"]
+        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " _"]
     ) -> Float[np.ndarray, " F"]:
         """What the positions over each frame say.
 
@@ -114,8 +116,8 @@ class Trained:
           frames: its number of frames, F.
           query: the model's vector of a sentence.
         """
-        query = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
-        cosines = {name: rows @ query for name, rows in own.items()}
+        parts = self._model.scorer.of_branches(query)
+        cosines = {name: rows @ _unit(np.asarray(parts[name])) for name, rows in own.items()}
         data = self._model.config.data
         clips = transforms.boundaries(frames, data.max_clips, np.float32)
         weights = np.asarray(self._model.scorer.weights, np.float32)
@@ -125,15 +127,14 @@ class Trained:
         total = np.zeros(frames, np.float32)
         if "clips" in cosines:
             found = cosines["clips"]
-            if len(found) != data.max_clips:  # MS-SL without its frames
-                found = best_proposal(found, data.max_clips)
-            total += weights[0] * of_frames(found, clips, frames)
+            if self._model.model.module.query_per_branch:  # DL-DKD, of whose branches both see all
+                total += weights[0] * of_sampled(found, frames)
+            else:
+                if len(found) != data.max_clips:  # MS-SL without its frames
+                    found = best_proposal(found, data.max_clips)
+                total += weights[0] * of_frames(found, clips, frames)
         if "frames" in cosines and len(cosines["frames"]) == data.max_frames:
-            found = cosines["frames"]
-            if frames > data.max_frames:
-                sampled = transforms.boundaries(frames, data.max_frames)
-                found = of_frames(found, sampled, frames)
-            total += weights[1] * found[:frames]
+            total += weights[1] * of_sampled(cosines["frames"], frames)
         elif "frames" in cosines:  # one vector for the whole video
             total += weights[1] * cosines["frames"][0]
         return total
@@ -155,6 +156,22 @@ def of_frames(
     frame = np.arange(frames)
     inside = (frame[:, None] >= starts) & (frame[:, None] < ends)
     return np.where(inside, scores, -np.inf).max(axis=-1).astype(np.float32)
+
+
+def of_sampled(scores: Float[np.ndarray, " L"], frames: int) -> Float[np.ndarray, " F"]:
+    """For each frame the score of the position that it was sampled to.
+
+    Args:
+      scores: scores of the positions, padding included.
+      frames: F; beyond the number of positions, frames were pooled.
+    """
+    if frames > len(scores):
+        scores = of_frames(scores, transforms.boundaries(frames, len(scores)), frames)
+    return scores[:frames]
+
+
+def _unit(query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+    return (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
 
 
 def best_proposal(scores: Float[np.ndarray, " P"], clips: int) -> Float[np.ndarray, " C"]:
