@@ -151,6 +151,8 @@ def _fixed(model: str) -> dict[str, Any]:
         "model.euclidean_widths": list(WIDTHS[model]),
         "model.lorentz_widths": [],
     }
+    if model == "dl_dkd":
+        fixed["data.teacher_dim"] = 0  # which training alone reads
     return fixed if model == "hlformer" else fixed | {"model.lorentz_blocks": 0}
 
 
