@@ -58,6 +58,9 @@ the splits, the shapes and the values, and `open_data` gives back three splits:
 >>> train[0].frames.shape, train[0].words[0].shape
 ((5, 6), (2, 4))
 
+A data set with a teacher has a `teacher_dim` besides, and its reader `read_teacher`: the protocols
+`source.TaughtSource` and `source.TaughtReader`.
+
 For the commands to find it, list it in `dataset.SOURCES` by the name of its collection, with what
 makes it from `config.data` (`manual_dir` says where files lie, `feature` which features are meant):
 

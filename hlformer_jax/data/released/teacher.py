@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.released.layout import Layout
 from hlformer_jax.data.released.reader import ReleasedReader
 from hlformer_jax.data.released.words import Kind, WordFeatures
 from hlformer_jax.data.source import TAUGHT_SPLIT, DataError, Teacher
@@ -56,23 +55,15 @@ class TaughtCollection(Collection):
         self.check_files()
         return closing(TaughtReleasedReader(self))
 
-    def check_files(self) -> None:
-        """Checks that every file is there; see `Collection.check_files`.
-
-        Raises:
-          MissingSourceError: if the folder is missing.
-          DataError: if one of the files is missing.
-        """
-        Collection(
-            *(getattr(self, field.name) for field in dataclasses.fields(Layout))
-        ).check_files()
-        for path in (self.teacher_frames, self.teacher_captions):
-            if not path.is_file():
-                raise DataError(
-                    f"{path}: no such file; DL-DKD's authors published it, the features of its "
-                    f"teacher, put it there (to do without: data.teacher_dim and loss.distillation "
-                    f"of 0)"
-                )
+    def _absent(self, path: Path) -> DataError:
+        """The error that says where a file is to be had; see `Collection`."""
+        if path not in (self.teacher_frames, self.teacher_captions):
+            return super()._absent(path)
+        return DataError(
+            f"{path}: no such file; it has features of DL-DKD's teacher, which its authors "
+            f"published, put it there (to do without, set data.teacher_dim and loss.distillation "
+            f"to 0)"
+        )
 
 
 class TaughtReleasedReader(ReleasedReader):

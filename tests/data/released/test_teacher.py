@@ -115,5 +115,5 @@ def test_fault_is_refused_with_its_place(tiny, write, fault):
 
 def test_a_missing_folder_names_the_files_to_put_there(tmp_path):
     collection = TaughtCollection(tmp_path, "tvr", "i3d_resnet", 3072, 768, 512)
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="does not exist.*new_clip_vit_32_tvr_vid_features.hdf5"):
         collection.open()
