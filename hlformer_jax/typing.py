@@ -54,12 +54,15 @@ class Captions(NamedTuple):
       word_mask: True for real words.
       video: row of the caption's video among the videos it stands beside; 0 where padded.
       mask: True for real captions.
+      teacher: what a teacher says of a caption and each frame of its own video, a cosine; zero
+        where either is padded. None where there is no teacher.
     """
 
     words: Float[Array, "Q W E"]
     word_mask: Bool[Array, "Q W"]
     video: Int[Array, " Q"]
     mask: Bool[Array, " Q"]
+    teacher: Float[Array, "Q F"] | None = None
 
 
 class Batch(NamedTuple):

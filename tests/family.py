@@ -17,6 +17,10 @@ CASES = {
     "gmmformer_v2": EUCLIDEAN | MATCHING | {"model.fusion": "consolidation"},
     "gmmformer": EUCLIDEAN | MATCHING | {"model.fusion": "mean", "model.video_level": True},
     "ms_sl": EUCLIDEAN | MATCHING | {"model.euclidean_blocks": 1, "model.fusion": "mean"},
+    "dl_dkd": EUCLIDEAN
+    | MATCHING
+    | {"model.euclidean_blocks": 1, "model.fusion": "mean", "loss.distillation": 0.1}
+    | {"data.teacher_dim": 2},
     "dynamic": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "dynamic"},
     "weighted": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "weighted", "model.window": "boxcar"},
     "block curvature": ONE_BRANCH
@@ -49,5 +53,6 @@ def value_and_gradient(name, parts=1, without_dropout=False):
     if without_dropout:
         case.model.update(dropout=0.0, input_dropout=0.0)
     params = tiny.params(case)
-    of = lambda params: loss(case, params, tiny.batch(), jax.random.key(3))
+    batch = tiny.batch(taught=case.data.teacher_dim > 0)
+    of = lambda params: loss(case, params, batch, jax.random.key(3))
     return params, *jax.jit(jax.value_and_grad(of, has_aux=True))(params)

@@ -12,7 +12,7 @@ from hlformer_jax.models.two_branch import VideoEncoding
 class Module:
     """What the objective asks a Linen module."""
 
-    has_lift, guides_frames = False, False
+    has_lift, guides_frames, query_per_branch = False, False, False
 
 
 @flax.struct.dataclass

@@ -54,7 +54,7 @@ def _compiled(recording, dtype):
     model = recording.build(dtype)
     loss_of = objective.build(config, model)
 
-    def loss(params, batch, negatives, values):
+    def loss(params, batch, negatives, values, epoch):
         apply = functools.partial(model.apply, params)
         # Compiled once: what is asked for here is what the objective computes.
         videos, inside = apply(
@@ -64,7 +64,7 @@ def _compiled(recording, dtype):
         lifted = apply(videos, queries, method="lift") if model.module.has_lift else None
         hyperparameters = loss_of.hyperparameters._replace(values=values)
         chosen = loss_of.replace(hyperparameters=hyperparameters)
-        total, terms = chosen.evaluate(params, batch, negatives)
+        total, terms = chosen.evaluate(params, batch, negatives, epoch=epoch)
         similar = loss_of.scorer.similarities(queries, videos, batch.captions.video)
         inside = inside["intermediates"]
         terms = {**terms, "total": total}
@@ -76,13 +76,23 @@ def _compiled(recording, dtype):
     return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=options)
 
 
-def run(recording, dtype, setting="act", params=None, batch=None, negatives=None, values=None):
+def run(
+    recording,
+    dtype,
+    setting="act",
+    params=None,
+    batch=None,
+    negatives=None,
+    values=None,
+    epoch=0,
+):
     chosen = objective.hyperparameters(recording.config(dtype, setting)).values | (values or {})
     (_, run), gradient = _compiled(recording, dtype)(
         recording.params(dtype) if params is None else params,
-        batch or released.batch(dtype),
+        batch or released.batch(dtype, recording),
         negatives or released.hardest(recording.build().module.guides_frames),
         {name: np.asarray(value, dtype) for name, value in chosen.items()},
+        np.asarray(epoch, np.int32),
     )
     return jax.device_get(run._replace(gradient=gradient))
 

@@ -27,6 +27,7 @@ TERM_NAMES = {  # ours: recorded
     "query_diversity": "query_diverse",
     "partial_order": "pop",
     "optimal_matching": "optimal_matching",
+    "distillation": "distillation",
 }
 
 NO_LORENTZ = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
@@ -166,12 +167,23 @@ MS_SL = Recording(
     },
     {"act": {}, "tvr": {"loss.margin": 0.1}},
 )
-FAMILY = (HLFORMER, GMMFORMER_V2, GMMFORMER, MS_SL)
+DL_DKD = Recording(
+    "dl_dkd",
+    {
+        **MS_SL.fields,
+        "loss.clip_nce": 0.04,
+        "loss.distillation": 0.1,
+        "data.teacher_dim": 12,
+    },
+    {"act": {}, "tvr": {"loss.margin": 0.1}},
+)
+FAMILY = (HLFORMER, GMMFORMER_V2, GMMFORMER, MS_SL, DL_DKD)
 
 
-def batch(dtype: str = "float32") -> Batch:
-    """The batch of all recordings."""
+def batch(dtype: str = "float32", recording: Recording | None = None) -> Batch:
+    """The batch of all recordings; of a recording that has one, with its teacher."""
     golden = HLFORMER.golden
+    teacher = (recording or HLFORMER).golden.get("f64/score/teacher")
     return Batch(
         Videos(
             golden["in/clip_video_features"].astype(dtype),
@@ -184,6 +196,7 @@ def batch(dtype: str = "float32") -> Batch:
             golden["in/text_mask"] > 0,
             golden["in/text_labels"].astype(np.int32),
             np.ones(15, bool),
+            None if teacher is None else teacher.astype(dtype),
         ),
     )
 

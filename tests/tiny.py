@@ -25,20 +25,24 @@ def config(**options):
     return config
 
 
-def batch(seed=0, dtype=np.float32):
+def batch(seed=0, dtype=np.float32, taught=False):
+    """A batch; where it is taught, with what a teacher says."""
     rng = np.random.default_rng(seed)
     frame_mask = np.arange(FRAMES)[None] < np.array([8, 5, 1])[:, None]
     frames = rng.normal(size=(VIDEOS, FRAMES, WIDTH)) * frame_mask[..., None]
     word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 4, 2])[:, None]
     words = rng.normal(size=(CAPTIONS, WORDS, WIDTH)) * word_mask[..., None]
     clips = rng.normal(size=(VIDEOS, CLIPS, WIDTH))
+    video = np.array([0, 0, 1, 2, 2], np.int32)
+    teacher = rng.uniform(-1, 1, size=(CAPTIONS, FRAMES)) * frame_mask[video]
     return Batch(
         Videos(clips.astype(dtype), frames.astype(dtype), frame_mask, np.ones(VIDEOS, bool)),
         Captions(
             words.astype(dtype),
             word_mask,
-            np.array([0, 0, 1, 2, 2], np.int32),
+            video,
             np.ones(CAPTIONS, bool),
+            teacher.astype(dtype) if taught else None,
         ),
     )
 

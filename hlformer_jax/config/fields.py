@@ -32,8 +32,13 @@ WEIGHTS = (
     "query_diversity",
     "partial_order",
     "optimal_matching",
+    "distillation",
 )
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
+
+
+MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd")
+"""What `config.model.name` may be."""
 
 
 class Field(NamedTuple):
@@ -72,6 +77,9 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "visual_dim": Field(1024, SIZE),  # D
         "text_dim": Field(1024, SIZE),  # E
         "storage": Field("float32", one_of("float32", "float16")),  # of the prepared features
+        # Width of the features of a teacher, whose likeness of captions and frames is distilled
+        # (CLIP's, 512, as DL-DKD released them); 0: the data set has none, or they are not read.
+        "teacher_dim": Field(0, whole(0, 2**16)),
         "max_frames": Field(128, whole(1, 2**14)),  # F
         "max_clips": Field(32, whole(1, 2**12)),  # C
         "max_words": Field(30, whole(1, 2**12)),  # W
@@ -86,7 +94,7 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     "model": {
         # Which model is built. Its blocks, aggregation and losses are fields of their own:
         # `of_model(name)` sets them too, and every file of configs/ starts there.
-        "name": Field("hlformer", one_of("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")),
+        "name": Field("hlformer", one_of(*MODELS)),
         "hidden_size": Field(384, SIZE),  # H
         "lorentz_dim": Field(127, SIZE),  # n; n + 1 is divisible by num_heads
         "num_heads": Field(4, whole(1, 2**10)),  # N
@@ -114,8 +122,8 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
             "maim", one_of("maim", "consolidation", "dynamic", "weighted", "mean", "concat")
         ),
         "temperature": Field(0.6, real(1e-4, 1e4)),  # tau of the fusion weights
-        "gaze": Field(True, flag()),  # the frame branch
-        "glance": Field(True, flag()),  # the clip branch
+        "gaze": Field(True, flag()),  # the frame branch; of dl_dkd the one that explores
+        "glance": Field(True, flag()),  # the clip branch; of dl_dkd the one that inherits
         # Frames pooled to one vector a video, as GMMFormer does.
         "video_level": Field(False, flag()),
         "frame_weight": Field(0.3, WEIGHT),  # alpha_f of the ranking score
@@ -133,6 +141,15 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "query_diversity": Field(0.003, WEIGHT),
         "partial_order": Field(0.001, WEIGHT),  # needs a hyperbolic lift, which only hlformer has
         "optimal_matching": Field(0.0, WEIGHT),  # GMMFormer v2's; a term of the clips
+        # DL-DKD's, by a teacher; a sum over the captions of a batch.
+        "distillation": Field(0.0, WEIGHT),
+        "distillation_temperature": Field(0.2, positive(1e4)),  # divides the cosines of both
+        # How the weight falls from epoch to epoch e: "exponential", k^e; "linear", 1 - k e, at
+        # least 0.05; "sigmoid", k / (k + e^(100 e / k)); or "none".
+        "distillation_decay": Field(
+            "exponential", one_of("exponential", "linear", "sigmoid", "none")
+        ),
+        "distillation_rate": Field(0.95, positive(1e6)),  # k; as released 0.95, 0.01, 800
         "margin": Field(0.2, real(0, 100)),  # m of the triplet loss, added to cosines
         "hard_negative_epoch": Field(20, whole(0, 10**9)),  # first epoch, from 0, with them
         "hard_pool_size": Field(20, COUNT),  # hardest videos a caption's negative is drawn from

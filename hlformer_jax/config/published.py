@@ -81,6 +81,26 @@ DEFINITIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "optimal_matching": 0.0,
         },
     },
+    "dl_dkd": {
+        "model": {
+            "euclidean_blocks": 1,
+            "lorentz_blocks": 0,
+            "euclidean_widths": (),
+            "lorentz_widths": (),
+            "fusion": "mean",
+            "video_level": False,
+        },
+        "loss": {
+            "clip_nce": 0.04,
+            "query_diversity": 0.0,
+            "diversity_form": "pairs",
+            "partial_order": 0.0,
+            "optimal_matching": 0.0,
+            "distillation": 0.1,
+            "hard_negative_epoch": 0,
+        },
+        "data": {"teacher_dim": 512},
+    },
 }
 """The fields that define a model; weights of its losses are those on ActivityNet Captions."""
 
@@ -107,6 +127,13 @@ BETWEEN_FIELDS: Sequence[tuple[str, Callable[[ConfigDict], bool], str]] = (
         "loss.diversity_gamma",
         lambda config: config.loss.diversity_form == "pairs" or config.loss.diversity_gamma == 1,
         "1 where config.loss.diversity_form is 'captions', which has no focal factor",
+    ),
+    (
+        "loss.distillation_rate",
+        lambda config: (
+            config.loss.distillation_decay == "sigmoid" or config.loss.distillation_rate <= 1
+        ),
+        "at most 1 where config.loss.distillation_decay is not 'sigmoid'",
     ),
     (
         "data.max_frames",
@@ -198,7 +225,8 @@ def owner_of_blocks(config: ConfigDict) -> str | None:
     """The other model whose blocks and aggregation a configuration has, all of them.
 
     They are compared as they are published and as `debug` shrinks them. Where one of them differs,
-    somebody chose the combination. One plain block, as MS-SL has it, is an ablation of any model.
+    somebody chose the combination. One plain block, as MS-SL and DL-DKD have it, is an ablation of
+    any model.
 
     Args:
       config: a configuration.
@@ -206,7 +234,8 @@ def owner_of_blocks(config: ConfigDict) -> str | None:
     Returns:
       The name of that model; None where they are those of `config.model.name`, or of no model.
     """
-    banks = {name: fields for name, fields in DEFINITIONS.items() if name != "ms_sl"}
+    plain = ("ms_sl", "dl_dkd")
+    banks = {name: fields for name, fields in DEFINITIONS.items() if name not in plain}
     for name, fields in banks.items():
         for published in (of_model(name), debug(of_model(name))):
             if all(config.model[field] == published.model[field] for field in fields["model"]):

@@ -4,6 +4,7 @@
     released/   the layout in which MS-SL published its features, as a source
     planted     what the corpora with planted moments share
     synthetic   a small corpus with planted moments, made in memory, as a source
+    taught      the same corpus with a planted teacher
     extracted   features of one's own videos, as a source
     trees/      moments composed into trees of actions: their rule, their nodes, their batches
     moments     the command that converts annotated moments
@@ -57,6 +58,9 @@ the splits, the shapes and the values, and `open_data` gives back three splits:
 ('train_0', 'train_1', 'train_2')
 >>> train[0].frames.shape, train[0].words[0].shape
 ((5, 6), (2, 4))
+
+A data set with a teacher has a `teacher_dim` besides, and its reader `read_teacher`: the protocols
+`source.TaughtSource` and `source.TaughtReader`.
 
 For the commands to find it, list it in `dataset.SOURCES` by the name of its collection, with what
 makes it from `config.data` (`manual_dir` says where files lie, `feature` which features are meant):

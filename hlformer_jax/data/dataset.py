@@ -1,16 +1,18 @@
 """Opens the data set of a configuration: chooses its source, prepares it once, transforms it."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import extracted, spans
 from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.source import SPLITS, DataError, Source
+from hlformer_jax.data.released.teacher import TaughtCollection
+from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.synthetic import Corpus, SyntheticSource
+from hlformer_jax.data.taught import TaughtCorpus, TaughtSyntheticSource
 
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
     extracted.COLLECTION: lambda data: extracted.ExtractedSource(
@@ -43,7 +45,7 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     Args:
       config: the whole configuration.
       source: what to open in place of the configuration's own source; it must have the widths of
-        `config.data`.
+        `config.data`, and a teacher where one is asked for.
 
     Returns:
       Its splits.
@@ -60,6 +62,12 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
                 f"data.{field} is {data[field]} and the features of {source.name} are {width} "
                 f"wide; set data.{field} to {width}"
             )
+    if data.teacher_dim and not teacher_width(source):
+        raise DataError(
+            f"data.teacher_dim is {data.teacher_dim}, and {source.name} has no features of a "
+            f"teacher, which loss.distillation needs; set both to 0, or take a data set that has "
+            f"them: the published activitynet or tvr, or the synthetic corpus"
+        )
     prepared = prepare(source, data.data_dir, data.storage)
     videos = [prepared.split(name) for name in SPLITS]
     timed = spans.of_splits(config, [split.annotations for split in videos])
@@ -81,12 +89,14 @@ def choose_source(data: ConfigDict) -> Source:
       DataError: if collection or feature cannot be the name of a folder.
     """
     if not data.manual_dir and any(data.synthetic_videos):
-        videos = tuple(data.synthetic_videos)
-        return SyntheticSource(
-            Corpus(videos=videos, visual_dim=data.visual_dim, text_dim=data.text_dim)
-        )
+        widths = {"visual_dim": data.visual_dim, "text_dim": data.text_dim}
+        sizes: Any = {"videos": tuple(data.synthetic_videos), **widths}
+        if data.teacher_dim:
+            return TaughtSyntheticSource(TaughtCorpus(**sizes, teacher_dim=data.teacher_dim))
+        return SyntheticSource(Corpus(**sizes))
     if data.collection in SOURCES:
         return SOURCES[data.collection](data)
-    return Collection(
-        data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
-    )
+    fields = data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
+    if data.teacher_dim:
+        return TaughtCollection(*fields, data.teacher_dim)
+    return Collection(*fields)

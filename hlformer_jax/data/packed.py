@@ -27,6 +27,8 @@ class Features(NamedTuple):
       words: at most W words of every caption, normalised.
       word_start: row of each caption's first word.
       word_count: number of each caption's words.
+      teacher: a teacher's cosines of every caption and the frames of its video, float32, zero
+        beyond the last; None without one.
     """
 
     clips: Float[Array, "V C D"]
@@ -36,6 +38,7 @@ class Features(NamedTuple):
     words: Float[Array, "rows E"]
     word_start: Int[Array, " Q"]
     word_count: Int[Array, " Q"]
+    teacher: Float[Array, "Q F"] | None = None
 
 
 class GatherIndices(NamedTuple):
@@ -92,9 +95,12 @@ def gather(
         max_words,
         take,
     )
+    teacher = None
+    if features.teacher is not None:
+        teacher = _masked(captions, take(features.teacher, caption_rows))
     batch = Batch(
         Videos(clips, frames, frame_mask, videos),
-        Captions(words, word_mask, jnp.asarray(index.video), captions),
+        Captions(words, word_mask, jnp.asarray(index.video), captions, teacher),
     )
     return devices.constrain(mesh, batch)
 

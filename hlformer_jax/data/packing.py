@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
+from hlformer_jax.data import transforms
 from hlformer_jax.data.packed import Features, GatherIndices
 from hlformer_jax.data.split import Split
 from hlformer_jax.parallel import devices
@@ -49,11 +50,13 @@ class Capacity(NamedTuple):
         """Bytes of the features."""
         visual, text = split.widths
         vectors = self.videos * split.max_clips + self.frames
-        return split.dtype.itemsize * (vectors * visual + self.words * text)
+        teacher = 4 * self.captions * split.max_frames if split.taught else 0
+        return split.dtype.itemsize * (vectors * visual + self.words * text) + teacher
 
     def layout(self, split: Split) -> Layout:
         """Shapes and dtypes of the arrays of `Features`, in order."""
         (visual, text), dtype, index = split.widths, split.dtype, np.dtype(np.int32)
+        teacher = [((self.captions, split.max_frames), transforms.FLOAT32)] if split.taught else []
         return [
             ((self.videos, split.max_clips, visual), dtype),
             ((self.frames, visual), dtype),
@@ -62,6 +65,7 @@ class Capacity(NamedTuple):
             ((self.words, text), dtype),
             ((self.captions,), index),
             ((self.captions,), index),
+            *teacher,
         ]
 
 
@@ -191,6 +195,9 @@ def _pack_share(
             packed.frame_count[row] = len(example.frames)
             packed.frames[frame : frame + len(example.frames)] = example.frames
             frame += len(example.frames)
+            if packed.teacher is not None and example.teacher is not None:
+                last = caption + len(example.teacher)
+                packed.teacher[caption:last, : len(example.frames)] = example.teacher
             for words in example.words:
                 packed.word_start[caption] = device * capacity.words + word
                 packed.word_count[caption] = len(words)

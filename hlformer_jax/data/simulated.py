@@ -32,6 +32,10 @@ class SimulatedVideos:
         make = lambda rows, width: rng.normal(size=(rows, width)).astype(np.float32)
         self._visual = make(8 * data.max_frames, data.visual_dim)
         self._text = make(8 * int(self.words_per_video.max()), data.text_dim)
+        self.teacher_dim: int = data.get("teacher_dim", 0)
+        if self.teacher_dim:
+            most = max(data.max_frames, int(self.captions_per_video.max()))
+            self._teacher = make(8 * most, self.teacher_dim)
 
     def __len__(self) -> int:
         """Returns the number of videos."""
@@ -47,7 +51,15 @@ class SimulatedVideos:
             [""] * captions,
             _stretch(self._text, index, int(self.words_per_video[index])),
             np.full(captions, self._words, np.int32),
+            *(self._taught(index) if self.teacher_dim else ()),
         )
+
+    def _taught(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        counts = self.frames_per_video[index], self.captions_per_video[index]
+        frames, captions = (
+            _stretch(self._teacher, index + k, int(n)) for k, n in enumerate(counts)
+        )
+        return frames, captions
 
 
 def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:

@@ -6,6 +6,10 @@ opened; it is asked for sizes first, then for the features of one video after th
 order of its splits. The released layout (`released`) and the synthetic corpus (`synthetic`) are
 two implementations; the guide in the docstring of `hlformer_jax.data` writes a third.
 
+A data set may have a teacher besides: a model that compares sentences with frames, and whose
+features of the training split a loss distils. Such a source is a `TaughtSource`, and its reader a
+`TaughtReader`; what a configuration does not ask for (`config.data.teacher_dim`) is not read.
+
 Sources to come fit the same way. Features extracted from one's own videos are a source whose
 `Reader.read_frames` reads what the extractor wrote. A data set whose captions are trees of moments
 keeps them in a `Caption` of its own, with more fields; `prepared.records` then has to store them.
@@ -15,7 +19,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +27,9 @@ from jaxtyping import Float
 from hlformer_jax.errors import UserError
 
 SPLITS = ("train", "val", "test")
+
+TAUGHT_SPLIT = "train"
+"""The split of which a teacher's features are read."""
 
 LARGEST_MAGNITUDE = 1e10
 """Of a feature's values: what is beyond is damaged, or decoded wrongly, and refused."""
@@ -171,6 +178,55 @@ class Source(Protocol):
           DataError: when the data set is not as it should be.
         """
         ...
+
+
+class Teacher(NamedTuple):
+    """What a teacher makes of a video and its captions, float32, of any norm.
+
+    Attributes:
+      frames: a vector for each of its frames, in time order; their number need not be that of the
+        video's frames.
+      captions: a vector for each caption.
+    """
+
+    frames: Float[np.ndarray, "T D"]
+    captions: Float[np.ndarray, "M D"]
+
+
+@runtime_checkable
+class TaughtReader(Reader, Protocol):
+    """A `Reader` of a data set with a teacher."""
+
+    def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
+        """Reads a teacher's features of a video of the training split.
+
+        Args:
+          video: its id.
+          caption_ids: ids of its captions there.
+
+        Raises:
+          DataError: when they cannot be read.
+        """
+        ...
+
+    def describe_teacher(self, video: str, part: str) -> str:
+        """What an error calls a teacher's "frames" or "captions" of a video: where they lie."""
+        return f"the teacher's {part} of video {video!r}"
+
+
+@runtime_checkable
+class TaughtSource(Source, Protocol):
+    """A `Source` whose reader is a `TaughtReader`."""
+
+    @property
+    def teacher_dim(self) -> int:
+        """Width of the teacher's vectors; it, too, names the directory of the prepared set."""
+        ...
+
+
+def teacher_width(source: Source) -> int:
+    """Width of the vectors of a source's teacher; 0 where it has none."""
+    return source.teacher_dim if isinstance(source, TaughtSource) else 0
 
 
 def digest(*parts: object) -> str:

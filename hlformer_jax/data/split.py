@@ -24,11 +24,14 @@ class Example(NamedTuple):
       clips: [C, D], normalised, in the configured dtype.
       frames: [at most F, D], normalised.
       words: one array [at most W, E] per caption, normalised.
+      teacher: a teacher's cosines of captions and frames, float32 [captions, at most F]; None
+        without one.
     """
 
     clips: np.ndarray
     frames: np.ndarray
     words: tuple[np.ndarray, ...]
+    teacher: np.ndarray | None = None
 
 
 class Split:
@@ -45,6 +48,7 @@ class Split:
       max_frames: F.
       max_words: W.
       widths: D and E, the widths of frames and words.
+      taught: whether there is a teacher.
       caption_video: index of each caption's video, in the order of the source's split, int32.
       spans: where the moments of captions lie, by the id of the caption; empty where that is not
         known, or nobody asked.
@@ -74,6 +78,7 @@ class Split:
             np.arange(len(videos), dtype=np.int32), self.captions_per_video
         )
         self._videos = videos
+        self.taught = videos.teacher_dim > 0
         self.max_clips: int = data.max_clips
         self.max_frames: int = data.max_frames
         self.max_words: int = data.max_words
@@ -92,7 +97,8 @@ class Split:
         example = self._cache.get(index)
         if example is None:
             example = self.read(index)
-            size = sum(array.nbytes for array in (example.clips, example.frames, *example.words))
+            arrays = (example.clips, example.frames, *example.words, example.teacher)
+            size = sum(array.nbytes for array in arrays if array is not None)
             with self._lock:
                 if index not in self._cache and size <= self._budget:
                     self._budget -= size
@@ -143,4 +149,8 @@ def transform(
         *(transforms.cut_words(words, max_words) for words in np.split(record.words, ends)),
     )
     clips, frames, *words = (part.astype(dtype, copy=False) for part in parts)
-    return Example(clips, frames, tuple(words))
+    teacher = None
+    if record.teacher_frames is not None and record.teacher_captions is not None:
+        vectors = record.teacher_frames, record.teacher_captions
+        teacher = transforms.teacher_cosines(*vectors, len(frames))
+    return Example(clips, frames, tuple(words), teacher)

@@ -7,7 +7,7 @@ learned here, and nothing is real.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,20 @@ class Corpus(PlantedCorpus):
     def longest_video(self) -> int:
         """Frames of a video at most."""
         return self.max_frames
+
+
+class Drawn(NamedTuple):
+    """What a video was drawn from.
+
+    Attributes:
+      latents: what each frame was rendered from, [frames, latents].
+      caption_ids: ids of its captions.
+      concepts: for each caption, the concepts of its moment.
+    """
+
+    latents: np.ndarray
+    caption_ids: list[str]
+    concepts: list[np.ndarray]
 
 
 class SyntheticReader(PlantedReader):
@@ -78,7 +92,7 @@ class SyntheticReader(PlantedReader):
     def _draw(
         self, video: str, corpus: Corpus, encoder: Encoder, rng: np.random.Generator
     ) -> tuple[Caption, ...]:
-        frames, described = _video(corpus, encoder, rng)
+        frames, latents, described = _video(corpus, encoder, rng)
         self._frames[video] = frames.astype(np.float32)
         captions = []
         for k, (start, end, concepts) in enumerate(described):
@@ -86,7 +100,12 @@ class SyntheticReader(PlantedReader):
             words, self._words[name] = encoder.caption(concepts, rng)
             self.moments[name] = (start, end)
             captions.append(Caption(name, " ".join(words)))
+        names = [caption.caption_id for caption in captions]
+        self._keep(video, Drawn(latents, names, [concepts for *_, concepts in described]))
         return tuple(captions)
+
+    def _keep(self, video: str, drawn: Drawn) -> None:
+        """Takes what a video was drawn from; here it is forgotten."""
 
 
 class SyntheticSource(PlantedSource[Corpus, SyntheticReader]):
@@ -99,21 +118,22 @@ class SyntheticSource(PlantedSource[Corpus, SyntheticReader]):
 
 def _video(
     corpus: Corpus, encoder: Encoder, rng: np.random.Generator
-) -> tuple[np.ndarray, list[tuple[int, int, np.ndarray]]]:
-    """Draws a video: its frames, and the span and concepts of every described moment."""
+) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, np.ndarray]]]:
+    """Draws a video: its frames and their latents, and span and concepts of every moment."""
     length = int(rng.integers(corpus.min_frames, corpus.max_frames + 1))
-    latents: list[np.ndarray] = []
+    shown: list[np.ndarray] = []
     segments = []
     start = 0
     while start < length:
         end = start + int(rng.integers(4, 11))
         end = length if length - end < 4 else end  # too little for a segment of its own
         concepts = rng.choice(len(CONCEPTS), PER_MOMENT, replace=False)
-        latents.append(encoder.latent(concepts, end - start, rng))
+        shown.append(encoder.latent(concepts, end - start, rng))
         segments.append((start, end, concepts))
         start = end
     # Every other segment is a moment; of few segments the first is one.
     moments = segments[int(rng.integers(2)) if len(segments) > 3 else 0 :: 2]
-    frames = encoder.render(np.concatenate(latents), rng)
+    latents = np.concatenate(shown)
+    frames = encoder.render(latents, rng)
     chosen = rng.permutation(len(moments))[: int(rng.integers(2, MOST_CAPTIONS + 1))]
-    return frames, [moments[k] for k in chosen]
+    return frames, latents, [moments[k] for k in chosen]

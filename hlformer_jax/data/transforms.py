@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 _EPSILON = 1e-5
+_LEAST_NORM = 1e-12
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -59,6 +60,29 @@ def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np
     if len(frames) <= max_frames:
         return frames
     return _span_means(frames, boundaries(len(frames), max_frames))
+
+
+def teacher_cosines(
+    frames: Float[np.ndarray, "T D"], captions: Float[np.ndarray, "M D"], num_frames: int
+) -> Float[np.ndarray, "M F"]:
+    """What a teacher says of captions and the frames of their video.
+
+    Args:
+      frames: its vectors of T >= 1 frames.
+      captions: its vectors of captions.
+      num_frames: F, the number of frames after sampling, into as many spans of which the teacher's
+        are pooled: as the student's are where both had as many, and aligned in time where not.
+
+    Returns:
+      Cosines, float32; 0 of a zero vector.
+    """
+    pooled = _span_means(frames, boundaries(len(frames), num_frames))
+    return (_unit(captions) @ _unit(pooled).T).astype(np.float32)
+
+
+def _unit(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows D"]:
+    vectors = vectors.astype(np.float64, copy=False)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), _LEAST_NORM)
 
 
 def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:

@@ -3,7 +3,7 @@
     registry      the models by name, and the one that a configuration asks for
     options       the fields of `config.model` as options of a model, checked
     two_branch    what the models share
-    hlformer, gmmformer_v2, gmmformer, ms_sl    the models
+    hlformer, gmmformer_v2, gmmformer, ms_sl, dl_dkd    the models
     encode        the methods of a model as pure functions of parameters and arrays
     initialise    initial parameters
     constraints   what holds for parameters after every step
@@ -18,7 +18,7 @@ Every part plugs into every model; a combination that makes no sense is refused 
 
 Fields of `config.model`:
 
-    name           hlformer, gmmformer_v2, gmmformer, ms_sl (start from the model's file)
+    name           hlformer, gmmformer_v2, gmmformer, ms_sl, dl_dkd (start from the model's file)
     fusion         maim (mean-guided), consolidation (temporal consolidation), dynamic, weighted,
                    mean, concat
     blocks         euclidean_blocks, lorentz_blocks, euclidean_widths, lorentz_widths
@@ -28,7 +28,7 @@ Fields of `config.model`:
     branches       gaze, glance; video_level: frames pooled to one vector a video
 
 and of `config.loss`: a weight for each term, 0 leaves it out; `optimal_matching`, `query_diversity`
-with `diversity_form` and `diversity_gamma`.
+with `diversity_form` and `diversity_gamma`; `distillation`, of dl_dkd and data with a teacher.
 
 What differs from the paper of HLFormer. The default is what the released code computes; where the
 printed equations differ, they are options:
@@ -63,6 +63,10 @@ sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
 5. `torch_checkpoint/names.py`: the names of its released parameters, so that checkpoints convert.
 6. `tests/golden/gmmformer_v2.npz` and a `Recording` in `tests/released.py`: the tests of parity run
    on every recording.
+
+What DL-DKD took beyond that: a scorer whose queries have a part for each branch
+(`retrieval/branchwise.py`), a term (`training/distillation.py`), and a teacher in the data
+(`data/source.py`).
 
 A model whose encodings are scored by another rule brings a `retrieval.scoring.Scorer`; one with
 other batches, losses or data is a family of its own, see `training/family.py`.

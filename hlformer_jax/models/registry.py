@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models import options
+from hlformer_jax.models.dl_dkd import DLDKD
 from hlformer_jax.models.gmmformer import GMMFormer
 from hlformer_jax.models.gmmformer_v2 import GMMFormerV2
 from hlformer_jax.models.hlformer import HLFormer
@@ -20,6 +21,7 @@ MODELS: dict[str, type[TwoBranch]] = {
     "gmmformer_v2": GMMFormerV2,
     "gmmformer": GMMFormer,
     "ms_sl": MSSL,
+    "dl_dkd": DLDKD,
 }
 
 

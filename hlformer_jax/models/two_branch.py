@@ -26,8 +26,10 @@ class VideoEncoding(NamedTuple):
     """Encoded videos; a branch that the model does not have is None.
 
     Attributes:
-      clips: encoded clips; the proposals in their place with MS-SL, [V, P, H].
-      frames: encoded frames, zero where a frame is padding; [V, 1, H] where a model pools them.
+      clips: encoded clips; the proposals in their place with MS-SL, [V, P, H], and frames with
+        DL-DKD, [V, F, H].
+      frames: encoded frames, zero where a frame is padding (with DL-DKD, the first frame once
+        more); [V, 1, H] where a model pools them.
     """
 
     clips: Float[Array, "V C H"] | None
@@ -91,6 +93,9 @@ class TwoBranch(nn.Module):
 
     guides_frames: ClassVar[bool] = False
     """Whether, with both branches on, a clip guides what is read from the frames (MS-SL)."""
+
+    query_per_branch: ClassVar[bool] = False
+    """Whether both branches read the frames, each with a sentence embedding of its own (DL-DKD)."""
 
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":

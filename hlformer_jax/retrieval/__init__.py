@@ -3,6 +3,7 @@
     scoring      what a family of models brings to score its videos: the protocol `Scorer`
     similarity   the scorer of HLFormer and its ancestors: the best position of each branch
     guided       the scorer of MS-SL
+    branchwise   the scorer of DL-DKD
     scorers      the scorer of a configuration's model
     vectors      unit vectors in float32, bfloat16 or int8
     corpus       encoded videos on the devices, and a search in them

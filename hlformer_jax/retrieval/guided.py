@@ -33,6 +33,10 @@ class GuidedSimilarity:
         """In training every caption has a guided vector of its own."""
         return "captions"
 
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """Proposals and guided vectors are compared with the whole query; see `scoring`."""
+        return dict.fromkeys(GuidedEncoding._fields, queries)
+
     def store(self, videos: GuidedEncoding, dtype: DTypeLike) -> Stored:
         """Unit vectors of proposals and guided vectors, in the dtype of a corpus."""
         return {name: vectors.store(branch, dtype) for name, branch in videos._asdict().items()}
@@ -63,7 +67,7 @@ class GuidedSimilarity:
         self, queries: Float[Array, "Q H"], stored: Stored
     ) -> dict[str, Float[Array, "Q L"]]:
         """Cosines of proposals and guided vectors; see `scoring.TrainingScorer`."""
-        return position_cosines(queries, stored)
+        return position_cosines(self.of_branches(queries), stored)
 
     def over_time(
         self,

@@ -1,9 +1,13 @@
 """The scorer of a model."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.models import Model
+from hlformer_jax.retrieval.branchwise import BranchwiseSimilarity
 from hlformer_jax.retrieval.guided import GuidedSimilarity
 from hlformer_jax.retrieval.scoring import TrainingScorer
 from hlformer_jax.retrieval.similarity import MaximumSimilarity
@@ -20,5 +24,9 @@ def build(config: ConfigDict, model: Model) -> TrainingScorer:
     both = fields.gaze and fields.glance
     # A single branch is the whole score.
     weights = (fields.clip_weight, fields.frame_weight) if both else (1.0, 1.0)
-    kind = GuidedSimilarity if both and module.guides_frames else MaximumSimilarity
+    kind: Callable[[Any], TrainingScorer] = MaximumSimilarity
+    if both and module.guides_frames:
+        kind = GuidedSimilarity
+    elif both and module.query_per_branch:
+        kind = BranchwiseSimilarity
     return kind(np.asarray(weights, np.float32))

@@ -63,7 +63,7 @@ class TrainingScorer(Scorer, Protocol):
     def position_cosines(
         self, queries: Float[Array, "Q H"], stored: Any
     ) -> dict[str, Float[Array, "Q L"]]:
-        """What each position says, by the name of its branch, up to a factor of each query.
+        """Cosines of a query and each position of its video, by the name of the branch.
 
         Args:
           queries: encoded queries.
@@ -80,7 +80,7 @@ class TrainingScorer(Scorer, Protocol):
         """What the positions over each frame of a video say together; higher is better.
 
         Args:
-          cosines: what each position says, as `position_cosines` gives it.
+          cosines: as `position_cosines` gives them.
           num_frames: F, the number of frames of the video in its source.
           max_clips: C, the number of clips that the video was pooled to.
           max_frames: the number of frames that it was sampled to at most.
@@ -89,6 +89,9 @@ class TrainingScorer(Scorer, Protocol):
     @property
     def frame_columns(self) -> str:
         """What a column of the frame branch is: "videos", or "captions" (a vector for each)."""
+
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """What the positions of each branch are compared with, by the branch's name."""
 
     def similarities(
         self,

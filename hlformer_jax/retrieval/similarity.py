@@ -37,6 +37,10 @@ class MaximumSimilarity:
         """A column of the frame branch is a video."""
         return "videos"
 
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """What the positions of each branch are compared with: the whole query; see `scoring`."""
+        return dict.fromkeys(VideoEncoding._fields, queries)
+
     def store(self, videos: VideoEncoding, dtype: DTypeLike) -> Stored:
         """Unit vectors of the branches that are on, in the dtype of a corpus."""
         return {
@@ -56,9 +60,10 @@ class MaximumSimilarity:
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
         """Ranking scores (eq. 9); see `scoring.Scorer`."""
         total: Any = 0.0
+        parts = self.of_branches(queries)
         for weight, name in zip(self.weights, VideoEncoding._fields, strict=True):
             if name in stored:
-                query = vectors.store(queries, stored[name].values.dtype)
+                query = vectors.store(parts[name], stored[name].values.dtype)
                 total = total + weight * best(vectors.cosines(query, stored[name]))
         return total
 
@@ -71,7 +76,7 @@ class MaximumSimilarity:
         self, queries: Float[Array, "Q H"], stored: Stored
     ) -> dict[str, Float[Array, "Q L"]]:
         """Cosines of the positions of each branch; see `scoring.TrainingScorer`."""
-        return position_cosines(queries, stored)
+        return position_cosines(self.of_branches(queries), stored)
 
     def over_time(
         self,
@@ -130,15 +135,17 @@ def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
     return jnp.max(similarities, axis=-1)
 
 
-def position_cosines(queries: Float[Array, "Q H"], own: Stored) -> dict[str, Float[Array, "Q L"]]:
-    """Cosines of each query with the vectors of one video, [Q, L, H], up to a factor of each query.
+def position_cosines(
+    queries: Mapping[str, Float[Array, "Q H"]], own: Stored
+) -> dict[str, Float[Array, "Q _"]]:
+    """Cosines of each query with the vectors of one video, [Q, L, H].
 
     Args:
-      queries: encoded queries of any norm.
+      queries: by the name of the branch what it is compared with, of any norm.
       own: by the name of the branch, one video for each query.
     """
     return {
-        name: vectors.own_cosines(vectors.store(queries, branch.values.dtype), branch)
+        name: vectors.own_cosines(vectors.store(queries[name], branch.values.dtype), branch)
         for name, branch in own.items()
     }
 

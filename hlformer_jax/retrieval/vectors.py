@@ -83,8 +83,10 @@ def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
 
 
 def own_cosines(query: Vectors, own: Vectors) -> Float[Array, "Q L"]:
-    """Cosines, up to a factor of each query, of queries [Q, H] and a video each, [Q, L, H]."""
+    """Cosines of queries [Q, H] and a video each, [Q, L, H]."""
     products = jnp.einsum(
         "qh,qlh->ql", query.values.astype(jnp.float32), own.values.astype(jnp.float32)
     )
-    return products if own.scale is None else products * own.scale
+    if own.scale is None or query.scale is None:
+        return products
+    return products * own.scale * query.scale[:, None]

@@ -89,10 +89,11 @@ class Trained:
         """Width H of the vectors."""
         return vectors.width(self._corpus.stored)
 
-    def rounded(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """The query in the dtype of the corpus, as float32."""
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
+        """What each branch is compared with, in the dtype of the corpus, as float32."""
         dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
-        return _float32(vectors.store(query, dtype))
+        parts = self._model.scorer.of_branches(query)
+        return {name: _float32(vectors.store(part, dtype)) for name, part in parts.items()}
 
     def vectors(self, content: int) -> dict[str, Float[np.ndarray, "L H"]]:
         """The vectors of the content of that index by their branch, float32."""
@@ -101,7 +102,7 @@ class Trained:
         return {name: _float32(branch) for name, branch in own.items()}
 
     def of_positions(
-        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " H"]
+        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " _"]
     ) -> Float[np.ndarray, " F"]:
         """What the positions over each frame say.
 
@@ -110,13 +111,17 @@ class Trained:
           frames: its number of frames, F.
           query: the model's vector of a sentence.
         """
-        query = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
-        cosines = {name: rows @ query for name, rows in own.items()}
+        parts = self._model.scorer.of_branches(query)
+        cosines = {name: rows @ _unit(np.asarray(parts[name])) for name, rows in own.items()}
         data = self._model.config.data
         scores: np.ndarray = self._model.scorer.over_time(
             cosines, frames, data.max_clips, data.max_frames
         )
         return scores.astype(np.float32)
+
+
+def _unit(query: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
+    return (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
 
 
 def _float32(stored: Vectors) -> np.ndarray:

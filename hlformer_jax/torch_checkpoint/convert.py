@@ -4,8 +4,8 @@
 
 No torch is needed and nothing in the file is executed (see pickle_reader.py). Sizes are read off
 the tensors; the number of heads, the temperature, the weights of the scores and the collection off
-the options saved with them; what the released code of a model fixes is known here. MS-SL saves
-neither the weights nor the collection. The command prints how OUT is evaluated.
+the options saved with them; what the released code of a model fixes is known here. MS-SL and DL-DKD
+save neither the weights nor the collection. The command prints how OUT is evaluated.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from hlformer_jax.torch_checkpoint import names, pickle_reader
 from hlformer_jax.torch_checkpoint.errors import ConversionError, quoted
 
 STATES = ("state_dict", "model")
-"""Where a released file keeps its parameters: HLFormer and GMMFormer, and MS-SL."""
+"""Where a released file keeps its parameters: HLFormer and GMMFormer, and the others."""
 
 
 WIDTHS = {
@@ -27,6 +27,7 @@ WIDTHS = {
     "gmmformer_v2": (0.0, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0),
     "gmmformer": (0.0, 0.5, 1.0, 5.0),
     "ms_sl": (0.0,),
+    "dl_dkd": (0.0,),
 }
 """Widths of the windows in the released code of a model; empty is the configuration's default."""
 
@@ -36,6 +37,7 @@ AGGREGATION = {
     "gmmformer_v2": "consolidation",
     "gmmformer": "mean",
     "ms_sl": "mean",
+    "dl_dkd": "mean",
 }
 
 
@@ -103,8 +105,8 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
     model = names.recognise(tensors)
     if model is None:
         raise ConversionError(
-            "is no checkpoint of HLFormer, GMMFormer v2, GMMFormer or MS-SL: none of their video"
-            " branches is in it"
+            "is no checkpoint of HLFormer, GMMFormer v2, GMMFormer, MS-SL or DL-DKD: none of their"
+            " video branches is in it"
         )
     params = names.to_params(tensors)
     if missing := [name for name in REQUIRED if name not in params]:
@@ -149,6 +151,8 @@ def _fixed(model: str) -> dict[str, Any]:
         "model.euclidean_widths": list(WIDTHS[model]),
         "model.lorentz_widths": [],
     }
+    if model == "dl_dkd":
+        fixed["data.teacher_dim"] = 0  # which training alone reads
     return fixed if model == "hlformer" else fixed | {"model.lorentz_blocks": 0}
 
 
@@ -168,7 +172,7 @@ def _progress(content: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _config(content: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The options that the file holds: HLFormer's and GMMFormer's, or MS-SL's."""
+    """The options that the file holds: HLFormer's and GMMFormer's, or the others'."""
     candidates = (content.get(name) for name in ("config", "model_cfg"))
     return next((value for value in candidates if isinstance(value, Mapping)), {})
 

@@ -1,9 +1,9 @@
 """Parameter names of the released codes, and where each of them lives in ours.
 
-The released codes of HLFormer, GMMFormer v2, GMMFormer and MS-SL descend from one another and share
-most names. They keep the blocks of a bank in a list; here they are slices of one array, so a
-released name stands for a path and, within a bank, an index on the leading axis. Linear weights
-are stored transposed (PyTorch: out, in).
+The released codes of HLFormer, GMMFormer v2, GMMFormer, MS-SL and DL-DKD descend from one another
+and share most names. They keep the blocks of a bank in a list; here they are slices of one array,
+so a released name stands for a path and, within a bank, an index on the leading axis. Linear
+weights are stored transposed (PyTorch: out, in).
 """
 
 import re
@@ -29,8 +29,9 @@ class Location(NamedTuple):
     transposed: bool
 
 
-NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$")
-"""The constant curvature of the attention, stored with the released parameters."""
+NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$|^A_query_input_proj\.")
+"""What is stored with the released parameters: the constant curvature of the attention, and the
+projection of DL-DKD's exploration branch that is never called."""
 
 _PARAMETER = re.compile(r"\w{1,64}(\.\w{1,64}){0,11}", re.ASCII)
 """What any parameter's name looks like: letters, digits, underscores, and not too many dots."""
@@ -38,6 +39,7 @@ _PARAMETER = re.compile(r"\w{1,64}(\.\w{1,64}){0,11}", re.ASCII)
 _MARKS = (
     ("gmmformer_v2", r"weight_token$"),
     ("ms_sl", r"mapping_linear\."),
+    ("dl_dkd", r"B_mapping_linear\."),
     ("gmmformer", r"clip_encoder_2\."),
     ("hlformer", r"(clip|frame)_encoder(_1)?\.[eh]_attns\."),
 )
@@ -57,6 +59,13 @@ _PREFIXES = (
     (r"(clip|frame)_encoder(?:_1)?\.", r"\1_branch.fusion."),
     (r"mapping_linear\.0\.", "guided_key."),
     (r"mapping_linear\.1\.", "guided_value."),
+    (r"B_query_input_proj\.", "query_input."),
+    (r"B_query_pos_embed\.", "query_position."),
+    (r"B_query_encoder\.", "query_encoder."),
+    (r"B_modular_vector_mapping\.", "query_pooling."),
+    (r"A_query_pos_embed\.", "exploration_position."),
+    (r"A_query_encoder\.", "exploration_encoder."),
+    (r"A_modular_vector_mapping\.", "exploration_pooling."),
     (r"modular_vector_mapping\.", "query_pooling."),
     (r"modular_vector_mapping_2\.", "frame_pooling."),
     (r"modular_vector_mapping_3\.", "clip_pooling."),
@@ -86,6 +95,10 @@ def recognise(names: Iterable[str]) -> str | None:
 def locate(name: str, model: str = "hlformer") -> Location:
     """Returns where the released parameter `name` of that model lives in ours."""
     ours = name
+    if model == "dl_dkd":
+        for released, branch in (("A", "frame"), ("B", "clip")):  # the branch that it stands for
+            ours = re.sub(rf"^{released}_frame_", f"{branch}_", ours)
+            ours = re.sub(rf"^{released}_mapping_linear\.", f"{branch}_mapping.", ours)
     if model == "gmmformer":
         ours = re.sub(r"^modular_vector_mapping_2\.", "video_pooling.", ours)
     for pattern, replacement in _PREFIXES:

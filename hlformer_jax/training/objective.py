@@ -20,7 +20,7 @@ from hlformer_jax.ops.keys import derive_key
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.retrieval import scorers
 from hlformer_jax.retrieval.scoring import TrainingScorer
-from hlformer_jax.training import losses
+from hlformer_jax.training import distillation, losses
 from hlformer_jax.training.losses import Pairs
 from hlformer_jax.training.terms import FRAME_COLUMNS, TERMS, Encoded, FrameColumns, Negatives
 from hlformer_jax.typing import Array, Batch
@@ -54,6 +54,7 @@ class Objective:
       hyperparameters: numbers of the loss.
       terms: names of the terms with a weight other than 0, in the order of the log.
       diversity_form: form of the query diversity, see config/fields.py.
+      distillation_decay: form of the decay of the distillation's weight, likewise.
       encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
       implementation: backend of the similarities, "xla" or "pallas".
       steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
@@ -65,6 +66,7 @@ class Objective:
     hyperparameters: Hyperparameters
     terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
     diversity_form: str = flax.struct.field(pytree_node=False)
+    distillation_decay: str = flax.struct.field(pytree_node=False)
     encode_parts: int = flax.struct.field(pytree_node=False)
     implementation: str = flax.struct.field(pytree_node=False)
     steps_per_epoch: int = flax.struct.field(pytree_node=False)
@@ -88,10 +90,15 @@ class Objective:
             FRAME_COLUMNS[self.scorer.frame_columns],
         )
         dropout_key = derive_key(hyperparameters.seed, "dropout", step)
-        return self.evaluate(params, batch, negatives, dropout_key)
+        return self.evaluate(params, batch, negatives, dropout_key, epoch)
 
     def evaluate(
-        self, params: Any, batch: Batch, negatives: Negatives, dropout_key: Array | None = None
+        self,
+        params: Any,
+        batch: Batch,
+        negatives: Negatives,
+        dropout_key: Array | None = None,
+        epoch: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, ""], Terms]:
         """The loss with given negatives.
 
@@ -100,6 +107,7 @@ class Objective:
           batch: videos with all their captions.
           negatives: ranks of the triplet loss's negatives.
           dropout_key: random key of the dropout; None switches dropout off.
+          epoch: counted from 0; by it the weight of the distillation falls.
 
         Returns:
           The weighted sum and the terms without their weights; terms of weight 0 are not computed.
@@ -121,12 +129,22 @@ class Objective:
             values=self.hyperparameters.values,
             diversity_form=self.diversity_form,
             most_captions=self.most_captions,
+            clip_queries=scorer.of_branches(queries)["clips"],
+            frame_mask=batch.videos.frame_mask,
+            teacher=batch.captions.teacher,
         )
         terms = {name: TERMS[name].compute(encoded) for name in self.terms}
         total = jnp.zeros((), queries.dtype)
         for name, value in terms.items():
-            total = total + self.hyperparameters.values[name] * value
+            total = total + self._weight(name, epoch) * value
         return total, terms
+
+    def _weight(self, name: str, epoch: Int[Array, ""] | int) -> Float[Array, ""]:
+        values = self.hyperparameters.values
+        if name != "distillation":
+            return values[name]
+        rate = values["distillation_rate"]
+        return values[name] * distillation.decay(self.distillation_decay, rate, epoch)
 
 
 def build(
@@ -152,6 +170,7 @@ def build(
         hyperparameters=hyperparameters(config),
         terms=active_terms(config, model),
         diversity_form=config.loss.diversity_form,
+        distillation_decay=config.loss.distillation_decay,
         encode_parts=config.train.encode_parts,
         implementation=config.kernels,
         steps_per_epoch=steps_per_epoch,
@@ -161,7 +180,7 @@ def build(
 
 def hyperparameters(config: ConfigDict) -> Hyperparameters:
     """The hyperparameters that a configuration gives its objective."""
-    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form")
+    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form", "distillation_decay")
     dtype = wide(jnp.dtype(config.dtype))
     return Hyperparameters(
         jnp.asarray(config.seed, jnp.int32),
@@ -191,6 +210,8 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
             f"config.loss.partial_order is {config.loss.partial_order}, but {config.model.name} has"
             " no hyperbolic lift: set it to 0, or use hlformer"
         )
+    if config.loss.distillation != 0:
+        _check_distillation(config, model)
     active = tuple(
         name
         for name, term in TERMS.items()
@@ -199,6 +220,25 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
     if not active:
         raise ConfigError("config.loss has no term with a weight other than 0: nothing to train")
     return active
+
+
+def _check_distillation(config: ConfigDict, model: Model) -> None:
+    weight = f"config.loss.distillation is {config.loss.distillation}, but"
+    if not model.module.query_per_branch:
+        raise ConfigError(
+            f"{weight} {config.model.name} has no branch that inherits from a teacher: set it to 0,"
+            " or use dl_dkd"
+        )
+    if not config.model.glance:
+        raise ConfigError(
+            f"{weight} config.model.glance, the branch that inherits, is off: set it to 0, or"
+            " switch the branch on"
+        )
+    if not config.data.teacher_dim:
+        raise ConfigError(
+            f"{weight} config.data.teacher_dim is 0, which is a data set without the features of a"
+            " teacher: set it to their width (512 of the released ones), or loss.distillation to 0"
+        )
 
 
 def draw_negatives(

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.training import losses
+from hlformer_jax.training import distillation, losses
 from hlformer_jax.training.losses import NegativeRanks, Pairs
 from hlformer_jax.typing import Array
 
@@ -63,6 +63,9 @@ class Encoded:
       values: weights and constants, by their names in `config.loss`.
       diversity_form: form of the query diversity, see config/fields.py.
       most_captions: largest number of captions of a video, see `losses.optimal_matching`.
+      clip_queries: what the clips are compared with: the sentence embeddings, or a part of them.
+      frame_mask: True for real frames.
+      teacher: a teacher's cosines of captions and the frames of their videos; None without one.
     """
 
     queries: Float[Array, "Q H"]
@@ -75,6 +78,9 @@ class Encoded:
     values: Mapping[str, float | Float[Array, ""]]
     diversity_form: str
     most_captions: int | None
+    clip_queries: Float[Array, "Q _"]
+    frame_mask: Bool[Array, "V F"]
+    teacher: Float[Array, "Q F"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +133,21 @@ def _partial_order(encoded: Encoded) -> Float[Array, ""]:
 
 
 def _optimal_matching(encoded: Encoded) -> Float[Array, ""]:
-    clips: Any = encoded.videos.clips
-    return losses.optimal_matching(encoded.queries, clips, encoded.pairs, encoded.most_captions)
+    clips, queries = encoded.videos.clips, encoded.clip_queries
+    return losses.optimal_matching(queries, clips, encoded.pairs, encoded.most_captions)
+
+
+def _distillation(encoded: Encoded) -> Float[Array, ""]:
+    if encoded.teacher is None:
+        raise ValueError("the batch has no teacher: its split was opened without data.teacher_dim")
+    return distillation.divergence(
+        encoded.clip_queries,
+        encoded.videos.clips,
+        encoded.teacher,
+        encoded.frame_mask,
+        encoded.pairs,
+        encoded.values["distillation_temperature"],
+    )
 
 
 TERMS = {
@@ -139,4 +158,5 @@ TERMS = {
     "query_diversity": Term(_query_diversity),
     "partial_order": Term(_partial_order),
     "optimal_matching": Term(_optimal_matching, "glance"),
+    "distillation": Term(_distillation, "glance"),
 }

@@ -23,7 +23,7 @@ def test_a_model_of_its_own_definition_is_accepted_and_built(name):
 def test_a_name_alone_does_not_make_the_model(name, other, shrink):
     config = shrink(of_model(other))
     config.model.name = name
-    if other in (name, "ms_sl"):  # one plain block is an ablation of any model
+    if other in (name, "ms_sl", "dl_dkd"):  # one plain block is an ablation of any model
         return check(config)
     file = "anet" if name == "hlformer" else name
     with pytest.raises(ConfigError, match=f"are those of {other}: start from configs/{file}.py"):
@@ -51,6 +51,25 @@ def test_the_data_set_stands_behind_the_colon(stem):
             assert one.model.name == stem
             assert {key: one.data[key] for key in fields} == fields
         assert small.train.epochs == 2 < config.train.epochs
+
+
+def test_dl_dkd_has_two_data_sets_with_a_teacher_and_the_synthetic_corpus():
+    file = ROOT / "configs" / "dl_dkd.py"
+    assert load(file) == load(file, "anet")
+    for name, margin in (("anet", 0.2), ("tvr", 0.1), ("synthetic", 0.2)):
+        config, small = load(file, name), load(file, f"{name}-debug")
+        for one in (config, small):
+            check(one)
+            assert one.model.name == "dl_dkd"
+            assert one.data.teacher_dim == (32 if name == "synthetic" else 512)
+            assert (one.loss.margin, one.loss.distillation) == (margin, 0.1)
+        assert config.loss.hard_negative_epoch == 0
+        assert (config.loss.clip_nce, config.loss.frame_nce) == (0.04, 0.04)
+        if name != "synthetic":
+            assert {key: config.data[key] for key in DATA_SETS[name]} == DATA_SETS[name]
+            assert config.optim.learning_rate == 2.5e-4
+    with pytest.raises(ConfigError, match="no variant 'charades'"):
+        load(file, "charades")
 
 
 def test_a_variant_that_is_unknown_is_refused_with_those_that_are_known():

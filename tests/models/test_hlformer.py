@@ -11,7 +11,7 @@ import tiny
 from hlformer_jax import models
 from hlformer_jax.models import hlformer
 from hlformer_jax.training import losses, objective
-from hlformer_jax.typing import Batch, Captions, Videos
+from hlformer_jax.typing import Batch
 
 
 def _loss(config, params, batch, dropout_key=None):
@@ -78,8 +78,8 @@ def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
         batch = tiny.batch(dtype=np.float64)
         pad = lambda x, n: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
         padded = Batch(
-            Videos(*(pad(x, 2) for x in batch.videos)),
-            Captions(*(pad(x, 4) for x in batch.captions)),
+            jax.tree.map(lambda x: pad(x, 2), batch.videos),
+            jax.tree.map(lambda x: pad(x, 4), batch.captions),
         )
         key = jax.random.key(5)
         grad = jax.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))

@@ -20,6 +20,7 @@ import released
 from parity import ANGLE_SHIFT, FLOAT64_TOLERANCE
 
 from hlformer_jax import models
+from hlformer_jax.data import transforms
 from hlformer_jax.torch_checkpoint import names
 from hlformer_jax.training import optim
 
@@ -128,6 +129,27 @@ def test_every_loss_term(recording, setting, dtype):
     check(f"loss/{setting}/total", terms["total"], dtype)
 
 
+@pytest.mark.parametrize("setting", released.DL_DKD.settings)
+def test_the_weight_of_the_distillation_has_fallen_in_the_eighth_epoch(setting, dtype):
+    terms = parity.run(released.DL_DKD, dtype, setting, epoch=7).terms
+    parity.assert_recorded(
+        released.DL_DKD, f"loss/{setting}/total_of_epoch_7", terms["total"], dtype
+    )
+
+
+def test_the_teacher_says_of_its_features_what_is_recorded():
+    golden, captions = released.DL_DKD.golden, released.batch().captions
+    counts = released.batch().videos.frame_mask.sum(axis=1)
+    for video, count in enumerate(counts):
+        own = captions.video == video
+        frames = golden["in/teacher_videos"][video, :count]
+        found = transforms.teacher_cosines(frames, golden["in/teacher_text"][own], int(count))
+        expected = golden["f64/score/teacher"][own]
+        # Cosines in float64, rounded to float32 once.
+        np.testing.assert_allclose(found, expected[:, :count], rtol=0, atol=2**-24)
+        assert not expected[:, count:].any()
+
+
 @pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
 def test_random_negatives_at_the_recorded_places(recording, dtype):
     run = parity.run(recording, dtype, negatives=released.recorded_random(recording))
@@ -178,7 +200,7 @@ def _gradient_tolerances(dtype, recorded, noise):
 @FAMILY
 def test_gradient_of_every_parameter(recording, dtype):
     recorded = recording.by_parameter("f64/grad")
-    numbers = {"hlformer": 389, "gmmformer_v2": 297, "gmmformer": 193, "ms_sl": 54}
+    numbers = {"hlformer": 389, "gmmformer_v2": 297, "gmmformer": 193, "ms_sl": 54, "dl_dkd": 70}
     assert len(recorded) == numbers[recording.model]
     tolerances = _gradient_tolerances(dtype, recorded, recording.golden["noise/grad"])
     gradient = parity.recorded_run(recording, dtype).gradient

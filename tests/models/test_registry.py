@@ -15,8 +15,12 @@ from hlformer_jax.nn import fusion
 from hlformer_jax.ops import windows
 from hlformer_jax.training import objective
 
+# Every gradient of DL-DKD is held against a recorded one besides (test_parity.py).
+OTHERS = [name for name in family.CASES if name != "dl_dkd"]
+DL_DKD = pytest.param("dl_dkd", marks=pytest.mark.slow)
 
-@pytest.mark.parametrize("name", family.CASES)
+
+@pytest.mark.parametrize("name", [*OTHERS, DL_DKD])
 def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
     params, (value, computed), gradient = family.value_and_gradient(name)
     config = family.config(name)
@@ -27,6 +31,7 @@ def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_paramet
         "gmmformer_v2": ("weight_token",),
         "gmmformer": ("video_pooling", "kernel"),
         "ms_sl": ("guided_value", "kernel"),
+        "dl_dkd": ("exploration_pooling", "kernel"),
         "dynamic": ("weight_token",),
         "weighted": ("clip_branch", "fusion", "logits"),
         "block curvature": ("clip_branch", "bank", "attention_curv"),
@@ -53,7 +58,7 @@ def test_any_combination_of_options_can_be_traced(model, kind):
         "model.window": either(*windows.KINDS),
         "model.gaze": branches[0],
         "model.glance": branches[1],
-        "model.video_level": either(branches[0], False) and model != "ms_sl",
+        "model.video_level": either(branches[0], False) and model not in ("ms_sl", "dl_dkd"),
         "model.dropout": 0.1,
         "loss.optimal_matching": either(0.0, 0.1) if branches[1] else 0.0,
         "loss.partial_order": either(0.0, 0.1) if model == "hlformer" else 0.0,

@@ -82,6 +82,7 @@ GAZE = {"model.glance": False}
 NO_LIFT = {"model.fusion": "mean", "model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 EUCLIDEAN = {**GAZE, **NO_LIFT, "model.name": "gmmformer_v2"}  # compiles in a moment
 GUIDED = {**NO_LIFT, "model.name": "ms_sl", "loss.optimal_matching": 0.1}
+TAUGHT = {**NO_LIFT, "model.name": "dl_dkd", "loss.distillation": 0.1, "data.teacher_dim": 5}
 
 
 class Case(NamedTuple):
@@ -135,8 +136,8 @@ def test_ranks_and_searches_do_not_depend_on_the_devices(found, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [GAZE, GUIDED], ids=["hlformer", "ms_sl"])
-def test_neither_lorentz_blocks_nor_guided_frames_depend_on_the_devices(options):
+@pytest.mark.parametrize("options", [GAZE, GUIDED, TAUGHT], ids=["hlformer", "ms_sl", "dl_dkd"])
+def test_no_lorentz_block_no_guided_frame_and_no_teacher_depends_on_the_devices(options):
     one, several = _found([Case(1), Case(4, parts=2)], options).values()
     _assert_same_training(one, several)
     _assert_same_search(one, several)

@@ -42,6 +42,12 @@ def encoder_of(config):
     return encoded
 
 
+def cosines_of(name, encoded, query):
+    """Cosines of the positions and the query, of which each branch of DL-DKD has its half."""
+    parts = unit(np.stack(np.split(query, 2))) if name == "dl_dkd" else (query, query)
+    return {name: rows @ part for (name, rows), part in zip(encoded.items(), parts, strict=False)}
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -49,8 +55,9 @@ def encoder_of(config):
         pytest.param("gmmformer_v2", {"model.video_level": True}, marks=pytest.mark.slow),
         pytest.param("gmmformer_v2", {"model.glance": False}, marks=pytest.mark.slow),
         ("ms_sl", {}),
+        pytest.param("dl_dkd", {"loss.distillation": 0.0}, marks=pytest.mark.slow),
     ],
-    ids=["both branches", "one vector a video", "frames alone", "ms_sl"],
+    ids=["both branches", "one vector a video", "frames alone", "ms_sl", "dl_dkd"],
 )
 def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
     config = configuration(name, **options)
@@ -63,7 +70,7 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
     clip, frame = (0.7, 0.3) if config.model.glance else (1.0, 1.0)
     for i, record in enumerate(records):
         arrays = index.read(record.content)
-        cosines = {name: rows @ query for name, rows in encoded(arrays.vectors).items()}
+        cosines = cosines_of(name, encoded(arrays.vectors), query)
         over_time = ranker.over_time(i, arrays, query)
         assert over_time.shape == arrays.times.shape
         if name == "ms_sl":
@@ -79,10 +86,11 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
         np.testing.assert_allclose(scores[i], expected, atol=2e-5)
     # Fewer frames than positions: a frame is its own position.
     arrays = index.read(records[1].content)
-    if name != "ms_sl" and not options:
-        cosines = {name: rows @ query for name, rows in encoded(arrays.vectors).items()}
+    if name == "dl_dkd" or (name != "ms_sl" and not options):
+        cosines = cosines_of(name, encoded(arrays.vectors), query)
+        per_clip = 1 if name == "dl_dkd" else 2
         expected = [
-            clip * cosines["clips"][i // 2] + frame * cosines["frames"][i] for i in range(7)
+            clip * cosines["clips"][i // per_clip] + frame * cosines["frames"][i] for i in range(7)
         ]
         np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
 
@@ -121,13 +129,16 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
     assert other.name != kept.name
 
 
-SLOW_DTYPES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16")]
+SLOW = [("float32", "gmmformer_v2"), ("bfloat16", "gmmformer_v2"), ("int8", "dl_dkd")]
 
 
-@pytest.mark.parametrize("dtype", [*SLOW_DTYPES, "int8"])
-def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("int8", "gmmformer_v2"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+)
+def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype, name):
     pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
-    run = write_run(tmp_path / "run", configuration("gmmformer_v2", **{"eval.corpus": dtype}))
+    run = write_run(tmp_path / "run", configuration(name, **{"eval.corpus": dtype}))
     options = {"checkpoint": run, "encoder": archive.Encoder()}
     stored = search.open(index.directory, store=search.Store(":memory:"), **options)
     assert stored.upload() == (len(FRAMES), 0, 0, 0)

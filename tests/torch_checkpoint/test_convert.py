@@ -73,6 +73,7 @@ def test_the_weights_and_the_collection_are_read_from_the_options(content, saved
         ({"model.name": "hlformer", "collection": "activitynet"}, "configs/anet.py"),
         ({"model.name": "ms_sl", "data.visual_dim": 3072}, "configs/ms_sl.py:tvr"),
         ({"model.name": "ms_sl", "data.visual_dim": 1024}, "configs/ms_sl.py:anet"),
+        ({"model.name": "dl_dkd", "data.visual_dim": 3072}, "configs/dl_dkd.py:tvr"),
     ],
 )
 def test_the_configuration_is_that_of_the_collection(info, file):

@@ -24,6 +24,7 @@ FILES = {
     "gmmformer_v2": "gmmformer_v2.ckpt",
     "gmmformer": "gmmformer.ckpt",
     "ms_sl": "ms_sl.ckpt",
+    "dl_dkd": "dl_dkd.ckpt",
 }
 
 
@@ -60,6 +61,7 @@ def parse(line, monkeypatch):
     [
         ("hlformer", "float32", 2e-5),
         pytest.param("ms_sl", "float32", 2e-5, marks=pytest.mark.slow),
+        pytest.param("dl_dkd", "float32", 2e-5, marks=pytest.mark.slow),
         pytest.param("gmmformer", "float32", 2e-5, marks=pytest.mark.slow),
         pytest.param("gmmformer_v2", "float16", 2**-11, marks=pytest.mark.slow),
     ],

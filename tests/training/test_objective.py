@@ -118,6 +118,12 @@ def test_a_term_is_active_where_it_has_a_weight_and_its_branch_is_on(options, te
     assert objective.active_terms(config, models.build(config)) == tuple(terms.split())
 
 
+TAUGHT = {
+    "model.name": "dl_dkd",
+    "model.lorentz_blocks": 0,
+    "loss.partial_order": 0.0,
+    "loss.distillation": 0.1,
+}
 NOTHING = {f"loss.{name}": 0.0 for name in WEIGHTS}
 
 
@@ -131,8 +137,11 @@ NOTHING = {f"loss.{name}": 0.0 for name in WEIGHTS}
         ),
         (NOTHING, "nothing to train"),
         ({**NOTHING, "model.glance": False, "loss.clip_nce": 1.0}, "nothing to train"),
+        ({"loss.distillation": 0.1}, "distillation is 0.1, but hlformer has no branch .*dl_dkd"),
+        (TAUGHT | {"model.glance": False}, "glance, the branch that inherits, is off"),
+        (TAUGHT, "distillation is 0.1, but config.data.teacher_dim is 0, .*set it to their width"),
     ],
-    ids=["matching", "order", "weights", "branch"],
+    ids=["matching", "order", "weights", "branch", "student", "inheritance", "teacher"],
 )
 def test_losses_that_make_no_sense_for_a_model_are_refused(options, message):
     config = tiny.config(**options)

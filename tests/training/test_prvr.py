@@ -34,6 +34,21 @@ def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, 
     assert checkpoint.best(retrieval.path).info()["model.name"] == "gmmformer_v2"
 
 
+@pytest.mark.slow
+def test_a_run_with_a_teacher_draws_less_from_it_in_every_epoch(data_dir, tmp_path):
+    options = {"model.name": "dl_dkd", "model.glance": True, "data.teacher_dim": 8}
+    config = runs.retrieval(data_dir, **options, **{"loss.distillation": 0.1})
+    config.loss.distillation_rate = 0.5
+    loop.train(config, tmp_path)
+    losses = [line for line in runs.records(tmp_path) if "loss" in line]
+    assert [line["epoch"] for line in losses] == [0, 1, 1, 2]
+    for line in losses:
+        weights = {**config.loss, "distillation": 0.1 * 0.5 ** line["epoch"]}
+        total = sum(weights[x] * line[f"loss/{x}"] for x in WEIGHTS if f"loss/{x}" in line)
+        assert line["loss"] == pytest.approx(total, rel=1e-5)
+        assert line["loss/distillation"] > 0
+
+
 def test_training_moves_the_parameters(retrieval):
     moved = jax.tree.map(lambda a, b: np.any(a != b), retrieval.initial, retrieval.final)
     assert np.mean(jax.tree.leaves(moved)) > 0.9

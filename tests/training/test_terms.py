@@ -41,6 +41,8 @@ def _encoded(columns="videos", form="pairs"):
         values=VALUES,
         diversity_form=form,
         most_captions=2,
+        clip_queries=QUERIES,
+        frame_mask=batch.videos.frame_mask,
     )
 
 

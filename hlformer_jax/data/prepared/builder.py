@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from hlformer_jax.data.prepared.reader import is_complete, write_index
 from hlformer_jax.data.prepared.records import Records, check_space, shard_lengths
-from hlformer_jax.data.source import SPLITS, DataError, Source
+from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 
 _SHARD_BYTES = 1 << 30
 # Features hardly compress, and zstd, TFDS's choice, would read them five times slower.
@@ -37,6 +37,7 @@ class PrvrConfig(tfds.core.BuilderConfig):
     feature: str = ""
     visual_dim: int = 0
     text_dim: int = 0
+    teacher_dim: int = 0
     storage: str = "float32"
     fingerprint: str = ""
 
@@ -64,6 +65,7 @@ class Prvr(tfds.core.DatasetBuilder):
         def rows(width: int) -> tfds.features.Tensor:
             return tfds.features.Tensor(shape=(None, width), dtype=dtype, encoding="bytes")
 
+        taught = ("teacher_frames", "teacher_captions") if config.teacher_dim else ()
         return _Info(
             builder=self,
             description="Videos and captions of partially relevant video retrieval, as features.",
@@ -75,6 +77,7 @@ class Prvr(tfds.core.DatasetBuilder):
                     "sentences": tfds.features.Sequence(tfds.features.Text()),
                     "words": rows(config.text_dim),
                     "word_counts": tfds.features.Tensor(shape=(None,), dtype=np.int32),
+                    **{name: rows(config.teacher_dim) for name in taught},
                 }
             ),
             disable_shuffling=True,
@@ -93,6 +96,7 @@ class Prvr(tfds.core.DatasetBuilder):
             records.warn_of_zeros()
             index = {
                 **{field: getattr(config, field) for field in _IDENTITY},
+                **({"teacher_dim": config.teacher_dim} if config.teacher_dim else {}),
                 "splits": {split: records.index(split) for split in SPLITS},
             }
         if source.fingerprint() != config.fingerprint:
@@ -182,6 +186,7 @@ def make_builder(
         feature=source.feature,
         visual_dim=source.visual_dim,
         text_dim=source.text_dim,
+        teacher_dim=teacher_width(source),
         storage=storage,
         fingerprint=fingerprint,
     )

@@ -1,7 +1,8 @@
 """Finds the prepared set of a source, or makes it: once, complete or not at all.
 
 A set lies in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so that another
-source, a changed one or another storage is another set. Processes that want the same set at the
+source, a changed one or another storage is another set; the width of a teacher, where there is one,
+stands behind D and E. Processes that want the same set at the
 same time wait for the first.
 """
 
@@ -15,7 +16,7 @@ from absl import logging
 
 from hlformer_jax.data.prepared.builder import Prvr, make_builder, root_directory, write
 from hlformer_jax.data.prepared.reader import Prepared, is_complete, read_index
-from hlformer_jax.data.source import DataError, MissingSourceError, Source
+from hlformer_jax.data.source import DataError, MissingSourceError, Source, teacher_width
 from hlformer_jax.run import lock
 
 _STORAGES = ("float32", "float16")
@@ -107,5 +108,6 @@ def _is_of(index: dict[str, Any], source: Source) -> bool:
 
 def _directory_name(source: Source, storage: str, fingerprint: str) -> str:
     names = [re.sub(r"[^A-Za-z0-9_-]", "-", name) for name in (source.name, source.feature)]
-    widths = f"{source.visual_dim}x{source.text_dim}"
+    teacher = teacher_width(source)
+    widths = f"{source.visual_dim}x{source.text_dim}" + (f"x{teacher}" if teacher else "")
     return "_".join([*names, widths, storage, fingerprint])

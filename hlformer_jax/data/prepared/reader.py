@@ -26,6 +26,8 @@ class VideoRecord(NamedTuple):
       sentences: their text.
       words: word features of all captions, one after the other, [sum W_i, E], read-only.
       word_counts: words of every caption, int32 [captions].
+      teacher_frames: a teacher's vectors of the video's frames; None without one.
+      teacher_captions: its vectors of the captions.
     """
 
     video_id: str
@@ -34,6 +36,8 @@ class VideoRecord(NamedTuple):
     sentences: list[str]
     words: np.ndarray
     word_counts: np.ndarray
+    teacher_frames: np.ndarray | None = None
+    teacher_captions: np.ndarray | None = None
 
 
 class PreparedVideos:
@@ -44,6 +48,7 @@ class PreparedVideos:
       frames_per_video: frames of every video, int32 [videos].
       captions_per_video: captions of every video, int32 [videos].
       words_per_video: words of all its captions together, int32 [videos].
+      teacher_dim: width of a teacher's vectors; 0 where the split has none.
       annotations: what the source knew beside that, as JSON has it; None for nothing.
     """
 
@@ -52,6 +57,7 @@ class PreparedVideos:
         self.frames_per_video = np.asarray(index["frames_per_video"], np.int32)
         self.captions_per_video = np.asarray(index["captions_per_video"], np.int32)
         self.words_per_video = np.asarray(index["words_per_video"], np.int32)
+        self.teacher_dim: int = index.get("teacher_dim", 0)
         self.annotations: Any = index.get("annotations")
         self._builder, self._split = builder, split
         self._opened: tuple[int, Any] = (-1, None)
@@ -82,6 +88,7 @@ class PreparedVideos:
             [sentence.decode() for sentence in example["sentences"]],
             example["words"],
             example["word_counts"],
+            *((example["teacher_frames"], example["teacher_captions"]) if self.teacher_dim else ()),
         )
 
     def __getstate__(self) -> dict[str, Any]:

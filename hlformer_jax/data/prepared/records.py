@@ -9,7 +9,15 @@ import numpy as np
 
 from hlformer_jax.data.memory import check_memory
 from hlformer_jax.data.prepared.checks import ZeroRows, check_splits, check_values
-from hlformer_jax.data.source import SPLITS, DataError, Reader, Source
+from hlformer_jax.data.source import (
+    SPLITS,
+    TAUGHT_SPLIT,
+    DataError,
+    Reader,
+    Source,
+    TaughtReader,
+    teacher_width,
+)
 
 Record = dict[str, Any]
 
@@ -36,6 +44,7 @@ class Records:
         """
         self._reader, self._storage = reader, storage
         self._widths = source.visual_dim, source.text_dim
+        self._teacher_dim = teacher_width(source)
         check_splits(reader, source.name)
         self.sizes = {
             split: [self._input_bytes(split, video) for video in reader.splits[split]]
@@ -70,13 +79,18 @@ class Records:
             "sentences": [caption.sentence for caption in captions],
             "words": np.concatenate(words),
             "word_counts": np.asarray([len(w) for w in words], np.int32),
+            **self._teacher(split, video),
         }
 
     def index(self, split: str) -> dict[str, Any]:
         """What can be asked about the videos of a split without reading a record."""
         videos, num_words = self._reader.splits[split], self._reader.num_words
         annotations = self._reader.annotations(split)
-        return ({} if annotations is None else {"annotations": annotations}) | {
+        taught = self._teacher_dim if split == TAUGHT_SPLIT else 0
+        known = ({} if annotations is None else {"annotations": annotations}) | (
+            {"teacher_dim": taught} if taught else {}
+        )
+        return known | {
             "video_ids": list(videos),
             "frames_per_video": [self._reader.num_frames(video) for video in videos],
             "captions_per_video": [len(captions) for captions in videos.values()],
@@ -92,7 +106,10 @@ class Records:
         captions = self._reader.splits[split][video]
         words = sum(self._reader.num_words(caption.caption_id) for caption in captions)
         visual_dim, text_dim = self._widths
-        size = 4 * (self._reader.num_frames(video) * visual_dim + words * text_dim)
+        frames = self._reader.num_frames(video)
+        size = 4 * (frames * visual_dim + words * text_dim)
+        if split == TAUGHT_SPLIT:  # about: a teacher need not have as many frames
+            size += 4 * (frames + len(captions)) * self._teacher_dim
         check_memory(_COPIES * size, f"video {video!r}", "leave it out, or give it fewer frames")
         return size
 
@@ -113,6 +130,29 @@ class Records:
         check_values(words, (self._reader.num_words(caption_id), self._widths[1]), describe)
         self._zero_words.add(words, describe)
         return self._stored(words, describe)
+
+    def _teacher(self, split: str, video: str) -> Record:
+        """A teacher's vectors; without rows where it does not teach."""
+        if not self._teacher_dim:
+            return {}
+        if split != TAUGHT_SPLIT:
+            nothing = np.zeros((0, self._teacher_dim), self._storage)
+            return {"teacher_frames": nothing, "teacher_captions": nothing}
+        reader: TaughtReader = self._reader  # type: ignore[assignment]
+        ids = [caption.caption_id for caption in reader.splits[split][video]]
+        teacher = reader.read_teacher(video, ids)
+        record = {}
+        for name, values, rows in (
+            ("frames", teacher.frames, max(len(teacher.frames), 1)),
+            ("captions", teacher.captions, len(ids)),
+        ):
+            called = reader.describe_teacher(video, name)
+            describe = lambda row, called=called: f"{called}: row {row}"
+            check_values(values, (rows, self._teacher_dim), describe)
+            if not values.any():
+                raise DataError(f"{called}: all are zero; they were never written, get them again")
+            record[f"teacher_{name}"] = self._stored(values, describe)
+        return record
 
     def _stored(self, values: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
         dtype = np.dtype(self._storage)

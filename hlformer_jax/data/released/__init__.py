@@ -6,6 +6,8 @@ reader       `ReleasedReader`: what the files say together, and what contradicts
 captions     {collection}{split}.caption.txt
 frame_lists  id.txt and video2frames.txt
 frames       shape.txt and feature.bin
-words        roberta_{collection}_query_feat.hdf5
+words        roberta_{collection}_query_feat.hdf5, and any HDF5 file of features
+teacher      the same with a teacher: new_clip_vit_32_{collection}_vid_features.hdf5 and
+             clip_ViT_B_32_{collection}_query_feat.hdf5
 writer       the synthetic corpus as released files, for tests and benchmarks
 """

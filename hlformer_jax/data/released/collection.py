@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import AbstractContextManager, closing
+from pathlib import Path
 
 from hlformer_jax.data.released.layout import Layout
 from hlformer_jax.data.released.reader import ReleasedReader
@@ -51,10 +52,14 @@ class Collection(Layout):
             raise self._missing()
         for path in self.files():
             if not path.is_file():
-                raise DataError(
-                    f"{path}: no such file; the {self.name} features published with MS-SL have it, "
-                    f"put it there (or correct data.manual_dir, data.collection, data.feature)"
-                )
+                raise self._absent(path)
+
+    def _absent(self, path: Path) -> DataError:
+        """The error that says where a file is to be had."""
+        return DataError(
+            f"{path}: no such file; the {self.name} features published with MS-SL have it, "
+            f"put it there (or correct data.manual_dir, data.collection, data.feature)"
+        )
 
     def _missing(self) -> MissingSourceError:
         """The error that says what to download and which tree to put it into."""

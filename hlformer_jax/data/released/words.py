@@ -1,9 +1,13 @@
-"""The HDF5 file of word features: a dataset [words, E] of floating point for each caption's id.
+"""An HDF5 file of features: a dataset [rows, width] of floating point for each id.
+
+So the words of captions are published, a row each, and a teacher's vectors of captions and of the
+frames of videos.
 
 A file can declare what it does not hold: datasets of any size, or that lie in other files, some of
 which never end. What a caption's features need is known, and bounded, before they are read.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +21,41 @@ MOST_WORDS = 10_000
 """Words that a caption may have: far beyond any sentence, far below what memory holds."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a file holds, as messages call it.
+
+    Attributes:
+      item: what has an id.
+      rows: what its rows are, in the plural.
+      features: what the features are of.
+      field: the field of the configuration that has their width.
+      most: rows that an item may have.
+      single: whether an item with one row may be a vector, without an axis of rows.
+    """
+
+    item: str = "caption"
+    rows: str = "words"
+    features: str = "text"
+    field: str = "data.text_dim"
+    most: int = MOST_WORDS
+    single: bool = False
+
+
+WORDS = Kind()
+
+
 class WordFeatures:
     """The file, open.
 
     Attributes:
       path: where it lies.
       width: E, the width of its features.
+      kind: what it holds.
     """
 
-    def __init__(self, path: Path, width: int) -> None:
-        self.path, self.width = path, width
+    def __init__(self, path: Path, width: int, kind: Kind = WORDS) -> None:
+        self.path, self.width, self.kind = path, width, kind
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
@@ -37,6 +66,10 @@ class WordFeatures:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+    def __contains__(self, name: str) -> bool:
+        """Returns whether the file has something of that name."""
+        return bool(self._file.id.links.exists(name.encode()))
 
     def count(self, caption: str, listed: str) -> int:
         """Counts the words of a caption, and checks that they can be read.
@@ -55,7 +88,8 @@ class WordFeatures:
             return self._count(caption, listed)
         except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
             raise DataError(
-                f"{self.path}: is damaged at caption {caption!r} ({error}); download it again"
+                f"{self.path}: is damaged at {self.kind.item} {caption!r} ({error}); download it "
+                f"again"
             ) from None
 
     def read(self, caption: str, words: int) -> np.ndarray:
@@ -66,14 +100,14 @@ class WordFeatures:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, features)
         except (RuntimeError, OSError, KeyError) as error:
             raise DataError(
-                f"{self.path}: the features of caption {caption!r} cannot be read ({error}); "
-                f"download it again"
+                f"{self.path}: the features of {self.kind.item} {caption!r} cannot be read "
+                f"({error}); download it again"
             ) from None
         return features
 
     def _count(self, caption: str, listed: str) -> int:
         name = caption.encode()
-        named = f"{self.path}: the features of caption {caption!r}"
+        named = f"{self.path}: the features of {self.kind.item} {caption!r}"
         links = self._file.id.links
         if not links.exists(name):
             raise self._absent(caption, listed)
@@ -93,20 +127,24 @@ class WordFeatures:
         shape, dtype = dataset.shape, dataset.dtype
         if dtype.kind != "f":
             raise DataError(f"{named} are {dtype}, not floating point; download them again")
+        if self.kind.single and shape is not None and len(shape) == 1:
+            shape = (1, *shape)
+        rows = self.kind.rows
         if shape is None or len(shape) != 2:
-            raise DataError(f"{named} have shape {shape}, not (words, width); download them again")
+            raise DataError(f"{named} have shape {shape}, not ({rows}, width); download them again")
         words, width = shape
         if width != self.width:
             raise DataError(
                 f"{named} are {width} wide, the configuration says {self.width}; set "
-                f"data.text_dim to {width}, or use the text features that belong to it"
+                f"{self.kind.field} to {width}, or use the {self.kind.features} features that "
+                f"belong to it"
             )
         if words == 0:
-            raise DataError(f"{named} have no words; remove the caption")
-        if words > MOST_WORDS:
+            raise DataError(f"{named} have no {rows}; remove the {self.kind.item}")
+        if words > self.kind.most:
             raise DataError(
-                f"{named} are said to be of {words} words, more than {MOST_WORDS}; the file is "
-                f"damaged, download it again"
+                f"{named} are said to be of {words} {rows}, more than {self.kind.most}; the file "
+                f"is damaged, download it again"
             )
         if dataset.get_offset() is None:  # None but for plain values inside of this file
             self._check_storage(dataset, named)
@@ -126,7 +164,7 @@ class WordFeatures:
             )
         if kind == h5py.h5d.CHUNKED:
             chunk = properties.get_chunk()  # a whole one is read, however few of its values are
-            if math.prod(chunk) > MOST_WORDS * self.width:
+            if math.prod(chunk) > self.kind.most * self.width:
                 raise DataError(
                     f"{named} are stored in chunks of {chunk} values; the file is damaged, "
                     f"download it again"
@@ -137,8 +175,9 @@ class WordFeatures:
         group = next(self._groups(), None)
         hint = f"; {self.path} nests them in groups such as {group!r}" if group else ""
         return DataError(
-            f"{listed}: caption {caption!r} has no features in {self.path}{hint}; they must be a "
-            f"dataset of that name at the top level, correct the id or download both again"
+            f"{listed}: {self.kind.item} {caption!r} has no features in {self.path}{hint}; they "
+            f"must be a dataset of that name at the top level, correct the id or download both "
+            f"again"
         )
 
     def _groups(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ A trained model adds the best cosines of its branches b, of weight w_b; what mar
 row keeps each query to its own,
 
     rows     [v, 3 e_b]          v a unit vector of branch b, e_b a one at the place of b
-    queries  w_b [q, e_b]        offset 3 Σ_b w_b
+    queries  w_b [q_b, e_b]      offset 3 Σ_b w_b
 
 as a row of branch b has w_b (cos + 3) with its query and any other row at most w_b. Vectors and
 query are rounded to the dtype of the model's corpus (`config.eval.corpus`) as there.
@@ -129,8 +129,9 @@ class Branches:
 
     def queries(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, "N w"]:
         """A query for each branch; see `MaxSim`."""
-        rounded = np.pad(self._ranker.rounded(query), (0, len(self._weights)))
-        rows = [weight * (rounded + self._mark(name)) for name, weight in self._weights.items()]
+        marks = 0, len(self._weights)
+        parts = {name: np.pad(part, marks) for name, part in self._ranker.rounded(query).items()}
+        rows = [w * (parts[name] + self._mark(name)) for name, w in self._weights.items()]
         return np.stack(rows).astype(np.float32)
 
     def times(self, arrays: VideoArrays) -> Float[np.ndarray, "..."]:

@@ -1,0 +1,108 @@
+"""DL-DKD: two students of the frames, of which one inherits from a teacher and one explores.
+
+Both branches read the frames, and each has a sentence embedding of its own. The inheritance branch
+stands where other models have clips (`config.model.glance`, `clip_weight`, the clip losses, and
+`loss.distillation`, which ties it to the teacher); the exploration branch where they have frames
+(`config.model.gaze`). A branch is one plain block without a feed-forward network and a linear
+layer; both query encoders share their input projection, as released. Clips are not read.
+
+Padded frames take no part in a score. In their place an encoding repeats the video's first frame,
+which changes no maximum, and sends the gradient of a tie to the frame that made it.
+
+The authors' code is the branch `iccv` of HuiGuanLab/DL-DKD at 1cd1739, the code of the published
+figures. Where it is wrong or does nothing: it owns an input projection of the exploration branch's
+queries that it never calls (it is no parameter here); its validation reads a metric that it never
+computed, so that training stops with an error (here the best epoch is that of the weighted score,
+which it reports on the test split); frames of a teacher that are not as many as the student's are
+cut off in silence, or end the run (here they are pooled to as many, see `data.transforms`).
+"""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Bool, Float
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import ConfigError
+from hlformer_jax.models.options import Hyperparameters
+from hlformer_jax.models.two_branch import Branch, TwoBranch, VideoEncoding
+from hlformer_jax.nn import blocks, layers
+from hlformer_jax.nn.fusion import AttentionPooling
+from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.typing import Array, Captions, Videos
+
+
+class DLDKD(TwoBranch):
+    """The model; sentence embeddings of both branches stand side by side, inheritance first."""
+
+    expansion: ClassVar[int] = 0
+    query_per_branch: ClassVar[bool] = True
+
+    @classmethod
+    def from_config(cls, config: ConfigDict) -> "TwoBranch":
+        """The model that a configuration asks for; see `TwoBranch.from_config`."""
+        if config.model.video_level:
+            raise ConfigError(
+                "config.model.video_level pools the frames to one vector, of which dl_dkd has many"
+                " in either branch: switch it off"
+            )
+        return super().from_config(config)
+
+    def setup(self) -> None:
+        """Adds the query encoder of the second branch, and a linear layer after each branch."""
+        super().setup()
+        options, block = self.options, self.options.bank.block
+        linear = lambda: nn.Dense(
+            options.hidden_size, dtype=block.dtype, kernel_init=layers.INITIALISER
+        )
+        if options.glance:
+            self.clip_mapping = linear()
+        if options.gaze:
+            self.frame_mapping = linear()
+        if options.gaze and options.glance:
+            self.exploration_position = layers.PositionEmbedding(
+                options.max_words, options.input_dropout, block.dtype
+            )
+            self.exploration_encoder = blocks.EuclideanBlock(block)
+            self.exploration_pooling = AttentionPooling()
+
+    def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
+        """Sentence embeddings, float32 at least: of twice the hidden size where both branches are.
+
+        With one branch there is one query encoder.
+        """
+        inheritance = super().encode_query(captions, train)
+        if not (self.options.gaze and self.options.glance):
+            return inheritance
+        x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
+        x = self.exploration_position(x, train)
+        x = self.exploration_encoder(x, x, None, captions.word_mask, train)
+        exploration = self.exploration_pooling(x, captions.word_mask)
+        return jnp.concatenate([inheritance, exploration], axis=-1)
+
+    def encode_video(
+        self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
+    ) -> VideoEncoding:
+        """Encodes the frames in both branches, float32 at least; see the module of padding."""
+        options, mask = self.options, videos.frame_mask
+        c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
+        shared = hyperparameters.temperature, self.weight_token, c, train
+
+        def encode(branch: Branch, mapping: nn.Dense) -> Float[Array, "V F H"]:
+            encoded = branch(videos.frames, mask, hyperparameters.frame_windows, *shared)
+            return repeat_first(as_float(mapping(encoded)), mask)
+
+        clips = encode(self.clip_branch, self.clip_mapping) if options.glance else None
+        frames = encode(self.frame_branch, self.frame_mapping) if options.gaze else None
+        return VideoEncoding(clips, frames)
+
+
+def repeat_first(encoded: Float[Array, "V F H"], mask: Bool[Array, "V F"]) -> Float[Array, "V F H"]:
+    """Puts the first position of a sequence where there is padding: no maximum changes.
+
+    Args:
+      encoded: sequences whose first position is real, if any is.
+      mask: True for real positions.
+    """
+    return jnp.where(mask[..., None], encoded, encoded[:, :1])

@@ -1,0 +1,78 @@
+"""Distillation from a teacher that compares sentences with frames (DL-DKD), and its decay.
+
+The teacher and the student each say how alike a caption and every frame of its own video are. As
+distributions over the frames, softmax(cosine / temperature), the student's is drawn to the
+teacher's. The weight of that falls from epoch to epoch, so that the student goes on by itself.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float, Int
+
+from hlformer_jax.ops.numerics import unit
+from hlformer_jax.training.losses import Pairs
+from hlformer_jax.typing import Array
+
+LEAST_LINEAR = 0.05
+"""Below this the linear decay does not fall, as released."""
+
+
+def divergence(
+    queries: Float[Array, "Q H"],
+    frames: Float[Array, "V F H"],
+    teacher: Float[Array, "Q F"],
+    frame_mask: Bool[Array, "V F"],
+    pairs: Pairs,
+    temperature: ArrayLike,
+) -> Float[Array, ""]:
+    """Kullback-Leibler divergence of the student from the teacher over the frames of a video.
+
+    Args:
+      queries: sentence embeddings of the student.
+      frames: its encoded frames.
+      teacher: the teacher's cosines of each caption and the frames of its own video.
+      frame_mask: True for real frames.
+      pairs: captions and videos.
+      temperature: divides the cosines of both.
+
+    Returns:
+      KL(teacher || student), summed over captions as released: it grows with the batch.
+
+    References:
+      DL-DKD's distillation loss, as in the released code.
+    """
+    real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
+    queries = jnp.where(pairs.caption_mask[:, None], queries, 0)
+    own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
+    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own))
+    target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
+    log_student = _log_softmax(cosine / temperature, real)
+    return jnp.sum(jnp.where(real, jnp.exp(target) * (target - log_student), 0))
+
+
+def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float[Array, "Q F"]:
+    # A finite filler keeps the rows of padded captions finite; nothing of them is counted.
+    return jax.nn.log_softmax(jnp.where(real, logits, jnp.finfo(logits.dtype).min / 2), axis=-1)
+
+
+DECAYS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "none": lambda rate, epoch: jnp.ones_like(rate),
+    "exponential": lambda rate, epoch: rate**epoch,
+    "linear": lambda rate, epoch: jnp.maximum(1 - rate * epoch, LEAST_LINEAR),
+    "sigmoid": lambda rate, epoch: 1 / (1 + jnp.exp(100 * epoch / rate) / rate),
+}
+"""Share of the weight that is left in an epoch, counted from 0, by `config.loss.distillation_decay`
+and its rate; as released: 0.95 of the exponential, 0.01 of the linear, 800 of the sigmoid."""
+
+
+def decay(form: str, rate: Float[Array, ""], epoch: Int[Array, ""] | int) -> Float[Array, ""]:
+    """Share of the weight of the distillation that is left in an epoch.
+
+    Args:
+      form: a key of `DECAYS`.
+      rate: k of the form.
+      epoch: counted from 0.
+    """
+    return DECAYS[form](rate, jnp.asarray(epoch, rate.dtype))
