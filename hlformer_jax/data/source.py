@@ -209,6 +209,10 @@ class TaughtReader(Reader, Protocol):
         """
         ...
 
+    def describe_teacher(self, video: str, part: str) -> str:
+        """What an error calls a teacher's "frames" or "captions" of a video: where they lie."""
+        return f"the teacher's {part} of video {video!r}"
+
 
 @runtime_checkable
 class TaughtSource(Source, Protocol):

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hlformer_jax.data import source
 from hlformer_jax.data.planted import LATENT_DIM, Encoder, PlantedSource
 from hlformer_jax.data.source import SPLITS, Teacher
 from hlformer_jax.data.synthetic import Corpus, Drawn, SyntheticReader
@@ -34,7 +35,7 @@ class TaughtCorpus(Corpus):
         return super().most_bytes + 8.0 * sum(self.videos) * self.longest_video * LATENT_DIM
 
 
-class TaughtReader(SyntheticReader):
+class TaughtReader(SyntheticReader, source.TaughtReader):
     """The `source.TaughtReader` of a corpus."""
 
     def __init__(self, corpus: TaughtCorpus) -> None:

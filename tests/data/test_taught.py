@@ -84,7 +84,7 @@ def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
     [
         (lambda t: t._replace(frames=t.frames[:, :3]), "teacher's frames of video 'train_0000"),
         (lambda t: t._replace(captions=t.captions[:1]), "teacher's captions of video 'train_0000"),
-        (lambda t: t._replace(frames=0 * t.frames), "teacher's frames .* are zero"),
+        (lambda t: t._replace(frames=0 * t.frames), "teacher's frames .*: all are zero"),
         (lambda t: t._replace(captions=np.nan * t.captions), "holds nan, which no feature can be"),
     ],
 )

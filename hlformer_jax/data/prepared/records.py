@@ -146,15 +146,11 @@ class Records:
             ("frames", teacher.frames, max(len(teacher.frames), 1)),
             ("captions", teacher.captions, len(ids)),
         ):
-            describe = lambda row, name=name: (
-                f"row {row} of the teacher's {name} of video {video!r}"
-            )
+            called = reader.describe_teacher(video, name)
+            describe = lambda row, called=called: f"{called}: row {row}"
             check_values(values, (rows, self._teacher_dim), describe)
             if not values.any():
-                raise DataError(
-                    f"the teacher's {name} of video {video!r} are zero; they were never written,"
-                    " get them again"
-                )
+                raise DataError(f"{called}: all are zero; they were never written, get them again")
             record[f"teacher_{name}"] = self._stored(values, describe)
         return record
 

@@ -93,6 +93,11 @@ class TaughtReleasedReader(ReleasedReader):
         said = [self._said.read(self._names[name], 1) for name in caption_ids]
         return Teacher(self._seen.read(video, self._frame_counts[video]), np.concatenate(said))
 
+    def describe_teacher(self, video: str, part: str) -> str:
+        """The file, and the video whose features are meant."""
+        file = self._seen if part == "frames" else self._said
+        return f"{file.path}: the teacher's {part} of video {video!r}"
+
     def _file(self, path: Path, width: int, kind: Kind) -> WordFeatures:
         self._open.append(WordFeatures(path, width, kind))
         return self._open[-1]

@@ -102,7 +102,11 @@ FAULTS = {
     ),
     "video_of_zeros": (
         _change("teacher_frames", "train_2", np.zeros((3, WIDTH), "f4")),
-        ["teacher's frames of video 'train_2' are zero"],
+        ["vid_features.hdf5: the teacher's frames of video 'train_2': all are zero"],
+    ),
+    "caption_of_nans": (
+        _change("teacher_captions", "train_0#enc#0", np.full((1, WIDTH), np.nan, "f4")),
+        ["query_feat.hdf5: the teacher's captions of video 'train_0': row 0 holds nan"],
     ),
     "not_hdf5": (lambda c: c.teacher_frames.write_bytes(b"version"), ["vid_features.hdf5", "HDF5"]),
 }
