@@ -14,7 +14,8 @@ figures. Where it is wrong or does nothing: it owns an input projection of the e
 queries that it never calls (it is no parameter here); its validation reads a metric that it never
 computed, so that training stops with an error (here the best epoch is that of the weighted score,
 which it reports on the test split); frames of a teacher that are not as many as the student's are
-cut off in silence, or end the run (here they are pooled to as many, see `data.transforms`).
+cut off in silence, or end the run (here they are pooled to as many, see `data.transforms`). The
+authors' later DL-DKD++, with soft targets, is another model, which is not here.
 """
 
 from typing import ClassVar
