@@ -14,7 +14,7 @@ import numpy as np
 from hlformer_jax.data import source
 from hlformer_jax.data.planted import LATENT_DIM, Encoder, PlantedSource
 from hlformer_jax.data.source import SPLITS, Teacher
-from hlformer_jax.data.synthetic import Corpus, Drawn, SyntheticReader
+from hlformer_jax.data.synthetic import Corpus, Drawn, SyntheticReader, SyntheticSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +71,7 @@ class TaughtSyntheticSource(PlantedSource[TaughtCorpus, TaughtReader]):
     """The `source.TaughtSource` of a corpus."""
 
     name: ClassVar[str] = "synthetic"
+    version: ClassVar[int] = SyntheticSource.version
     reader = TaughtReader
 
     @property

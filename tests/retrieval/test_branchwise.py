@@ -43,6 +43,23 @@ def test_a_search_adds_the_weighted_maxima_and_says_where_they_are(count):
         np.testing.assert_array_equal(found.positions[name], best)
 
 
+@pytest.mark.parametrize("num_frames", [3, 5, 10])
+def test_over_time_both_branches_say_what_their_sampled_frame_says(num_frames):
+    library = corpus.build(VIDEOS, SCORER, "int8")
+    stored = corpus.rows(library, np.arange(3))
+    found = {k: np.asarray(x) for k, x in SCORER.position_cosines(QUERIES, stored).items()}
+    at = np.arange(num_frames) * 5 // max(num_frames, 5)  # two frames a position of ten
+    halves = np.split(QUERIES, 2, axis=1)
+    expected = np.zeros((3, num_frames))
+    for weight, half, positions in zip((0.7, 0.3), halves, VIDEOS, strict=True):
+        own = np.einsum("qh,qlh->ql", half, positions[:3])
+        own /= np.linalg.norm(half, axis=-1)[:, None] * np.linalg.norm(positions[:3], axis=-1)
+        expected += weight * own[:, at]
+    over_time = SCORER.over_time(found, num_frames, 1, 5)
+    np.testing.assert_allclose(over_time, expected, atol=0.02)  # 8 bits
+    np.testing.assert_array_equal(over_time.argmax(-1), expected.argmax(-1))
+
+
 def test_a_query_of_the_width_of_one_branch_is_refused():
     library = corpus.build(VIDEOS, SCORER, "float32")
     with pytest.raises(ValueError, match=r"shape \[Q, 12\], not k = 1 and \(3, 6\)"):
