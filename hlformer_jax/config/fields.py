@@ -150,6 +150,9 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
             "exponential", one_of("exponential", "linear", "sigmoid", "none")
         ),
         "distillation_rate": Field(0.95, positive(1e6)),  # k; as released 0.95, 0.01, 800
+        # Whether all terms but the triplet and contrastive ones see captions that were encoded once
+        # more, under another mask of dropout, as released.
+        "encode_twice": Field(False, flag()),
         "margin": Field(0.2, real(0, 100)),  # m of the triplet loss, added to cosines
         "hard_negative_epoch": Field(20, whole(0, 10**9)),  # first epoch, from 0, with them
         "hard_pool_size": Field(20, COUNT),  # hardest videos a caption's negative is drawn from

@@ -17,16 +17,24 @@ from hlformer_jax.typing import Array
 
 @flax.struct.dataclass
 class BranchwiseSimilarity(MaximumSimilarity):
-    """A `MaximumSimilarity` of queries that are two vectors side by side, one for each branch."""
+    """A `MaximumSimilarity` of queries that are two vectors side by side, one for each branch.
+
+    Attributes:
+      parts: number of vectors in a query: 1 where the model has one branch alone.
+    """
+
+    parts: int = flax.struct.field(pytree_node=False, default=2)
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
         """The halves of the queries, of the clips' branch and of the frames'."""
+        if self.parts == 1:
+            return super().of_branches(queries)
         halves = jnp.split(jnp.asarray(queries), 2, axis=-1)
         return dict(zip(VideoEncoding._fields, halves, strict=True))
 
     def width(self, stored: Stored) -> int:
-        """Twice the width of the vectors."""
-        return 2 * vectors.width(stored)
+        """The width of the vectors, times their number in a query."""
+        return self.parts * vectors.width(stored)
 
     def over_time(
         self,
@@ -35,11 +43,12 @@ class BranchwiseSimilarity(MaximumSimilarity):
         max_clips: int,
         max_frames: int,
     ) -> Float[np.ndarray, "*batch F"]:
-        """Weighted cosines of both branches' sampled frames over each frame of a video."""
+        """Weighted cosines of the branches' sampled frames over each frame of a video."""
         weights = zip(VideoEncoding._fields, np.asarray(self.weights), strict=True)
         parts = [
             weight * over_time.of_sampled_frames(cosines[name], num_frames)
             for name, weight in weights
+            if name in cosines
         ]
         total: np.ndarray = sum(parts[1:], parts[0])
         return total

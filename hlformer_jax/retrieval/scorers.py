@@ -1,8 +1,5 @@
 """The scorer of a model."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -24,9 +21,8 @@ def build(config: ConfigDict, model: Model) -> TrainingScorer:
     both = fields.gaze and fields.glance
     # A single branch is the whole score.
     weights = (fields.clip_weight, fields.frame_weight) if both else (1.0, 1.0)
-    kind: Callable[[Any], TrainingScorer] = MaximumSimilarity
-    if both and module.guides_frames:
-        kind = GuidedSimilarity
-    elif both and module.query_per_branch:
-        kind = BranchwiseSimilarity
-    return kind(np.asarray(weights, np.float32))
+    values = np.asarray(weights, np.float32)
+    if module.query_per_branch:
+        return BranchwiseSimilarity(values, parts=2 if both else 1)
+    kind = GuidedSimilarity if both and module.guides_frames else MaximumSimilarity
+    return kind(values)

@@ -55,6 +55,7 @@ class Objective:
       terms: names of the terms with a weight other than 0, in the order of the log.
       diversity_form: form of the query diversity, see config/fields.py.
       distillation_decay: form of the decay of the distillation's weight, likewise.
+      encode_twice: whether captions are encoded once more, see config/fields.py.
       encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
       implementation: backend of the similarities, "xla" or "pallas".
       steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
@@ -67,6 +68,7 @@ class Objective:
     terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
     diversity_form: str = flax.struct.field(pytree_node=False)
     distillation_decay: str = flax.struct.field(pytree_node=False)
+    encode_twice: bool = flax.struct.field(pytree_node=False)
     encode_parts: int = flax.struct.field(pytree_node=False)
     implementation: str = flax.struct.field(pytree_node=False)
     steps_per_epoch: int = flax.struct.field(pytree_node=False)
@@ -116,12 +118,16 @@ class Objective:
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         queries = models.encode_query(model, params, batch.captions, keys[0])
         videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
+        alone = queries
+        if self.encode_twice and keys[0] is not None:
+            again = jax.random.fold_in(keys[0], 1)
+            alone = models.encode_query(model, params, batch.captions, again)
         pairs = _pairs(batch)
         scorer: TrainingScorer = self.scorer
         encoded = Encoded(
-            queries=queries,
+            queries=alone,
             videos=videos,
-            lift=lambda: models.lift(model, params, videos, queries),
+            lift=lambda: models.lift(model, params, videos, alone),
             similarities=scorer.similarities(queries, videos, pairs.video, self.implementation),
             pairs=pairs,
             columns=FRAME_COLUMNS[scorer.frame_columns],
@@ -129,7 +135,7 @@ class Objective:
             values=self.hyperparameters.values,
             diversity_form=self.diversity_form,
             most_captions=self.most_captions,
-            clip_queries=scorer.of_branches(queries)["clips"],
+            clip_queries=scorer.of_branches(alone)["clips"],
             frame_mask=batch.videos.frame_mask,
             teacher=batch.captions.teacher,
         )
@@ -171,6 +177,7 @@ def build(
         terms=active_terms(config, model),
         diversity_form=config.loss.diversity_form,
         distillation_decay=config.loss.distillation_decay,
+        encode_twice=config.loss.encode_twice,
         encode_parts=config.train.encode_parts,
         implementation=config.kernels,
         steps_per_epoch=steps_per_epoch,
@@ -180,7 +187,13 @@ def build(
 
 def hyperparameters(config: ConfigDict) -> Hyperparameters:
     """The hyperparameters that a configuration gives its objective."""
-    other = ("hard_negative_epoch", "hard_pool_size", "diversity_form", "distillation_decay")
+    other = (
+        "hard_negative_epoch",
+        "hard_pool_size",
+        "diversity_form",
+        "distillation_decay",
+        "encode_twice",
+    )
     dtype = wide(jnp.dtype(config.dtype))
     return Hyperparameters(
         jnp.asarray(config.seed, jnp.int32),

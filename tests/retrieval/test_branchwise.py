@@ -1,12 +1,14 @@
 """The score of a model with a sentence embedding for each branch, against NumPy."""
 
+import family
 import jax
 import linear
 import numpy as np
 import pytest
 
+from hlformer_jax import models
 from hlformer_jax.models import VideoEncoding
-from hlformer_jax.retrieval import corpus
+from hlformer_jax.retrieval import corpus, scorers, vectors
 from hlformer_jax.retrieval.branchwise import BranchwiseSimilarity
 
 RNG = np.random.default_rng(0)
@@ -64,3 +66,22 @@ def test_a_query_of_the_width_of_one_branch_is_refused():
     library = corpus.build(VIDEOS, SCORER, "float32")
     with pytest.raises(ValueError, match=r"shape \[Q, 12\], not k = 1 and \(3, 6\)"):
         corpus.search(library, QUERIES[:, :6], 1)
+
+
+@pytest.mark.parametrize("off", ["", "gaze", "glance"])
+def test_every_branch_that_is_on_is_seen_over_the_frames_it_read(off):
+    config = family.config("dl_dkd")
+    if off:
+        config.model[off] = False
+    scorer = scorers.build(config, models.build(config))
+    own = {"clips": VIDEOS.clips[:1], "frames": VIDEOS.frames[:1]}
+    own.pop({"gaze": "frames", "glance": "clips"}.get(off), None)
+    stored = {name: vectors.store(branch, "float32") for name, branch in own.items()}
+    assert scorer.width(stored) == (6 if off else 12)
+    query = QUERIES[:1, :6] if off else QUERIES[:1]
+    cosines = jax.device_get(scorer.position_cosines(query, stored))
+    # Of three frames, which are no more than positions, each is its own.
+    found = scorer.over_time(cosines, 3, config.data.max_clips, 5)
+    weights = {name: 1.0 for name in own} if off else {"clips": 0.7, "frames": 0.3}
+    expected = sum(weights[name] * cosines[name][:, :3] for name in own)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
