@@ -4,7 +4,7 @@ From the bottom up:
 
     typing, errors, config    axis glossary; errors that a user sees; every field with its rule
     ops                       pure functions of arrays
-    manifolds                 optimisers of parameters that are points
+    manifolds                 optimisers of parameters that are points; HoroPCA
     parallel, run             devices and processes; the directory of a run
     data                      sources → prepared records → batches on the devices
     nn, models                Linen modules; the models of the papers

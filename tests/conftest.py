@@ -23,9 +23,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "benchmark", "command", "config", "data", "encoders", "errors", "main", "manifolds", "models",
-    "nn", "ops", "parallel", "plots", "retrieval", "run", "search", "sweep", "torch_checkpoint",
-    "training", "typing", "video",
+    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "main", "manifolds",
+    "models", "nn", "ops", "parallel", "plots", "retrieval", "run", "search", "sweep",
+    "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
 

@@ -35,6 +35,10 @@ MAY_IMPORT = {
         "errors", "command", "config", "parallel", "run", "data", "models", "retrieval", "training",
         "plots",
     },
+    "figures": {
+        "typing", "errors", "command", "config", "ops", "manifolds", "parallel", "run", "data",
+        "models", "retrieval", "training", "plots",
+    },
     "encoders": {"typing", "errors", "run"},
     "video": {"typing", "errors"},
     "search": {

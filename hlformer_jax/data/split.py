@@ -91,6 +91,10 @@ class Split:
         """Returns the number of videos."""
         return len(self.video_ids)
 
+    def sentences(self, index: int | np.integer) -> list[str]:
+        """Returns the text of a video's captions, in their order; reads its record."""
+        return list(self._videos[int(index)].sentences)
+
     def __getitem__(self, index: int | np.integer) -> Example:
         """Returns a video, read from the prepared set or from memory."""
         index = int(index)

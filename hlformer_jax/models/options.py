@@ -71,6 +71,19 @@ def default_widths(blocks: int) -> tuple[float, ...]:
     return tuple(0.0 if k == 0 else 2.0**k for k in range(blocks))
 
 
+def bank_widths(config: ConfigDict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The window widths of the Euclidean and of the Lorentz blocks; 0 is no window.
+
+    Raises:
+      ConfigError: when there are not as many window widths as blocks.
+    """
+    model = config.model
+    return (
+        _widths("euclidean_widths", model.euclidean_widths, model.euclidean_blocks),
+        _widths("lorentz_widths", model.lorentz_widths, model.lorentz_blocks),
+    )
+
+
 def hyperparameters(config: ConfigDict) -> Hyperparameters:
     """The hyperparameters that a configuration gives its model.
 
@@ -78,10 +91,7 @@ def hyperparameters(config: ConfigDict) -> Hyperparameters:
       ConfigError: when there are not as many window widths as blocks.
     """
     dtype = wide(jnp.dtype(config.dtype))
-    both = (
-        _widths("euclidean_widths", config.model.euclidean_widths, config.model.euclidean_blocks),
-        _widths("lorentz_widths", config.model.lorentz_widths, config.model.lorentz_blocks),
-    )
+    both = bank_widths(config)
     of_length = lambda length: make_windows(*both, length, config.model.window, dtype)
     return Hyperparameters(
         jnp.asarray(config.model.temperature, dtype),

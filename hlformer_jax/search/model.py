@@ -20,7 +20,6 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
-from hlformer_jax.config import default
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, scorers
@@ -29,6 +28,8 @@ from hlformer_jax.run import checkpoint
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
 from hlformer_jax.search.segments import unit
+from hlformer_jax.training import finished
+from hlformer_jax.training.finished import FinishedError
 from hlformer_jax.typing import Captions, Videos
 
 
@@ -78,20 +79,9 @@ def read_config(path: Path) -> ConfigDict:
       SearchError: when the directory has none that this version reads.
     """
     try:
-        recorded = json.loads((path / "config.json").read_text(encoding="utf-8"))["config"]
-        config = default()
-        with config.ignore_type():
-            config.update(recorded)
-    except FileNotFoundError:
-        raise SearchError(
-            f"--checkpoint={path} has no config.json: give the directory of a run (its --workdir)"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SearchError(
-            f"{path / 'config.json'} is no configuration of this version"
-            f" ({type(error).__name__}): train the model again"
-        ) from None
-    return config
+        return finished.read_config(path)
+    except FinishedError as error:
+        raise SearchError(f"--checkpoint: {error}") from None
 
 
 def identity(path: Path) -> str:

@@ -18,6 +18,7 @@
     monitor       what is watched of a run while it trains
     signals       SIGTERM and Ctrl-C
     evaluate      what `--mode=evaluate` does with a checkpoint
+    finished      a finished run, to look at or to search with
 
 The family brings everything that depends on a model; a further one trains unchanged.
 """

@@ -1,49 +1,23 @@
-"""Plots of runs and sweeps, from what they wrote: the only file that knows matplotlib.
+"""A sweep: its metric over the swept quantity where there is one, else by variant."""
 
-    python -m hlformer_jax.plots DIR
-
-draws again: for a sweep's directory DIR/sweep.png, .svg and the curves of its runs, for a run's
-directory DIR/curves.png, .svg. The same data gives the same bytes. Colours are Okabe and Ito's,
-which people with any colour vision tell apart; lines differ in their markers too.
-"""
-
-import io
-import json
 import math
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from hlformer_jax import command
-from hlformer_jax.errors import UserError
-from hlformer_jax.run import files
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-PUBLISHED = "#000000"
-GREY = "#6E6E6E"
-
-STYLE: Any = {
-    "svg.hashsalt": "hlformer_jax",  # names in the file are otherwise drawn at random
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-}
+from hlformer_jax.plots.style import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    PUBLISHED,
+    Figure,
+    applied,
+    short,
+    write,
+)
 
 
 def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
@@ -53,116 +27,13 @@ def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
       table: the content of its table.json.
       directory: where it lies.
     """
-    with matplotlib.rc_context(STYLE):
-        _write(sweep_figure(table), directory / "sweep")
-
-
-def draw_run(directory: Path, title: str = "") -> bool:
-    """Draws the curves of a run into its directory, as curves.png and curves.svg.
-
-    The validation metric is the one that chose its best epoch, by the run's config.json.
-
-    Args:
-      directory: a run's, with its metrics.jsonl.
-      title: title of the figure; the directory's name by default.
-
-    Returns:
-      Whether there was anything to draw.
-    """
-    path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # of a run that is just writing it, or was killed there
-    if not lines:
-        return False
-    records = [_parsed(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
-    with matplotlib.rc_context(STYLE):
-        figure = curves_figure(records, title or directory.name, _selected(directory))
-        _write(figure, directory / "curves")
-    return True
-
-
-def _selected(directory: Path) -> str:
-    """The metric that chooses the best epoch of a run; SumR where it does not say."""
-    path = directory / "config.json"
-    if not path.exists():
-        return "SumR"
-    content = _parsed(path.read_text(encoding="utf-8"), str(path))
-    return str(content.get("config", {}).get("eval", {}).get("select", "SumR"))
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
+    with applied():
+        write(sweep_figure(table), directory / "sweep")
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
     """Draws a table's last metric over the swept quantity where there is one, else by variant."""
     return _against_quantity(table) if table["quantity"] else _by_variant(table)
-
-
-def curves_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR") -> Figure:
-    """Loss terms and a validation metric of a run over its epochs.
-
-    Args:
-      records: the lines of its metrics.jsonl.
-      title: title of the figure.
-      metric: name of the validation metric.
-    """
-    validations = [record for record in records if f"validation/{metric}" in record]
-    steps = [record for record in records if "loss" in record]
-    # A record has the index of its step, and the last step of an epoch ends it.
-    length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
-    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    losses, recalls = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    names = sorted({name for record in steps for name in record if name.startswith("loss/")})
-    smallest, signed = math.inf, False
-    for position, name in enumerate(("loss", *names)):
-        points = [(record["step"] + 1, record[name]) for record in steps if name in record]
-        x, y = np.array(points, float).reshape(-1, 2).T
-        smallest = min([smallest, *np.abs(y[y != 0])])
-        signed = signed or bool((y <= 0).any())
-        _curve(losses, x / length, y, name, position)
-    if signed:  # a logarithm cannot show these
-        losses.set_yscale("symlog", linthresh=max(smallest, 1e-4))
-    else:
-        losses.set_yscale("log")
-    losses.set_ylabel("loss terms, before weighting")
-    losses.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    recalls.set_ylabel(f"validation {metric}")
-    recalls.set_xlabel("epoch" if validations else "step")
-    if validations:
-        epochs = [record["epoch"] + 1 for record in validations]
-        values = [record[f"validation/{metric}"] for record in validations]
-        best = int(np.argmax(values))
-        marker = "o" if len(epochs) <= 30 else ""
-        recalls.plot(epochs, values, color=COLOURS[0], marker=marker, label=metric)
-        star: dict[str, Any] = {"color": COLOURS[1], "markersize": 11}
-        label = f"best: {_short(values[best])}"
-        recalls.plot(epochs[best], values[best], "*", label=label, **star)
-        recalls.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        if len(epochs) <= 12:
-            recalls.set_xticks(epochs)
-    recalls.set_xlim(left=0)
-    return figure
-
-
-def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -> None:
-    """One term: what was recorded, thin, and the mean of each epoch where there are several."""
-    colour = GREY if name == "loss" else COLOURS[(position - 1) % len(COLOURS)]
-    label = "loss, weighted sum" if name == "loss" else name.removeprefix("loss/").replace("_", " ")
-    epochs = np.ceil(x - 1e-9)
-    means = [float(np.mean(y[epochs == epoch])) for epoch in np.unique(epochs)]
-    style: dict[str, Any] = {"color": colour, "linestyle": "--" if name == "loss" else "-"}
-    if len(means) < 3:
-        axes.plot(x, y, label=label, marker=MARKERS[position % len(MARKERS)], markersize=3, **style)
-        return
-    axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.7)
-    # In the middle of its epoch, which is what it is the mean of.
-    axes.plot(np.unique(epochs) - 0.5, means, label=label, **style)
 
 
 def _against_quantity(table: Mapping[str, Any]) -> Figure:
@@ -248,11 +119,6 @@ def _beside(position: float, count: int, scale: str, positions: Sequence[float])
     return position + 0.02 * shift * ((max(positions) - min(positions)) or 1.0)
 
 
-def _short(value: float) -> str:
-    """A metric beside its mark: a percentage with one decimal, a share with three."""
-    return f"{value:.1f}" if abs(value) > 1 or value == int(value) else f"{value:.3f}"
-
-
 def _tick(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:g}"
 
@@ -303,7 +169,7 @@ def _by_variant(table: Mapping[str, Any]) -> Figure:
     if done:
         axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
     for bar, position in zip(bars, done, strict=True):
-        text = _short(rows[position]["mean"][metric])
+        text = short(rows[position]["mean"][metric])
         axes.text(1.02, bar.get_y() + bar.get_height() / 2, text, transform=right, va="center")
     axes.set_xlim(low, high)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -336,35 +202,3 @@ def _finish(figure: Figure, table: Mapping[str, Any], columns: int) -> None:
     if handles:
         columns = min(columns, len(handles))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-
-
-def _write(figure: Figure, path: Path) -> None:
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
-        files.write_bytes(path.with_suffix(f".{kind}"), buffer.getvalue())
-
-
-def main(argv: Sequence[str]) -> int:
-    """Draws the plots of the directory that is given; a wrong one is one line."""
-    if len(argv) != 2:
-        return command.fail("give one directory, of a run or of a sweep")
-    directory = Path(argv[1])
-    try:
-        table = directory / "table.json"
-        if not table.exists():
-            if draw_run(directory):
-                return 0
-            return command.fail(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
-        content = _parsed(table.read_text(encoding="utf-8"), str(table))
-        draw_sweep(content, directory)
-        for row in content["variants"]:
-            for run in row["runs"]:
-                draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
-    except (UserError, OSError) as error:
-        return command.fail(str(error))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

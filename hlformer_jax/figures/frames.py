@@ -1,0 +1,115 @@
+"""The frames of videos in the plane, coloured by the annotated moment that they are of.
+
+Each panel is UMAP of the cosine distance of one video's encoded frames by one run's model. Of
+moments that overlap, the one that ends first has a colour; frames of none are grey. The silhouette
+beside a panel's title is that of the coloured frames in the model's own space, not in the plane: 1
+where frames of a moment are near one another and far from those of other moments.
+
+References:
+  HLFormer, Figure 4.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from hlformer_jax.figures import annotated, extras
+from hlformer_jax.figures.drawing import Columns, Drawing, NotApplicable, Options, Subject
+from hlformer_jax.figures.encoding import unit
+from hlformer_jax.plots import style
+
+FEWEST = 6
+"""Frames that a video needs to be shown."""
+
+MOST_MOMENTS = len(style.COLOURS)
+
+
+def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Draws the videos, a row each, and the runs, a column each."""
+    subjects, left_out = annotated.on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    spans = annotated.spans_by_video(split)
+    videos = [
+        index
+        for index in annotated.chosen(subjects[0], options, 2)
+        if split.frames_per_video[index] >= FEWEST
+    ]
+    if not videos:
+        raise NotApplicable(f"no video that is asked for has {FEWEST} frames")
+    table = Columns("run", "video", "frame", "moment", "x", "y")
+    size = (3.1 * len(subjects) + 2.9, 3.1 * len(videos) + 0.3)
+    figure = style.Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(videos), len(subjects), squeeze=False)
+    for column, subject in enumerate(subjects):
+        encoded = subject.encoder.videos(split, videos)
+        if encoded.frames is None:
+            raise NotApplicable(f"{subject.label} encodes no frames one by one")
+        for row, video in enumerate(videos):
+            count = int(encoded.num_frames[row])
+            points = unit(encoded.frames[row, :count])
+            plane = extras.umap(points, options.seed)
+            shown = annotated.apart(spans[video])[:MOST_MOMENTS]
+            moment = moment_of_frames(spans[video], shown, count)
+            axes = grid[row, column]
+            _panel(axes, plane, moment, [_named(spans[video][k]) for k in shown])
+            title = subject.label
+            coloured = moment >= 0
+            if len(set(moment[coloured])) > 1 and coloured.sum() > len(set(moment[coloured])):
+                measured = extras.silhouette(points[coloured], moment[coloured])
+                title += f", silhouette {measured:.2f}"
+            axes.set_title(title, loc="left")
+            table.add(
+                subject.label, split.video_ids[video], np.arange(count),
+                [None if k < 0 else shown[k] for k in moment], *plane.T,
+            )  # fmt: skip
+    for axes in grid[-1]:
+        axes.set_xlabel("UMAP, first coordinate")
+    for row, video in enumerate(videos):
+        grid[row, 0].set_ylabel(f"{split.video_ids[video]}\nUMAP, second coordinate")
+        grid[row, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="moment")
+    shows = (
+        "The encoded frames of a video in the plane, by UMAP, a point each; frames of one annotated"
+        " moment have one colour, frames of none are grey. The silhouette says how well moments"
+        " part in the model's own space (1: perfectly; 0: not at all)."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def moment_of_frames(
+    spans: Sequence[Any], shown: Sequence[int], num_frames: int
+) -> Int[np.ndarray, " F"]:
+    """The moment that the middle of each frame lies in.
+
+    Args:
+      spans: the moments of a video's captions.
+      shown: numbers of captions whose moments do not overlap.
+      num_frames: frames, which share the video's duration equally.
+
+    Returns:
+      Places in `shown`; -1 for a frame of none.
+    """
+    found = np.full(num_frames, -1)
+    for place, caption in enumerate(shown):
+        span = spans[caption]
+        middle = (np.arange(num_frames) + 0.5) / num_frames * span.duration
+        found[(middle >= span.start) & (middle < span.end)] = place
+    return found
+
+
+def _panel(axes: Any, plane: np.ndarray, moment: np.ndarray, names: Sequence[str]) -> None:
+    axes.plot(*plane[moment < 0].T, ".", color="#B8B8B8", markersize=5, label="none")
+    for place, name in enumerate(names):
+        points = plane[moment == place].T
+        if not points.size:  # a moment between the middles of two frames
+            continue
+        marker = style.MARKERS[place % len(style.MARKERS)]
+        axes.plot(*points, marker, linestyle="", color=style.COLOURS[place], label=name)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.margins(0.06)
+
+
+def _named(span: Any) -> str:
+    return f"{span.start:.1f} to {span.end:.1f} s"

@@ -1,0 +1,154 @@
+"""Captions over the time of their video: cosines with its clips and frames, and the moments.
+
+The darker, the larger the cosine of the caption with what stands there in time; the colours of a
+strip run from its least to its largest. The dashed box is the annotated moment, the solid one the
+first moment that the model finds: `retrieval.localisation` of its ranking score over time.
+
+References:
+  GMMFormer v2, appendix D.1, Figure 7.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.figures import annotated
+from hlformer_jax.figures.drawing import Columns, Drawing, NotApplicable, Options, Subject
+from hlformer_jax.figures.encoding import unit
+from hlformer_jax.plots import style
+from hlformer_jax.retrieval import localisation
+from hlformer_jax.typing import Array
+
+MOST_CAPTIONS = 5
+
+
+def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Draws some captions of one video, for each a strip of clips and one of frames a run."""
+    subjects, left_out = annotated.on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    [video] = annotated.chosen(subjects[0], options, 1)[:1] or [0]
+    spans = _spans(split, video)
+    shown = _captions(spans)
+    known = next((span for span in spans if span is not None), None)
+    duration = 1.0 if known is None else known.duration
+    sentences, first = split.sentences(video), int(split.captions_per_video[:video].sum())
+    ids = split.caption_ids()[first : first + len(sentences)]
+    table = Columns("run", "video", "caption", "kind", "position", "start", "end", "cosine")
+    strips = [_strips(subject, split, video) for subject in subjects]
+    found = [
+        localisation.first_moments(scores_over_time(subject, split, video), duration)
+        for subject in subjects
+    ]
+    figure = style.Figure(
+        figsize=(8.2, 0.5 + len(shown) * (0.42 + 0.62 * len(subjects))), layout="constrained"
+    )
+    rows = figure.subplots(len(shown) * len(subjects), 1, squeeze=False, sharex=True)[:, 0]
+    for row, axes in enumerate(rows):
+        k, number = divmod(row, len(subjects))
+        caption, subject, own = shown[k], subjects[number], strips[number]
+        moment, span = found[number][caption], spans[caption]
+        for level, (name, cosines) in enumerate(reversed(own.items())):
+            line = cosines[caption]
+            extent = (0, duration, level + 0.06, level + 0.94)
+            axes.imshow(
+                line[None], aspect="auto", cmap=style.MAP, extent=extent, interpolation="nearest"
+            )
+            edges = np.arange(len(line) + 1) / len(line) * duration
+            table.add(
+                subject.label, split.video_ids[video], ids[caption], name, np.arange(len(line)),
+                edges[:-1], edges[1:], line,
+            )  # fmt: skip
+        said = f"{subject.label}"
+        _box(axes, moment.start, moment.end, len(own), "-", style.COLOURS[1])
+        note = (subject.label, split.video_ids[video], ids[caption])
+        table.add(*note, "first moment", None, moment.start, moment.end, None)
+        if span is not None:
+            _box(axes, span.start, span.end, len(own), "--", "black")
+            table.add(*note, "annotated moment", None, span.start, span.end, None)
+            shared = localisation.intersection_over_union(moment, span.start, span.end)
+            said += f"\nIoU {shared:.2f}"
+        axes.set_xlim(-0.006 * duration, 1.006 * duration)
+        axes.set_ylim(-0.16, len(own) + 0.16)
+        axes.set_yticks(np.arange(len(own)) + 0.5, list(reversed(own)))
+        axes.grid(visible=False)
+        axes.tick_params(axis="y", length=0)
+        if axes is not rows[-1]:
+            axes.tick_params(axis="x", length=0)
+        axes.text(1.01, 0.5, said, transform=axes.transAxes, va="center")
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        if number == 0:
+            axes.set_title("\n".join(textwrap.wrap(sentences[caption], 100)), loc="left")
+    rows[-1].set_xlabel("time (s)" if known is not None else "share of the video")
+    handles = [
+        style.Line2D([], [], color="black", linestyle="--", label="annotated moment"),
+        style.Line2D([], [], color=style.COLOURS[1], label="first moment of the model"),
+    ]
+    figure.legend(handles=handles[known is None :], loc="outside lower center", ncols=2)
+    shows = (
+        f"Captions of the video {split.video_ids[video]} over its time: the darker, the larger the"
+        " cosine with the clip or frame that stands there. IoU is the intersection over union of"
+        " the first moment that the model finds and the annotated one."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def scores_over_time(subject: Subject, split: Any, video: int) -> Float[np.ndarray, "captions F"]:
+    """The ranking score of a video's captions at each of its frames, as evaluation has it."""
+    run, [queries] = subject.run, subject.encoder.captions(split, [video])
+    scorer = run.family.evaluator.scorer
+    cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))
+    frames = int(split.source_frames_per_video[video])
+    host = {name: np.asarray(rows) for name, rows in cosines.items()}
+    scores: np.ndarray = scorer.over_time(host, frames, split.max_clips, split.max_frames)
+    return scores
+
+
+@jax.jit
+def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> dict[str, Array]:
+    """What each position of a video says for some captions, as its scorer compares them."""
+    stored = jax.tree.map(
+        lambda x: jnp.repeat(x, len(queries), axis=0), scorer.store(video, "float32")
+    )
+    found: dict[str, Array] = scorer.position_cosines(queries, stored)
+    return found
+
+
+def _strips(subject: Subject, split: Any, video: int) -> dict[str, np.ndarray]:
+    """Cosines of a video's captions with its clips and with its real frames, by branch."""
+    encoded = subject.encoder.videos(split, [video])
+    [queries] = subject.encoder.captions(split, [video])
+    strips = {}
+    if encoded.clips is not None:
+        strips["clips"] = unit(queries) @ unit(encoded.clips[0]).T
+    # MS-SL compares captions with what frames answer its proposals, and not with frames.
+    guided = subject.run.family.model.module.guides_frames and "clips" in strips
+    if encoded.frames is not None and not guided:
+        frames = encoded.frames[0, : encoded.num_frames[0]]
+        strips["frames"] = unit(queries) @ unit(frames).T
+    if not strips:
+        raise NotApplicable(f"{subject.label} keeps one vector a video: there is nothing over time")
+    return strips
+
+
+def _spans(split: Any, video: int) -> list[Any]:
+    """The moments of a video's captions, None where a time is not known."""
+    if split.spans is None:
+        return [None] * int(split.captions_per_video[video])
+    return annotated.spans_by_video(split)[video]
+
+
+def _captions(spans: Sequence[Any]) -> list[int]:
+    """The captions that are shown: those whose moments do not overlap, else the first ones."""
+    return (annotated.apart(spans) or list(range(len(spans))))[:MOST_CAPTIONS]
+
+
+def _box(axes: Any, start: float, end: float, height: float, line: str, colour: str) -> None:
+    x = [start, end, end, start, start]
+    y = [-0.08, -0.08, height + 0.08, height + 0.08, -0.08]
+    axes.plot(x, y, linestyle=line, color=colour, linewidth=1.4, clip_on=False, zorder=4)

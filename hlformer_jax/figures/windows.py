@@ -1,0 +1,78 @@
+"""The windows of a model's blocks: how much of each position the middle one may see.
+
+Blocks of one width share a line. A window of 1 everywhere is none; what a Lorentz block makes of
+its window is `config.model.lorentz_window`.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.figures.drawing import Columns, Drawing, Options, Subject, applicable
+from hlformer_jax.models.options import bank_widths
+from hlformer_jax.plots import style
+from hlformer_jax.typing import Array
+
+
+def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Draws the windows of the clip and the frame branch, a row for each run."""
+    del options
+    found, left_out = applicable(subjects, lambda subject: subject.encoder)
+    subjects = [subject for subject, _ in found]
+    table = Columns("run", "branch", "block", "width", "position", "offset", "window")
+    figure = style.Figure(figsize=(8.2, 0.6 + 2.4 * len(subjects)), layout="constrained")
+    rows = figure.subplots(len(subjects), 2, squeeze=False)
+    for subject, row in zip(subjects, rows, strict=True):
+        config = subject.run.config
+        named = block_names(*bank_widths(config))
+        hyperparameters = subject.run.family.model.hyperparameters
+        both = hyperparameters.clip_windows, hyperparameters.frame_windows
+        for axes, branch, bank in zip(row, ("clips", "frames"), both, strict=True):
+            windows = _all(bank.euclidean, bank.log_lorentz)
+            length = windows.shape[-1]
+            middle = length // 2
+            offsets = np.arange(length) - middle
+            shown: dict[float, list[str]] = {}
+            for (block, width), window in zip(named, windows, strict=True):
+                shown.setdefault(width, []).append(block)
+                seen = window[middle]
+                table.add(
+                    subject.label, branch, block, width, np.arange(length), offsets, seen
+                )  # fmt: skip
+            first = {width: blocks[0] for width, blocks in shown.items()}
+            index = {block: k for k, (block, _) in enumerate(named)}
+            for colour, width in zip(itertools.cycle(style.COLOURS), sorted(shown), strict=False):
+                label = f"{'none' if width == 0 else f'{width:g}'}: {', '.join(shown[width])}"
+                line = windows[index[first[width]]][middle]
+                axes.plot(offsets, line, color=colour, label=label)
+            axes.set_ylim(0, None)
+            style.integer_ticks(axes)
+            axes.set_title(f"{subject.label}, {length} {branch}", loc="left")
+            axes.set_xlabel(f"distance from the middle position ({branch})")
+        row[0].set_ylabel(f"window ({config.model.window})")
+        row[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="width: blocks")
+    shows = (
+        "How much of the other positions the middle position of a video may see, for each width of"
+        " the model's blocks (E: Euclidean, L: Lorentz, in their order)."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def block_names(euclidean: Sequence[float], lorentz: Sequence[float]) -> list[tuple[str, float]]:
+    """Returns a name and the width of each block, in the order of the bank: E1, …, L1, …."""
+    return [
+        (f"{letter}{k}", float(width))
+        for letter, widths in (("E", euclidean), ("L", lorentz))
+        for k, width in enumerate(widths, 1)
+    ]
+
+
+def _all(
+    euclidean: Float[Array, "KE L L"] | None, log_lorentz: Float[Array, "KL L L"] | None
+) -> Float[np.ndarray, "blocks L L"]:
+    """The windows of all blocks in the order of the bank."""
+    parts = [] if euclidean is None else [np.asarray(euclidean)]
+    parts += [] if log_lorentz is None else [np.exp(np.asarray(log_lorentz))]
+    return np.concatenate(parts)

@@ -1,0 +1,280 @@
+"""HoroPCA: principal components of points of hyperbolic space, by projections along horospheres.
+
+K components are K ideal points, seen from a base point b in orthonormal directions q_1 … q_K. The
+projection of a point keeps its Busemann functions of all of them and lies on the geodesic
+submanifold that b and they span (`ops.horospheres`), on b's side of the hyperplane that the ideal
+points span in it. There it is the identity; it makes no distance larger; and it does not depend on
+which base point of that side is given with the ideal points. Components are those that keep most of
+the generalised variance of the projections,
+
+    σ² = Σ_ij d(π(x_i), π(x_j))² / N²,
+
+one after another: q_{k+1} is the best beside q_1 … q_k. With `joint`, which is what the authors'
+code does, they are the best together, of which there may be several local optima. Curvature is −c,
+as in `ops.lorentz`.
+
+The search: directions of tangent PCA and random ones, of both signs, since the ideal points of q
+and −q are not the same component; from the best of them gradient ascent on the sphere, by an Adam
+that no rotation changes, with a rate that falls to 0; the best point of the way is taken. For joint
+components it starts from whole frames: those found one after another, tangent PCA's and random
+ones, with all signs.
+
+References:
+  Chami, Gu, Nguyen and Ré, HoroPCA: Hyperbolic dimensionality reduction via horospherical
+  projections, ICML 2021.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Float
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.manifolds.optimizer import scale_by_length_adam
+from hlformer_jax.ops import frechet, lorentz
+from hlformer_jax.ops.horospheres import lorentz_busemann, lorentz_horospherical
+from hlformer_jax.ops.numerics import as_float, dot, unit
+from hlformer_jax.typing import Array
+
+RATE = 0.1
+"""Length of the first steps of the ascent, in radians about."""
+
+CLIMBED, CLIMBED_JOINTLY = 2, 6
+"""Starts from which the ascent is made, the best of all."""
+
+
+class ComponentsError(UserError, ValueError):
+    """Components that the points cannot have."""
+
+
+class HoroPCA(NamedTuple):
+    """Components of points of the Lorentz model.
+
+    Attributes:
+      base: the base point b.
+      directions: orthonormal directions q_k, in the frame that transport brings from the origin to
+        b: the ideal points are those in these directions after the boost that takes b there.
+      c: curvature.
+    """
+
+    base: Float[Array, " n1"]
+    directions: Float[Array, "K n"]
+    c: Float[Array, ""]
+
+
+def fit(
+    points: Float[Array, "N n1"],
+    num_components: int = 2,
+    c: ArrayLike = 1.0,
+    base: Float[Array, " n1"] | None = None,
+    joint: bool = False,
+    seed: int = 0,
+    starts: int = 16,
+    steps: int = 100,
+) -> HoroPCA:
+    """The components of points; a function of its arguments alone.
+
+    Time and memory grow with the square of the number of points: a sample of a thousand does.
+
+    Args:
+      points: points of the Lorentz model, two at least.
+      num_components: K, at most n.
+      c: curvature, positive, one number.
+      base: the base point; None: the Fréchet mean of the points.
+      joint: whether the components are the best together, not one after another.
+      seed: seed of the random directions.
+      starts: number of random directions that are tried for each component.
+      steps: steps of each ascent.
+
+    Returns:
+      The components.
+
+    Raises:
+      ComponentsError: when there are more components than dimensions, or fewer than two points.
+    """
+    points = as_float(points)
+    n = points.shape[-1] - 1
+    if not 1 <= num_components <= n:
+        raise ComponentsError(f"{num_components} components of {n} dimensions: ask for 1 to {n}")
+    if len(points) < 2:
+        raise ComponentsError(f"{len(points)} point has no components: give two or more")
+    c = jnp.asarray(c, points.dtype)
+    if base is None:
+        base = frechet.lorentz_mean(points, c=c)[0]
+    base = jnp.asarray(base, points.dtype)
+    # From here on of curvature −1, as seen from the base point.
+    seen = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
+    x = lorentz.from_space(seen)
+    key = jax.random.key(seed)
+    directions = jnp.zeros((0, n), points.dtype)
+    for k in range(num_components):
+        drawn = jax.random.normal(jax.random.fold_in(key, k), (starts, n), points.dtype)
+        best = _next_direction(x, directions, drawn, steps)
+        directions = jnp.concatenate([directions, best[None]])
+    if joint and num_components > 1:
+        shape = (starts, num_components, n)
+        drawn = jax.random.normal(jax.random.fold_in(key, num_components), shape, points.dtype)
+        directions = _together(x, directions, drawn, steps)
+    return HoroPCA(base, directions, c)
+
+
+def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Array, "*batch k1"]:
+    """Projects points, to the Lorentz model of dimension K of the same curvature.
+
+    Args:
+      components: the components.
+      points: points of the Lorentz model.
+
+    Returns:
+      Points, with the base point for origin and the directions for axes.
+    """
+    seen = _seen_from(components.base, as_float(points), components.c)
+    return lorentz_horospherical(seen, components.directions, components.c)
+
+
+def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Array, "*batch n1"]:
+    """Points of the submanifold, where `project` has put them; it undoes it there.
+
+    Args:
+      components: the components.
+      projected: points of dimension K.
+    """
+    c = components.c
+    space = as_float(projected)[..., 1:]
+    product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
+    base = jnp.broadcast_to(components.base, (*space.shape[:-1], len(components.base)))
+    return lorentz.boost(base, lorentz.from_space(product, c), c)
+
+
+def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, ""]:
+    """Generalised variance: the mean squared distance over all ordered pairs, a point's own too.
+
+    Args:
+      points: points of the Lorentz model.
+      c: curvature, positive, one number.
+    """
+    return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
+
+
+def _seen_from(
+    base: Float[Array, " n1"], points: Float[Array, "*batch n1"], c: Float[Array, ""]
+) -> Float[Array, "*batch n1"]:
+    """Points after the boost that takes the base point to the origin."""
+    back = jnp.broadcast_to(lorentz.antipode(base, c), points.shape)
+    return lorentz.boost(back, points, c)
+
+
+def _kept(x: Float[Array, "N n1"], directions: Float[Array, "K n"]) -> Float[Array, ""]:
+    """The generalised variance of projections, of curvature −1."""
+    if len(directions) == 1:  # on a line distances are differences
+        along = lorentz_busemann(x, jnp.broadcast_to(directions, x[..., 1:].shape))
+        return 2 * jnp.var(along)
+    return variance(lorentz_horospherical(x, directions))
+
+
+@partial(jax.jit, static_argnames="steps")
+def _next_direction(
+    x: Float[Array, "N n1"],
+    found: Float[Array, "K n"],
+    drawn: Float[Array, "starts n"],
+    steps: int,
+) -> Float[Array, " n"]:
+    """The direction orthogonal to those found that keeps most beside them."""
+    tried = jnp.concatenate([_principal(x), drawn])
+    ways = _normal(jnp.concatenate([tried, -tried]), found)
+    frame = lambda way: jnp.concatenate([found, _normal(way, found)])
+    # A direction of the span of those found is none.
+    real = dot(ways, ways) > 0.5
+    best = _best_end(lambda way: _kept(x, frame(way)), ways[:, None], real, steps, CLIMBED)
+    return frame(best)[-1]
+
+
+@partial(jax.jit, static_argnames="steps")
+def _together(
+    x: Float[Array, "N n1"],
+    greedy: Float[Array, "K n"],
+    drawn: Float[Array, "starts K n"],
+    steps: int,
+) -> Float[Array, "K n"]:
+    """The orthonormal directions that keep most together."""
+    count = len(greedy)
+    frames = jnp.concatenate([jnp.stack([greedy, _principal(x)[:count]]), drawn])
+    # Of many components not every choice of signs, but as many.
+    choices = jnp.arange(2 ** min(count, 4))[:, None] >> jnp.arange(count)[None]
+    signs = (1 - 2 * (choices % 2)).astype(x.dtype)
+    ways = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
+    height = lambda ways: _kept(x, _orthonormal(ways))
+    real = jnp.ones(len(ways), bool)
+    return _orthonormal(_best_end(height, ways, real, steps, CLIMBED_JOINTLY))
+
+
+def _principal(x: Float[Array, "N n1"]) -> Float[Array, "n n"]:
+    """The directions of tangent PCA, of most variance first."""
+    tangent = lorentz.log_map0(x)
+    tangent = tangent - jnp.mean(tangent, axis=0, keepdims=True)
+    _, found = jnp.linalg.eigh(jnp.matmul(tangent.T, tangent, precision="highest"))
+    return found.T[::-1]
+
+
+def _best_end(
+    height: Callable[[Array], Array],
+    starts: Float[Array, "starts K n"],
+    real: Array,
+    steps: int,
+    climbed: int,
+) -> Float[Array, "K n"]:
+    """The highest end of ascents from the highest of some starts that are real."""
+    values = jnp.where(real, jax.lax.map(height, starts), -jnp.inf)
+    _, best = jax.lax.top_k(values, min(climbed, len(starts)))
+    ends, heights = jax.lax.map(lambda start: _ascend(height, start, steps), starts[best])
+    end: Array = ends[jnp.argmax(heights)]
+    return end
+
+
+def _ascend(
+    height: Callable[[Array], Array], start: Float[Array, "K n"], steps: int
+) -> tuple[Float[Array, "K n"], Float[Array, ""]]:
+    """Gradient ascent of unit vectors; the highest point of the way and its height."""
+    optimizer = scale_by_length_adam(b1=0.9, b2=0.99)
+    fraction = jnp.arange(steps, dtype=start.dtype) / steps
+    size = jnp.sqrt(jnp.asarray(start.shape[-1], start.dtype))
+    rates = RATE * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
+
+    def step(state: tuple, rate: Array) -> tuple[tuple, None]:
+        ways, moments, best, highest = state
+        value, gradient = jax.value_and_grad(height)(ways)
+        better = value > highest
+        best, highest = jnp.where(better, ways, best), jnp.where(better, value, highest)
+        way, moments = optimizer.update(gradient, moments)
+        return (unit(ways + rate * way), moments, best, highest), None
+
+    highest = jnp.asarray(-jnp.inf, start.dtype)
+    state = (start, optimizer.init(start), start, highest)
+    (_, _, best, highest), _ = jax.lax.scan(step, state, rates)
+    return best, highest
+
+
+def _rejected(ways: Float[Array, "M n"], found: Float[Array, "K n"]) -> Float[Array, "M n"]:
+    """What of vectors is orthogonal to orthonormal ones."""
+    product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    return ways - product(product(ways, found.T), found)
+
+
+def _normal(ways: Float[Array, "M n"], found: Float[Array, "K n"]) -> Float[Array, "M n"]:
+    """Unit vectors orthogonal to those found; 0 for what lies in their span up to rounding."""
+    size = jnp.sqrt(dot(ways, ways))[:, None]
+    once = _rejected(ways, found)
+    small = jnp.sqrt(dot(once, once))[:, None] < 1e-4 * size
+    # Twice: what rounding left of the span is taken from a vector of length 1.
+    return jnp.where(small, 0, unit(_rejected(unit(once), found)))
+
+
+def _orthonormal(ways: Float[Array, "K n"]) -> Float[Array, "K n"]:
+    """Gram and Schmidt's orthonormal vectors, the first in the first one's direction."""
+    found = jnp.zeros((0, ways.shape[-1]), ways.dtype)
+    for k in range(len(ways)):
+        found = jnp.concatenate([found, _normal(ways[k : k + 1], found)])
+    return found

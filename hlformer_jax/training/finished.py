@@ -1,0 +1,86 @@
+"""What a training left: the configuration of its run, and the parameters of the best epoch."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import default, family_of
+from hlformer_jax.errors import UserError
+from hlformer_jax.parallel import devices
+from hlformer_jax.run import checkpoint
+from hlformer_jax.training import families
+
+
+class FinishedError(UserError, ValueError):
+    """A directory that holds no run that this version reads."""
+
+
+class Finished(NamedTuple):
+    """A run whose training has ended, or got as far as its first checkpoint.
+
+    Attributes:
+      directory: the run's directory.
+      config: its configuration.
+      family: the family of its model, on its data.
+      params: the parameters of its best epoch.
+    """
+
+    directory: Path
+    config: ConfigDict
+    family: Any
+    params: Any
+
+
+def read_config(directory: Path) -> ConfigDict:
+    """The configuration of a run, of whichever family.
+
+    Args:
+      directory: the run's directory, with its config.json.
+
+    Raises:
+      FinishedError: when the directory has none that this version reads.
+    """
+    path = directory / "config.json"
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))["config"]
+        config = default(family_of(ConfigDict({"model": recorded["model"]})))
+        with config.ignore_type():
+            config.update(recorded)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FinishedError(
+            f"{directory} has no config.json: give the directory of a run (its --workdir)"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FinishedError(
+            f"{path} is no configuration of this version ({type(error).__name__}): train the model"
+            " again"
+        ) from None
+    return config
+
+
+def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Finished:
+    """Loads a run; its data is opened when it is asked for.
+
+    Args:
+      directory: the run's directory.
+      changes: values of fields by their full names, such as "data.manual_dir", for what has been
+        moved since.
+
+    Raises:
+      FinishedError: when it has no configuration that this version reads.
+      CheckpointError: when there is no checkpoint, or it is damaged.
+      ConfigError: when its options make no sense.
+    """
+    config = read_config(directory)
+    config.update_from_flattened_dict(dict(changes or {}))
+    mesh = devices.mesh()
+    family = families.build(config, mesh)
+    template = devices.abstract(mesh, jax.eval_shape(family.init_params))
+    with contextlib.closing(checkpoint.open_params(directory)) as saved:
+        params = family.project(saved.restore(template))
+    return Finished(directory, config, family, params)

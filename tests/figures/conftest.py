@@ -1,0 +1,59 @@
+"""Runs that figures are drawn of: small models with random parameters on synthetic corpora."""
+
+import json
+
+import pytest
+import runs
+import tiny
+
+from hlformer_jax.figures.drawing import Options, Subject
+from hlformer_jax.models import hover
+from hlformer_jax.run import checkpoint
+from hlformer_jax.training import finished
+
+
+def write(path, config, params):
+    checkpoint.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
+    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory):
+    """The directory of a run of HLFormer."""
+    root = tmp_path_factory.mktemp("figures")
+    config = runs.retrieval(root / "data")
+    config.model.update(name="hlformer", glance=True, lorentz_blocks=1, lorentz_dim=7)
+    config.model.update(fusion="maim", euclidean_widths=(2.0,), lorentz_widths=(4.0,))
+    config.eval.update(moments="data", video_batch=3)
+    path = write(root / "run", config, tiny.params(config))
+    metrics = {"R@1": 12.5, "SumR": 100.0, "queries": 15, "videos": 5}
+    (path / "test_metrics.json").write_text(json.dumps(metrics))
+    return path
+
+
+@pytest.fixture(scope="session")
+def subject(directory):
+    return Subject("HLFormer", finished.load(directory))
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory, directory):
+    """A run of GMMFormer on the same data: without weights and without a lift."""
+    config = finished.read_config(directory)
+    config.model.update(name="gmmformer", fusion="mean", lorentz_blocks=0, lorentz_widths=())
+    path = write(tmp_path_factory.mktemp("plain") / "run", config, tiny.params(config))
+    return Subject("GMMFormer", finished.load(path))
+
+
+@pytest.fixture(scope="session")
+def trees(tmp_path_factory):
+    """A run of HOVER on synthetic trees."""
+    root = tmp_path_factory.mktemp("trees")
+    config = runs.hover(root / "data")
+    return Subject("HOVER", finished.load(write(root / "run", config, hover.init_params(config))))
+
+
+@pytest.fixture
+def options():
+    return Options()

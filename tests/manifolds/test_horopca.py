@@ -1,0 +1,161 @@
+"""HoroPCA finds planted directions, keeps what its paper says, and agrees with its authors."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlformer_jax.manifolds import horopca
+from hlformer_jax.manifolds.horopca import ComponentsError, HoroPCA
+from hlformer_jax.ops import horospheres, lorentz, poincare
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "horopca.npz"
+COUNT, DIMENSION = 40, 5
+
+
+def _frame(seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(DIMENSION, DIMENSION)))[0]
+
+
+def _cloud(spread, seed=0, c=1.0, base=None):
+    """Points whose logarithms at a base point have these deviations along a random frame."""
+    rng = np.random.default_rng(seed)
+    tangent = rng.normal(size=(COUNT, DIMENSION)) * np.asarray(spread) @ _frame().T
+    points = lorentz.exp_map0(jnp.asarray(tangent / np.sqrt(c), jnp.float32), c)
+    return points if base is None else lorentz.boost(base[None], points, c)
+
+
+def _point(norm=1.5):
+    way = np.random.default_rng(5).normal(size=DIMENSION)
+    return lorentz.exp_map0(jnp.asarray(norm * way / np.linalg.norm(way), jnp.float32))
+
+
+def _distances(points, c=1.0):
+    return np.asarray(lorentz.pairwise_distance(points, points, c))
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    return _cloud((1.2, 0.5, 0.2, 0.1, 0.05))
+
+
+@pytest.fixture(scope="module")
+def fitted(cloud):
+    return horopca.fit(cloud)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_planted_geodesics_are_found_from_the_points_alone():
+    base = _point()
+    points = _cloud((1.5, 0.6, 0, 0, 0), base=base)
+    found = horopca.fit(points, base=base)
+    span = np.linalg.svd(np.asarray(found.directions) @ _frame()[:, :2])[1]
+    # Cosines of the angles between the planes: below a degree.
+    np.testing.assert_array_less(np.cos(np.radians(1)), span)
+    # On their side of the geodesic between the ideal points the projection is exact.
+    seen = lorentz.boost(lorentz.antipode(base)[None], points)
+    near = np.asarray(seen[:, 0] - (seen[:, 1:] @ found.directions.T).sum(axis=-1)) > 0
+    again = horopca.embed(found, horopca.project(found, points))
+    assert near.sum() > COUNT / 2
+    assert float(lorentz.distance(again, points)[near].max()) < 0.02
+    line = _cloud((1.5, 0, 0, 0, 0), base=base)
+    [way] = np.asarray(horopca.fit(line, 1, base=base).directions)
+    assert abs(way @ _frame()[:, 0]) > np.cos(np.radians(1))
+
+
+def test_the_projection_is_the_identity_on_its_submanifold(fitted, cloud):
+    projected = horopca.project(fitted, cloud)
+    embedded = horopca.embed(fitted, projected)
+    np.testing.assert_allclose(horopca.project(fitted, embedded), projected, atol=2e-5)
+    before, after = (
+        lorentz.boost(lorentz.antipode(fitted.base)[None], x) for x in (cloud, embedded)
+    )
+    for way in fitted.directions:  # Busemann functions of the ideal points are kept
+        want = horospheres.lorentz_busemann(before, way[None])
+        np.testing.assert_allclose(horospheres.lorentz_busemann(after, way[None]), want, atol=2e-5)
+
+
+def test_no_distance_grows_and_directions_are_orthonormal(fitted, cloud):
+    np.testing.assert_allclose(fitted.directions @ fitted.directions.T, np.eye(2), atol=1e-6)
+    for found in (fitted, fitted._replace(directions=jnp.asarray(_frame()[:, :2].T, jnp.float32))):
+        assert (_distances(horopca.project(found, cloud)) <= _distances(cloud) + 1e-5).all()
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_components_keep_more_than_any_random_ones_and_joint_ones_more_yet(fitted, cloud):
+    kept = lambda found: float(horopca.variance(horopca.project(found, cloud)))
+    random = [
+        kept(fitted._replace(directions=jnp.asarray(_frame(seed)[:, :2].T, jnp.float32)))
+        for seed in range(30)
+    ]
+    joint = horopca.fit(cloud, joint=True)
+    assert max(random) < kept(fitted) <= kept(joint) <= float(horopca.variance(cloud))
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_isometries_and_curvatures_change_nothing_but_the_frame(fitted, cloud):
+    want = float(horopca.variance(horopca.project(fitted, cloud)))
+    moved = lorentz.boost(
+        _point()[None], lorentz.rotate(jnp.asarray(_frame(3), jnp.float32), cloud)
+    )
+    found = horopca.fit(moved)
+    # Other starts, other rounding: the same optimum to 0.1 %.
+    assert float(horopca.variance(horopca.project(found, moved))) == pytest.approx(want, rel=1e-3)
+    c = 0.25
+    wide = _cloud((1.2, 0.5, 0.2, 0.1, 0.05), c=c)
+    stretched = horopca.fit(wide, c=c)
+    np.testing.assert_allclose(stretched.directions, fitted.directions, atol=2e-3)
+    here = _distances(horopca.project(fitted, cloud))
+    there = _distances(horopca.project(stretched, wide), c)
+    np.testing.assert_allclose(np.sqrt(c) * there, here, atol=5e-3)
+
+
+def test_the_base_point_is_any_point_of_the_submanifold(cloud):
+    way = jnp.asarray(_frame()[:, :1].T, jnp.float32)
+    origin, c = lorentz.origin(DIMENSION, dtype=jnp.float32), jnp.float32(1.0)
+    along = lorentz.exp_map0(0.7 * way)[0]  # of the geodesic through both
+    one, other = (
+        horopca.project(HoroPCA(base, way, c), cloud) for base in (origin, along)
+    )  # a boost along the direction leaves its ideal point where it is
+    np.testing.assert_allclose(one[:, 1], np.sinh(np.arcsinh(other[:, 1]) + 0.7), atol=2e-4)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_the_same_seed_gives_the_same_bits_and_equal_points_give_numbers(cloud):
+    first, second = (horopca.fit(cloud, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first.directions, second.directions)
+    same = jnp.broadcast_to(cloud[:1], cloud.shape)
+    found = horopca.fit(same)
+    assert np.isfinite(found.directions).all()
+    np.testing.assert_allclose(horopca.project(found, same)[:, 1:], 0, atol=1e-3)
+
+
+def test_components_that_cannot_be_are_refused(cloud):
+    with pytest.raises(ComponentsError, match="6 components of 5 dimensions: ask for 1 to 5"):
+        horopca.fit(cloud, 6)
+    with pytest.raises(ComponentsError, match="1 point has no components"):
+        horopca.fit(cloud[:1])
+
+
+def _recorded(name):
+    return poincare.to_lorentz(jnp.asarray(np.load(GOLDEN)[name], jnp.float32))
+
+
+def test_projections_are_those_of_the_authors_code():
+    recorded = np.load(GOLDEN)
+    origin = lorentz.origin(DIMENSION, dtype=jnp.float32)
+    theirs = HoroPCA(origin, jnp.asarray(recorded["directions"], jnp.float32), jnp.float32(1.0))
+    ours = horopca.project(theirs, _recorded("centred"))
+    # Float32 against float64, of distances up to 5; their distances of equal points are not 0.
+    off = ~np.eye(len(ours), dtype=bool)
+    np.testing.assert_allclose(_distances(ours)[off], recorded["distances"][off], atol=2e-5)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_the_optimum_is_the_best_of_the_authors_runs():
+    points = _recorded("points")
+    found = horopca.fit(points, joint=True)
+    kept = float(horopca.variance(horopca.project(found, points)))
+    # Their mean stops within 1e-5 of a step, and ours ends within rounding of the optimum.
+    assert kept == pytest.approx(float(np.load(GOLDEN)["variance"]), rel=1e-3)
