@@ -12,7 +12,8 @@ From the bottom up:
     training                  losses, the step, the loop
     encoders, video           sentences and images → vectors; frames of films
     search                    one's own archive: an index, rankers, a page
-    main, sweep, benchmark, plots, torch_checkpoint    further commands
+    figures, plots            what trained models see; curves and tables as pictures
+    main, sweep, benchmark, torch_checkpoint    further commands
 
 The package imports nothing on its own; take what you need:
 

@@ -17,7 +17,7 @@ def spans_by_video(split: Any) -> list[list[Any]]:
     Raises:
       NotApplicable: when the split has no times.
     """
-    if split.spans is None:
+    if not split.spans:
         raise NotApplicable(NO_TIMES)
     spans = split.caption_spans()
     sizes = split.captions_per_video.tolist()
@@ -81,7 +81,7 @@ def chosen(subject: Subject, options: Options, count: int) -> list[int]:
                     f"{suggestion(video, place)}"
                 )
         return [place[video] for video in options.videos]
-    if split.spans is None:
+    if not split.spans:
         order = np.argsort(-split.captions_per_video, kind="stable")
         return [int(index) for index in order[:count]]
     return most_apart(spans_by_video(split), count)

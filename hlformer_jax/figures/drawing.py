@@ -22,6 +22,7 @@ NAMES = {
     "gmmformer_v2": "GMMFormer v2",
     "gmmformer": "GMMFormer",
     "ms_sl": "MS-SL",
+    "dl_dkd": "DL-DKD",
     "hover": "HOVER",
 }
 """The models as figures call them, by their names in `config.model.name`."""

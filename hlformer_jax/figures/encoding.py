@@ -25,7 +25,7 @@ class EncodedVideos(NamedTuple):
     """Encoded videos, float32.
 
     Attributes:
-      clips: encoded clips; None for a model without them.
+      clips: encoded clips; None for a model without them, and DL-DKD, which reads frames alone.
       frames: encoded frames, zero where there is none; None for a model without them, or with one
         vector a video in their place.
       num_frames: number of real frames of each.
@@ -45,6 +45,7 @@ class Encoder:
         self._run = run
         model, hyperparameters = run.family.model, run.family.model.hyperparameters
         self._video_level = run.config.model.video_level
+        self._reads_clips = not model.module.query_per_branch
 
         @jax.jit
         def videos(params: Any, videos: Videos) -> Any:
@@ -109,7 +110,7 @@ class Encoder:
             yield (
                 chosen,
                 EncodedVideos(
-                    cut(clips),
+                    cut(clips) if self._reads_clips else None,
                     None if self._video_level else cut(frames),
                     split.frames_per_video[chosen],
                     jax.device_get(noted.get("intermediates", {})),

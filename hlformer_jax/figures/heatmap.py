@@ -130,7 +130,8 @@ def _strips(subject: Subject, split: Any, video: int) -> dict[str, np.ndarray]:
     guided = subject.run.family.model.module.guides_frames and "clips" in strips
     if encoded.frames is not None and not guided:
         frames = encoded.frames[0, : encoded.num_frames[0]]
-        strips["frames"] = unit(queries) @ unit(frames).T
+        own = subject.run.family.evaluator.scorer.of_branches(queries)["frames"]
+        strips["frames"] = unit(np.asarray(own)) @ unit(frames).T
     if not strips:
         raise NotApplicable(f"{subject.label} keeps one vector a video: there is nothing over time")
     return strips
@@ -138,7 +139,7 @@ def _strips(subject: Subject, split: Any, video: int) -> dict[str, np.ndarray]:
 
 def _spans(split: Any, video: int) -> list[Any]:
     """The moments of a video's captions, None where a time is not known."""
-    if split.spans is None:
+    if not split.spans:
         return [None] * int(split.captions_per_video[video])
     return annotated.spans_by_video(split)[video]
 

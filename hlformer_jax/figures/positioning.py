@@ -78,7 +78,7 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
         raise NotApplicable(f"no video of the split {options.split} has two captions")
     for chosen, encoded in encoder.batches(split, several, params):
         if encoded.clips is None:
-            raise NotApplicable(f"{subject.label} has no clips: config.model.glance is off")
+            raise NotApplicable(f"{subject.label} reads no clips")
         queries = encoder.captions(split, chosen, params)
         for index, clips, own in zip(chosen, encoded.clips, queries, strict=True):
             found[index] = np.var(matches(own, clips))

@@ -10,12 +10,20 @@ References:
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.figures import annotated, extras
-from hlformer_jax.figures.drawing import Columns, Drawing, NotApplicable, Options, Subject
+from hlformer_jax.figures.drawing import (
+    Columns,
+    Drawing,
+    NotApplicable,
+    Options,
+    Subject,
+    applicable,
+)
 from hlformer_jax.figures.encoding import unit
 from hlformer_jax.figures.positioning import matches
 from hlformer_jax.plots import style
@@ -29,15 +37,12 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     subjects, left_out = annotated.on_one_split(subjects, options)
     split = subjects[0].split(options)
     pair = _pair(subjects[0], options)
+    encoded, without = applicable(subjects, lambda subject: _clips(subject, split, pair))
     table = Columns("run", "video", "kind", "number", "x", "y", "matched clip")
-    figure = style.Figure(figsize=(4.1 * len(subjects) + 0.6, 4.4), layout="constrained")
-    panels = figure.subplots(1, len(subjects), squeeze=False)[0]
-    for axes, subject in zip(panels, subjects, strict=True):
-        encoder = subject.encoder
-        clips = encoder.videos(split, pair).clips
-        if clips is None:
-            raise NotApplicable(f"{subject.label} has no clips: config.model.glance is off")
-        queries = encoder.captions(split, pair)
+    figure = style.Figure(figsize=(4.1 * len(encoded) + 0.6, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(encoded), squeeze=False)[0]
+    for axes, (subject, clips) in zip(panels, encoded, strict=True):
+        queries = subject.encoder.captions(split, pair)
         rows = np.concatenate([*clips, *queries])
         plane = extras.t_sne(unit(rows), options.seed)
         ends = np.cumsum([*(len(own) for own in clips), *(len(own) for own in queries)])
@@ -67,7 +72,14 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         " the plane by t-SNE. A line joins a caption and the clip it matches: where several lines"
         " end in one clip, different captions find the same moment."
     )
-    return Drawing(figure, table.columns, shows + left_out)
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _clips(subject: Subject, split: Any, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:
+    clips = subject.encoder.videos(split, pair).clips
+    if clips is None:
+        raise NotApplicable(f"{subject.label} reads no clips")
+    return clips
 
 
 def _pair(subject: Subject, options: Options) -> list[int]:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.figures.drawing import Columns, Drawing, Options, Subject, applicable
+from hlformer_jax.figures.drawing import (
+    Columns,
+    Drawing,
+    NotApplicable,
+    Options,
+    Subject,
+    applicable,
+)
 from hlformer_jax.models.options import bank_widths
 from hlformer_jax.plots import style
 from hlformer_jax.typing import Array
@@ -19,14 +26,13 @@ from hlformer_jax.typing import Array
 def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Draws the windows of the clip and the frame branch, a row for each run."""
     del options
-    found, left_out = applicable(subjects, lambda subject: subject.encoder)
-    subjects = [subject for subject, _ in found]
+    found, left_out = applicable(subjects, _widths)
     table = Columns("run", "branch", "block", "width", "position", "offset", "window")
-    figure = style.Figure(figsize=(8.2, 0.6 + 2.4 * len(subjects)), layout="constrained")
-    rows = figure.subplots(len(subjects), 2, squeeze=False)
-    for subject, row in zip(subjects, rows, strict=True):
+    figure = style.Figure(figsize=(8.2, 0.6 + 2.4 * len(found)), layout="constrained")
+    rows = figure.subplots(len(found), 2, squeeze=False)
+    for (subject, widths), row in zip(found, rows, strict=True):
         config = subject.run.config
-        named = block_names(*bank_widths(config))
+        named = block_names(*widths)
         hyperparameters = subject.run.family.model.hyperparameters
         both = hyperparameters.clip_windows, hyperparameters.frame_windows
         for axes, branch, bank in zip(row, ("clips", "frames"), both, strict=True):
@@ -58,6 +64,15 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         " the model's blocks (E: Euclidean, L: Lorentz, in their order)."
     )
     return Drawing(figure, table.columns, shows + left_out)
+
+
+def _widths(subject: Subject) -> tuple[Sequence[float], Sequence[float]]:
+    """Widths of the model's Euclidean and Lorentz blocks."""
+    _ = subject.encoder  # refuses models of another family
+    euclidean, lorentz = bank_widths(subject.run.config)
+    if not any((*euclidean, *lorentz)):
+        raise NotApplicable(f"the blocks of {subject.label} have no windows")
+    return euclidean, lorentz
 
 
 def block_names(euclidean: Sequence[float], lorentz: Sequence[float]) -> list[tuple[str, float]]:

@@ -47,6 +47,16 @@ def plain(tmp_path_factory, directory):
 
 
 @pytest.fixture(scope="session")
+def taught(tmp_path_factory, directory):
+    """A run of DL-DKD on the same data: both its branches read frames, without windows."""
+    config = finished.read_config(directory)
+    config.model.update(name="dl_dkd", fusion="mean", lorentz_blocks=0, lorentz_widths=())
+    config.model.euclidean_widths = ()
+    path = write(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
+    return Subject("DL-DKD", finished.load(path))
+
+
+@pytest.fixture(scope="session")
 def trees(tmp_path_factory):
     """A run of HOVER on synthetic trees."""
     root = tmp_path_factory.mktemp("trees")

@@ -5,7 +5,8 @@ import contextlib
 import numpy as np
 import pytest
 
-from hlformer_jax.figures import annotated, heatmap
+from hlformer_jax.figures import annotated, heatmap, positioning, queries
+from hlformer_jax.figures.drawing import NotApplicable
 from hlformer_jax.figures.encoding import unit
 from hlformer_jax.retrieval import localisation
 
@@ -63,3 +64,15 @@ def test_frames_that_no_caption_is_compared_with_have_no_strip(subject, options,
     monkeypatch.setattr(type(module), "guides_frames", True)  # as those of MS-SL
     kinds = set(heatmap.draw([subject], options).table["kind"])
     assert kinds == {"clips", "first moment", "annotated moment"}
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_a_model_that_reads_frames_alone_has_one_strip_by_its_own_part_of_the_query(
+    taught, options
+):
+    drawn = heatmap.draw([taught], options)
+    table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
+    assert {"frames", "first moment", "annotated moment"} == set(table["kind"])
+    for other in (positioning, queries):
+        with pytest.raises(NotApplicable, match="DL-DKD reads no clips"):
+            other.draw([taught], options)

@@ -30,3 +30,8 @@ def test_blocks_are_named_in_the_order_of_the_bank():
 def test_trees_have_no_windows(trees, options):
     with pytest.raises(NotApplicable, match="HOVER embeds nodes of action trees"):
         windows.draw([trees], options)
+
+
+def test_plain_blocks_have_no_windows(taught, options):
+    with pytest.raises(NotApplicable, match="the blocks of DL-DKD have no windows"):
+        windows.draw([taught], options)
