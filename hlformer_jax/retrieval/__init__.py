@@ -12,6 +12,9 @@
     nodes        ranks among nodes of action trees
     hierarchy    what their embeddings say of the hierarchy and of the order in time
     node_evaluator    encodes the nodes of a split once and ranks each against all others
+    over_time    scores of a video's frames, by those of the positions that they were pooled into
+    moments      moments of a video, by the scores of its frames
+    localisation    how well first moments agree with annotated ones
     baseline     a mean-pooled linear baseline
     results      metrics of a split, and their table
 

@@ -12,7 +12,6 @@
     trained, model             those of a trained model
     cluster                    extraction on several machines, by Ray
     store                      search in Qdrant
-    moments                    scores over time → start, end, peak
     library, filters           an archive that is asked
     encoding                   encoders by name
     captions, evaluation       sentences of which the answer is known; recalls

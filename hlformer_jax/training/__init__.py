@@ -7,6 +7,7 @@
     objective     its loss: encodings, negatives, the weighted sum of the terms
     terms         the terms as records
     losses        the losses as pure functions
+    distillation  what DL-DKD learns from a teacher, likewise
     hover         the family of HOVER
     tree_objective    its loss: the weighted sum of its terms
     tree_losses   its losses as pure functions
