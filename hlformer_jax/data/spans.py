@@ -55,7 +55,7 @@ def of_splits(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Sp
     Raises:
       DataError: when the data set knows no times, or the file is not as it should be.
     """
-    asked = config.eval.moments
+    asked = config.eval.get("moments")  # not every family has the field
     if not asked:
         return [{} for _ in annotated]
     if asked != DATA:
