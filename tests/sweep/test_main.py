@@ -62,6 +62,7 @@ def get_config(name=""):
 """
 
 
+@pytest.mark.slow  # two processes, each of which compiles its programs
 def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
     config = debug(default())
     config.data.update(

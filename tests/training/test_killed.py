@@ -45,14 +45,12 @@ def uninterrupted(request):
 MOMENTS = ("in an epoch", "in a save")
 
 
+@pytest.mark.slow  # minutes: each moment costs a start of the program
 @pytest.mark.parametrize(
     ("uninterrupted", "moments"),
     [
         ("retrieval", MOMENTS),
-        # Minutes: each moment costs a start of the program.
-        pytest.param(
-            "hover", ("in preparation", *MOMENTS, "before the test"), marks=pytest.mark.slow
-        ),
+        ("hover", ("in preparation", *MOMENTS, "before the test")),
     ],
     indirect=["uninterrupted"],
     ids=["retrieval", "hover"],
