@@ -33,6 +33,9 @@ WEIGHTS = (
     "partial_order",
     "optimal_matching",
     "distillation",
+    "query_similarity",
+    "evidence",
+    "moment_evidence",
 )
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
@@ -150,6 +153,14 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
             "exponential", one_of("exponential", "linear", "sigmoid", "none")
         ),
         "distillation_rate": Field(0.95, positive(1e6)),  # k; as released 0.95, 0.01, 800
+        "query_similarity": Field(0.0, WEIGHT),  # DreamPRVR's; 0.01 as released
+        "similarity_temperature": Field(0.09, positive(1e4)),
+        # Holmes'; 0.2 as released on TVR, 0.06 else. Needs both branches.
+        "evidence": Field(0.0, WEIGHT),
+        "evidence_temperature": Field(0.05, positive(1e4)),
+        # Holmes', from the first epoch with hard negatives; 0.8 as released on TVR, 1e-4 and 9e-4.
+        "moment_evidence": Field(0.0, WEIGHT),
+        "moment_temperature": Field(0.06, positive(1e4)),
         # Whether all terms but the triplet and contrastive ones see captions that were encoded once
         # more, under another mask of dropout, as released.
         "encode_twice": Field(False, flag()),

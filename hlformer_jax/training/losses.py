@@ -331,6 +331,61 @@ def optimal_matching(
     return _mean(jnp.where(matched, 1 - chosen, 0), matched)
 
 
+class Grouped(NamedTuple):
+    """Captions in the order of their videos: row v has those of video v, up to M of them.
+
+    Attributes:
+      index: the captions' rows in the batch.
+      mask: True where there is a caption.
+    """
+
+    index: Int[Array, "V M"]
+    mask: Bool[Array, "V M"]
+
+    def gather(self, x: Float[Array, "Q H"]) -> Float[Array, "V M H"]:
+        """Values of the captions; 0 where there is none."""
+        return jnp.where(self.mask[..., None], x[self.index], 0)
+
+
+def grouped(pairs: Pairs, most_captions: int | None = None) -> Grouped:
+    """The captions of each video; `most_captions` as with `optimal_matching`."""
+    own = pairs.own()
+    most = min(most_captions or len(own), len(own))
+    place = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
+    place = jnp.where(pairs.caption_mask, place, most).astype(jnp.int32)
+    rows = jnp.arange(len(own), dtype=jnp.int32)
+    empty = jnp.full((own.shape[1], most), -1, jnp.int32)
+    index = empty.at[pairs.video, place].set(rows, mode="drop")
+    return Grouped(jnp.maximum(index, 0), index >= 0)
+
+
+def query_similarity(
+    queries: Float[Array, "Q H"], pairs: Pairs, temperature: ArrayLike
+) -> Float[Array, ""]:
+    """Draws the captions of one video together, against all other captions of the batch.
+
+    For each caption with another of its video: the negative logarithm of its softmax over all other
+    captions, mean over those of its video; mean over such captions.
+
+    Args:
+      queries: sentence embeddings.
+      pairs: captions and videos.
+      temperature: divides the cosines.
+
+    References:
+      DreamPRVR's query similarity preservation, as in the released code.
+    """
+    cosine, same = _same_video(queries, pairs)
+    others = pairs.caption_mask[:, None] & pairs.caption_mask[None]
+    others = others & ~jnp.eye(len(same), dtype=bool)
+    logits = cosine / temperature
+    log_share = logits - _logsumexp(logits, others, axis=-1)[:, None]
+    several = jnp.any(same, axis=-1)
+    each = jnp.sum(jnp.where(same, log_share, 0), axis=-1)
+    each = each / jnp.maximum(_count(same, -1), 1).astype(each.dtype)
+    return _mean(jnp.where(several, -each, 0), several)
+
+
 def partial_order(
     videos: Float[Array, "V n1"],
     captions: Float[Array, "Q n1"],

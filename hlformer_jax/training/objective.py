@@ -138,6 +138,7 @@ class Objective:
             clip_queries=scorer.of_branches(alone)["clips"],
             frame_mask=batch.videos.frame_mask,
             teacher=batch.captions.teacher,
+            hard=epoch >= self.hyperparameters.hard_negative_epoch,
         )
         terms = {name: TERMS[name].compute(encoded) for name in self.terms}
         total = jnp.zeros((), queries.dtype)

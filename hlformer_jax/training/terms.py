@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.training import distillation, losses
+from hlformer_jax.training import distillation, evidence, losses
 from hlformer_jax.training.losses import NegativeRanks, Pairs
 from hlformer_jax.typing import Array
 
@@ -66,6 +67,7 @@ class Encoded:
       clip_queries: what the clips are compared with: the sentence embeddings, or a part of them.
       frame_mask: True for real frames.
       teacher: a teacher's cosines of captions and the frames of their videos; None without one.
+      hard: whether the phase with hard negatives has begun.
     """
 
     queries: Float[Array, "Q H"]
@@ -81,6 +83,7 @@ class Encoded:
     clip_queries: Float[Array, "Q _"]
     frame_mask: Bool[Array, "V F"]
     teacher: Float[Array, "Q F"] | None = None
+    hard: Bool[Array, ""] | bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +153,29 @@ def _distillation(encoded: Encoded) -> Float[Array, ""]:
     )
 
 
+def _query_similarity(encoded: Encoded) -> Float[Array, ""]:
+    temperature = encoded.values["similarity_temperature"]
+    return losses.query_similarity(encoded.queries, encoded.pairs, temperature)
+
+
+def _evidence(encoded: Encoded) -> Float[Array, ""]:
+    clips: Any = encoded.similarities.clip_cosine
+    frames: Any = encoded.similarities.frame_cosine
+    temperature = encoded.values["evidence_temperature"]
+    return evidence.between_videos(clips, frames, encoded.pairs, temperature, encoded.hard)
+
+
+def _moment_evidence(encoded: Encoded) -> Float[Array, ""]:
+    value = evidence.within_videos(
+        encoded.clip_queries,
+        encoded.videos.clips,
+        encoded.pairs,
+        encoded.values["moment_temperature"],
+        encoded.most_captions,
+    )
+    return jnp.where(encoded.hard, value, jnp.zeros((), value.dtype))
+
+
 TERMS = {
     "clip_triplet": Term(_clip_triplet, "glance"),
     "frame_triplet": Term(_frame_triplet, "gaze"),
@@ -159,4 +185,7 @@ TERMS = {
     "partial_order": Term(_partial_order),
     "optimal_matching": Term(_optimal_matching, "glance"),
     "distillation": Term(_distillation, "glance"),
+    "query_similarity": Term(_query_similarity),
+    "evidence": Term(_evidence, "glance"),
+    "moment_evidence": Term(_moment_evidence, "glance"),
 }
