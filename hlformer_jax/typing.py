@@ -13,6 +13,7 @@ One letter means one thing everywhere: in annotations, in einsum strings and in 
     T  frames or words before sampling      K  Gaussian blocks (variants)
     k  results of a search                  B  videos of a block of a corpus, or subtrees
     U  nodes of action trees                S  steps of a chunk
+    R  proxies, drawn of a distribution
 
 Leading axes that an operation does not look at are ``*batch``; axes are indexed from the right.
 """

@@ -13,6 +13,7 @@ NO_NAMESAKE = {
     "torch_checkpoint/errors": "declares exceptions",
     "benchmark/fresh": "a program of its own, which test_asking runs",
     "data/trees/moment": "declares two tuples",
+    "nn/uncertainty": "tests/training/test_uncertainty.py has it with its losses",
     "models/gmmformer": "declares class attributes; test_parity compares the model",
     "models/gmmformer_v2": "declares an empty class; test_parity compares the model",
     "retrieval/scoring": "declares protocols",

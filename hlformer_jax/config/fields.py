@@ -33,6 +33,8 @@ WEIGHTS = (
     "partial_order",
     "optimal_matching",
     "distillation",
+    "proxy_matching",
+    "distribution_alignment",
 )
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
@@ -130,6 +132,9 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
         "input_dropout": Field(0.31, share()),
         "dropout": Field(0.31, share()),
+        # Normal distributions of videos, of their frames, and of the sets of their captions: RAL's
+        # uncertainty, for the losses below alone. Evaluation does not look at them.
+        "uncertainty": Field(False, flag()),
         # Initial curvature of the partial order loss, learned within x10.
         "curvature": Field(1.0, CURVATURE),
     },
@@ -153,6 +158,11 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         # Whether all terms but the triplet and contrastive ones see captions that were encoded once
         # more, under another mask of dropout, as released.
         "encode_twice": Field(False, flag()),
+        # RAL's, with model.uncertainty: proxies of videos and of the sets of their captions are
+        # matched (released: 4e-3), their distributions aligned (released: 2.5e-4).
+        "proxy_matching": Field(0.0, WEIGHT),
+        "distribution_alignment": Field(0.0, WEIGHT),
+        "proxies": Field(6, whole(1, 2**10)),  # R, drawn of each distribution in every step
         "margin": Field(0.2, real(0, 100)),  # m of the triplet loss, added to cosines
         "hard_negative_epoch": Field(20, whole(0, 10**9)),  # first epoch, from 0, with them
         "hard_pool_size": Field(20, COUNT),  # hardest videos a caption's negative is drawn from

@@ -26,9 +26,11 @@ Fields of `config.model`:
                    lorentz_window: released, corrected
     curvature      block_curvature: fixed, shared, block (learned from block_curvature_start)
     branches       gaze, glance; video_level: frames pooled to one vector a video
+    uncertainty    distributions of videos and of their sets of captions (RAL), for losses on them
 
 and of `config.loss`: a weight for each term, 0 leaves it out; `optimal_matching`, `query_diversity`
-with `diversity_form` and `diversity_gamma`; `distillation`, of dl_dkd and data with a teacher.
+with `diversity_form` and `diversity_gamma`; `distillation`, of dl_dkd and data with a teacher;
+`proxy_matching` and `distribution_alignment`, of a model with `uncertainty`.
 
 What differs from the paper of HLFormer. The default is what the released code computes; where the
 printed equations differ, they are options:
@@ -74,19 +76,29 @@ other batches, losses or data is a family of its own, see `training/family.py`.
 
 from hlformer_jax.models.constraints import project
 from hlformer_jax.models.description import describe
-from hlformer_jax.models.encode import encode_query, encode_video, lift
+from hlformer_jax.models.encode import (
+    distributions,
+    encode_captions,
+    encode_query,
+    encode_video,
+    lift,
+)
 from hlformer_jax.models.initialise import init_params, zero_batch
 from hlformer_jax.models.registry import MODELS, Model, build, check_devices
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.nn.uncertainty import Normal
 
 __all__ = [
     "MODELS",
     "Model",
+    "Normal",
     "TwoBranch",
     "VideoEncoding",
     "build",
     "check_devices",
     "describe",
+    "distributions",
+    "encode_captions",
     "encode_query",
     "encode_video",
     "init_params",

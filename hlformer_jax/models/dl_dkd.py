@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models.options import Hyperparameters
-from hlformer_jax.models.two_branch import Branch, TwoBranch, VideoEncoding
+from hlformer_jax.models.two_branch import Branch, CaptionEncoding, TwoBranch, VideoEncoding
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.fusion import AttentionPooling
 from hlformer_jax.ops.numerics import as_float
@@ -68,19 +68,19 @@ class DLDKD(TwoBranch):
             self.exploration_encoder = blocks.EuclideanBlock(block)
             self.exploration_pooling = AttentionPooling()
 
-    def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
-        """Sentence embeddings, float32 at least: of twice the hidden size where both branches are.
+    def encode_captions(self, captions: Captions, train: bool = False) -> CaptionEncoding:
+        """Encodes captions; sentence embeddings of twice the hidden size where both branches are.
 
         With one branch there is one query encoder.
         """
-        inheritance = super().encode_query(captions, train)
+        inheritance = super().encode_captions(captions, train)
         if not (self.options.gaze and self.options.glance):
             return inheritance
         x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
         x = self.exploration_position(x, train)
         x = self.exploration_encoder(x, x, None, captions.word_mask, train)
         exploration = self.exploration_pooling(x, captions.word_mask)
-        return jnp.concatenate([inheritance, exploration], axis=-1)
+        return CaptionEncoding(jnp.concatenate([inheritance.sentences, exploration], axis=-1), x)
 
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False

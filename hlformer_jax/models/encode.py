@@ -9,8 +9,9 @@ from jaxtyping import Float
 
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.models.registry import Model
-from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.typing import Array, Captions, Videos
+from hlformer_jax.models.two_branch import CaptionEncoding, VideoEncoding
+from hlformer_jax.nn.uncertainty import Normal
+from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 
 def encode_query(
@@ -26,6 +27,17 @@ def encode_query(
     """
     inputs = captions, dropout_key is not None
     encoded: Array = model.apply(params, *inputs, method="encode_query", rngs=_rngs(dropout_key))
+    return encoded
+
+
+def encode_captions(
+    model: Model, params: Any, captions: Captions, dropout_key: Array | None = None
+) -> CaptionEncoding:
+    """Sentence embeddings and encoded words; arguments as of `encode_query`."""
+    inputs = captions, dropout_key is not None
+    encoded: CaptionEncoding = model.apply(
+        params, *inputs, method="encode_captions", rngs=_rngs(dropout_key)
+    )
     return encoded
 
 
@@ -80,6 +92,27 @@ def lift(model: Model, params: Any, videos: VideoEncoding, queries: Float[Array,
     """Videos and sentences as points of the hyperboloid of the partial order loss."""
     lifted: Lifted = model.apply(params, videos, queries, method="lift")
     return lifted
+
+
+def distributions(
+    model: Model, params: Any, batch: Batch, videos: VideoEncoding, words: Float[Array, "Q W H"]
+) -> tuple[Normal, Normal]:
+    """Distributions of videos and of the sets of their captions (`config.model.uncertainty`).
+
+    Args:
+      model: a model of `registry.build`.
+      params: parameters of the model.
+      batch: videos with all their captions.
+      videos: the encoded videos.
+      words: the encoded words of the captions.
+
+    Returns:
+      Of each, means and logarithms of the standard deviations [V, H]; of no meaning where a video
+      is padding or has no caption.
+    """
+    inputs = batch.videos, videos, batch.captions, words
+    both: tuple[Normal, Normal] = model.apply(params, *inputs, method="distributions")
+    return both
 
 
 def _rngs(dropout_key: Array | None) -> dict[str, Array] | None:

@@ -51,6 +51,11 @@ class MSSL(TwoBranch):
                 "config.model.video_level pools the frames, among which ms_sl's clips are to"
                 " choose: switch it off"
             )
+        if config.model.uncertainty and config.model.glance:
+            raise ConfigError(
+                "config.model.uncertainty makes a distribution of a video's frames, of which ms_sl"
+                " with clips keeps only what these ask of them: switch one off"
+            )
         if config.kernels != "xla":
             raise ConfigError(
                 f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'"

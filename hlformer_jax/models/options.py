@@ -38,6 +38,7 @@ class TwoBranchOptions:
       glance: whether there is a clip branch.
       video_level: whether frames are pooled to one vector a video.
       shared_curvature: initial curvature that all Lorentz blocks learn together, or None.
+      uncertainty: whether videos and their captions have distributions, for losses on them.
     """
 
     hidden_size: int
@@ -50,6 +51,7 @@ class TwoBranchOptions:
     glance: bool
     video_level: bool
     shared_curvature: float | None
+    uncertainty: bool
 
 
 class Hyperparameters(NamedTuple):
@@ -136,6 +138,7 @@ def from_config(config: ConfigDict, expansion: int) -> TwoBranchOptions:
         glance=model.glance,
         video_level=model.video_level,
         shared_curvature=start if learned == "shared" else None,
+        uncertainty=model.uncertainty,
     )
 
 
@@ -152,6 +155,16 @@ def _check(config: ConfigDict) -> None:
     if model.video_level and not model.gaze:
         raise ConfigError(
             "config.model.video_level pools the frames, but config.model.gaze is off: switch one"
+        )
+    if model.uncertainty and (model.video_level or not model.gaze):
+        raise ConfigError(
+            "config.model.uncertainty makes a distribution of a video's frames, but"
+            + (
+                " config.model.video_level pools them"
+                if model.gaze
+                else " config.model.gaze is off"
+            )
+            + ": switch one"
         )
     if model.euclidean_blocks + model.lorentz_blocks < 1:
         raise ConfigError("config.model has no attention block: ask for a Euclidean or a Lorentz")

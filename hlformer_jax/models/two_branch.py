@@ -18,6 +18,7 @@ from hlformer_jax.models.options import Hyperparameters, TwoBranchOptions
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.bank import GaussianBank, Windows
 from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling
+from hlformer_jax.nn.uncertainty import Normal, Uncertainty
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -34,6 +35,18 @@ class VideoEncoding(NamedTuple):
 
     clips: Float[Array, "V C H"] | None
     frames: Float[Array, "V F H"] | None
+
+
+class CaptionEncoding(NamedTuple):
+    """Encoded captions.
+
+    Attributes:
+      sentences: sentence embeddings, float32 at least.
+      words: encoded words that the sentence embedding which meets the frames was pooled of.
+    """
+
+    sentences: Float[Array, "Q H"]
+    words: Float[Array, "Q W H"]
 
 
 class Branch(nn.Module):
@@ -123,6 +136,8 @@ class TwoBranch(nn.Module):
             self.frame_branch = Branch(options, self.num_layers)
             if options.video_level:
                 self.video_pooling = AttentionPooling()
+        if options.uncertainty:
+            self.uncertainty = Uncertainty()
         self.weight_token = FUSIONS[options.fusion].make_token(self, options.hidden_size)
         self.attention_curv = None
         if options.shared_curvature is not None:
@@ -138,14 +153,40 @@ class TwoBranch(nn.Module):
     ) -> Any:
         """Runs every part once; for initialisation."""
         encoded = self.encode_video(videos, hyperparameters, train)
-        return encoded, self.encode_query(captions, train)
+        sentences, words = self.encode_captions(captions, train)
+        if self.options.uncertainty:
+            self.distributions(videos, encoded, captions, words)
+        return encoded, sentences
 
     def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
         """Encodes captions into sentence embeddings (HLFormer eq. 7), float32 at least."""
+        return self.encode_captions(captions, train).sentences
+
+    def encode_captions(self, captions: Captions, train: bool = False) -> CaptionEncoding:
+        """Encodes captions; gives their words as well."""
         x = self.query_input(captions.words.astype(self.options.bank.block.dtype), train)
         x = self.query_position(x, train)
         x = self.query_encoder(x, x, None, captions.word_mask, train)
-        return self.query_pooling(x, captions.word_mask)
+        return CaptionEncoding(self.query_pooling(x, captions.word_mask), x)
+
+    def distributions(
+        self,
+        videos: Videos,
+        encoded: VideoEncoding,
+        captions: Captions,
+        words: Float[Array, "Q W H"],
+    ) -> tuple[Normal, Normal]:
+        """Distributions [V, H] of videos and of the sets of their captions, float32 at least.
+
+        Args:
+          videos: the videos.
+          encoded: their encoding.
+          captions: their captions.
+          words: the encoded words of these.
+        """
+        mask = captions.word_mask & captions.mask[:, None]
+        frames: Any = encoded.frames  # `options` refuses a model without
+        return self.uncertainty(frames, videos.frame_mask, words, mask, captions.video)
 
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False

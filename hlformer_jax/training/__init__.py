@@ -8,6 +8,7 @@
     terms         the terms as records
     losses        the losses as pure functions
     distillation  what DL-DKD learns from a teacher, likewise
+    uncertainty   proxies of distributions, and RAL's losses on them, likewise
     hover         the family of HOVER
     tree_objective    its loss: the weighted sum of its terms
     tree_losses   its losses as pure functions

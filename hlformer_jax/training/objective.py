@@ -20,7 +20,7 @@ from hlformer_jax.ops.keys import derive_key
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.retrieval import scorers
 from hlformer_jax.retrieval.scoring import TrainingScorer
-from hlformer_jax.training import distillation, losses
+from hlformer_jax.training import distillation, losses, uncertainty
 from hlformer_jax.training.losses import Pairs
 from hlformer_jax.training.terms import FRAME_COLUMNS, TERMS, Encoded, FrameColumns, Negatives
 from hlformer_jax.typing import Array, Batch
@@ -32,7 +32,7 @@ class Hyperparameters(NamedTuple):
     """Numbers of the objective: arguments of its programs, so changing them does not recompile.
 
     Attributes:
-      seed: seed of the negatives and the dropout.
+      seed: seed of the negatives, the dropout and the proxies.
       values: weights and constants, by their names in `config.loss`.
       hard_negative_epoch: first epoch, from 0, with hard negatives.
       hard_pool_size: number of hardest videos that a caption's negative is drawn from.
@@ -56,6 +56,7 @@ class Objective:
       diversity_form: form of the query diversity, see config/fields.py.
       distillation_decay: form of the decay of the distillation's weight, likewise.
       encode_twice: whether captions are encoded once more, see config/fields.py.
+      proxies: number of proxies, likewise.
       encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
       implementation: backend of the similarities, "xla" or "pallas".
       steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
@@ -69,6 +70,7 @@ class Objective:
     diversity_form: str = flax.struct.field(pytree_node=False)
     distillation_decay: str = flax.struct.field(pytree_node=False)
     encode_twice: bool = flax.struct.field(pytree_node=False)
+    proxies: int = flax.struct.field(pytree_node=False)
     encode_parts: int = flax.struct.field(pytree_node=False)
     implementation: str = flax.struct.field(pytree_node=False)
     steps_per_epoch: int = flax.struct.field(pytree_node=False)
@@ -92,7 +94,10 @@ class Objective:
             FRAME_COLUMNS[self.scorer.frame_columns],
         )
         dropout_key = derive_key(hyperparameters.seed, "dropout", step)
-        return self.evaluate(params, batch, negatives, dropout_key, epoch)
+        proxy_key = None
+        if self._uses_proxies:
+            proxy_key = derive_key(hyperparameters.seed, "proxies", step)
+        return self.evaluate(params, batch, negatives, dropout_key, epoch, proxy_key)
 
     def evaluate(
         self,
@@ -101,6 +106,7 @@ class Objective:
         negatives: Negatives,
         dropout_key: Array | None = None,
         epoch: Int[Array, ""] | int = 0,
+        proxy_key: Array | None = None,
     ) -> tuple[Float[Array, ""], Terms]:
         """The loss with given negatives.
 
@@ -110,19 +116,28 @@ class Objective:
           negatives: ranks of the triplet loss's negatives.
           dropout_key: random key of the dropout; None switches dropout off.
           epoch: counted from 0; by it the weight of the distillation falls.
+          proxy_key: random key of the proxies; None: the mean of a distribution stands for each.
 
         Returns:
           The weighted sum and the terms without their weights; terms of weight 0 are not computed.
         """
         model = self.model
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        queries = models.encode_query(model, params, batch.captions, keys[0])
+        if self._uses_proxies:
+            queries, words = models.encode_captions(model, params, batch.captions, keys[0])
+        else:
+            queries = models.encode_query(model, params, batch.captions, keys[0])
         videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
         alone = queries
         if self.encode_twice and keys[0] is not None:
             again = jax.random.fold_in(keys[0], 1)
             alone = models.encode_query(model, params, batch.captions, again)
         pairs = _pairs(batch)
+        proxies = None
+        if self._uses_proxies:
+            both = models.distributions(model, params, batch, videos, words)
+            described = jnp.any(pairs.own(), axis=0)
+            proxies = uncertainty.draw(proxy_key, *both, self.proxies, described)
         scorer: TrainingScorer = self.scorer
         encoded = Encoded(
             queries=alone,
@@ -138,12 +153,17 @@ class Objective:
             clip_queries=scorer.of_branches(alone)["clips"],
             frame_mask=batch.videos.frame_mask,
             teacher=batch.captions.teacher,
+            proxies=proxies,
         )
         terms = {name: TERMS[name].compute(encoded) for name in self.terms}
         total = jnp.zeros((), queries.dtype)
         for name, value in terms.items():
             total = total + self._weight(name, epoch) * value
         return total, terms
+
+    @property
+    def _uses_proxies(self) -> bool:
+        return any(TERMS[name].uses_proxies for name in self.terms)
 
     def _weight(self, name: str, epoch: Int[Array, ""] | int) -> Float[Array, ""]:
         values = self.hyperparameters.values
@@ -178,6 +198,7 @@ def build(
         diversity_form=config.loss.diversity_form,
         distillation_decay=config.loss.distillation_decay,
         encode_twice=config.loss.encode_twice,
+        proxies=config.loss.proxies,
         encode_parts=config.train.encode_parts,
         implementation=config.kernels,
         steps_per_epoch=steps_per_epoch,
@@ -193,6 +214,7 @@ def hyperparameters(config: ConfigDict) -> Hyperparameters:
         "diversity_form",
         "distillation_decay",
         "encode_twice",
+        "proxies",
     )
     dtype = wide(jnp.dtype(config.dtype))
     return Hyperparameters(
@@ -223,6 +245,12 @@ def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
             f"config.loss.partial_order is {config.loss.partial_order}, but {config.model.name} has"
             " no hyperbolic lift: set it to 0, or use hlformer"
         )
+    for name in ("proxy_matching", "distribution_alignment"):
+        if config.loss[name] != 0 and not config.model.uncertainty:
+            raise ConfigError(
+                f"config.loss.{name} is {config.loss[name]}, but config.model.uncertainty is off,"
+                " without which there are no distributions: set it to 0, or switch them on"
+            )
     if config.loss.distillation != 0:
         _check_distillation(config, model)
     active = tuple(

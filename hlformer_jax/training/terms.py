@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool, Float
 
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.training import distillation, losses
+from hlformer_jax.training import distillation, losses, uncertainty
 from hlformer_jax.training.losses import NegativeRanks, Pairs
+from hlformer_jax.training.uncertainty import Proxies
 from hlformer_jax.typing import Array
 
 
@@ -66,6 +67,7 @@ class Encoded:
       clip_queries: what the clips are compared with: the sentence embeddings, or a part of them.
       frame_mask: True for real frames.
       teacher: a teacher's cosines of captions and the frames of their videos; None without one.
+      proxies: proxies of videos and of the sets of their captions; None where no term asks.
     """
 
     queries: Float[Array, "Q H"]
@@ -81,6 +83,7 @@ class Encoded:
     clip_queries: Float[Array, "Q _"]
     frame_mask: Bool[Array, "V F"]
     teacher: Float[Array, "Q F"] | None = None
+    proxies: Proxies | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +93,12 @@ class Term:
     Attributes:
       compute: value of the term.
       branch: field of `config.model` without which there is no such term; "" for none.
+      uses_proxies: whether it looks at `Encoded.proxies`.
     """
 
     compute: Callable[[Encoded], Float[Array, ""]]
     branch: str = ""
+    uses_proxies: bool = False
 
 
 def _clip_triplet(encoded: Encoded) -> Float[Array, ""]:
@@ -150,6 +155,16 @@ def _distillation(encoded: Encoded) -> Float[Array, ""]:
     )
 
 
+def _proxy_matching(encoded: Encoded) -> Float[Array, ""]:
+    proxies: Any = encoded.proxies
+    return uncertainty.proxy_matching(proxies)
+
+
+def _distribution_alignment(encoded: Encoded) -> Float[Array, ""]:
+    proxies: Any = encoded.proxies
+    return uncertainty.distribution_alignment(proxies)
+
+
 TERMS = {
     "clip_triplet": Term(_clip_triplet, "glance"),
     "frame_triplet": Term(_frame_triplet, "gaze"),
@@ -159,4 +174,6 @@ TERMS = {
     "partial_order": Term(_partial_order),
     "optimal_matching": Term(_optimal_matching, "glance"),
     "distillation": Term(_distillation, "glance"),
+    "proxy_matching": Term(_proxy_matching, "gaze", uses_proxies=True),
+    "distribution_alignment": Term(_distribution_alignment, "gaze", uses_proxies=True),
 }
