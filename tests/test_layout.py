@@ -17,6 +17,7 @@ NO_NAMESAKE = {
     "models/gmmformer_v2": "declares an empty class; test_parity compares the model",
     "retrieval/scoring": "declares protocols",
     "search/errors": "declares exceptions",
+    "training/registers": "the losses of nn/registers, whose test has them",
     "training/train_state": "a pytree and its first value, which test_step trains",
 }
 """Modules without behaviour of their own, each with what it is."""

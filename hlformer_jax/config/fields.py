@@ -33,6 +33,8 @@ WEIGHTS = (
     "partial_order",
     "optimal_matching",
     "distillation",
+    "register_prior",
+    "register_denoising",
 )
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
@@ -126,6 +128,10 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "glance": Field(True, flag()),  # the clip branch; of dl_dkd the one that inherits
         # Frames pooled to one vector a video, as GMMFormer does.
         "video_level": Field(False, flag()),
+        # R, global tokens of a video that every windowed block sees beside the positions, made from
+        # the clips by a short diffusion (DreamPRVR; as released 8 on TVR, 4 on ActivityNet); 0:
+        # none.
+        "registers": Field(0, whole(0, 2**10)),
         "frame_weight": Field(0.3, WEIGHT),  # alpha_f of the ranking score
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
         "input_dropout": Field(0.31, share()),
@@ -143,6 +149,10 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "optimal_matching": Field(0.0, WEIGHT),  # GMMFormer v2's; a term of the clips
         # DL-DKD's, by a teacher; a sum over the captions of a batch.
         "distillation": Field(0.0, WEIGHT),
+        # Of model.registers alone, as released: how far the Gaussian of a video, from which they
+        # begin, is from the standard one; and how well their denoiser finds noise in captions.
+        "register_prior": Field(1e-4, WEIGHT),
+        "register_denoising": Field(1e-3, WEIGHT),
         "distillation_temperature": Field(0.2, positive(1e4)),  # divides the cosines of both
         # How the weight falls from epoch to epoch e: "exponential", k^e; "linear", 1 - k e, at
         # least 0.05; "sigmoid", k / (k + e^(100 e / k)); or "none".

@@ -26,9 +26,11 @@ Fields of `config.model`:
                    lorentz_window: released, corrected
     curvature      block_curvature: fixed, shared, block (learned from block_curvature_start)
     branches       gaze, glance; video_level: frames pooled to one vector a video
+    registers      global tokens that the blocks see beside the positions (DreamPRVR)
 
 and of `config.loss`: a weight for each term, 0 leaves it out; `optimal_matching`, `query_diversity`
-with `diversity_form` and `diversity_gamma`; `distillation`, of dl_dkd and data with a teacher.
+with `diversity_form` and `diversity_gamma`; `distillation`, of dl_dkd and data with a teacher;
+`register_prior` and `register_denoising`, of models with registers.
 
 What differs from the paper of HLFormer. The default is what the released code computes; where the
 printed equations differ, they are options:
@@ -74,13 +76,15 @@ other batches, losses or data is a family of its own, see `training/family.py`.
 
 from hlformer_jax.models.constraints import project
 from hlformer_jax.models.description import describe
-from hlformer_jax.models.encode import encode_query, encode_video, lift
+from hlformer_jax.models.encode import encode_query, encode_video, latent, lift, predict_noise
 from hlformer_jax.models.initialise import init_params, zero_batch
 from hlformer_jax.models.registry import MODELS, Model, build, check_devices
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.nn.registers import Latent
 
 __all__ = [
     "MODELS",
+    "Latent",
     "Model",
     "TwoBranch",
     "VideoEncoding",
@@ -90,7 +94,9 @@ __all__ = [
     "encode_query",
     "encode_video",
     "init_params",
+    "latent",
     "lift",
+    "predict_noise",
     "project",
     "zero_batch",
 ]

@@ -48,6 +48,11 @@ class DLDKD(TwoBranch):
                 "config.model.video_level pools the frames to one vector, of which dl_dkd has many"
                 " in either branch: switch it off"
             )
+        if config.model.registers:
+            raise ConfigError(
+                f"config.model.registers is {config.model.registers}, and registers are made from"
+                " the clips, which dl_dkd does not read: set it to 0"
+            )
         return super().from_config(config)
 
     def setup(self) -> None:

@@ -1,6 +1,7 @@
 """The methods of a model as pure functions of parameters and arrays."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.models.registry import Model
 from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.nn.registers import Latent
 from hlformer_jax.typing import Array, Captions, Videos
 
 
@@ -58,6 +60,45 @@ def encode_video(
         inputs = videos, model.hyperparameters, dropout_key is not None
         return model.apply(params, *inputs, method="encode_video", rngs=_rngs(dropout_key))
 
+    return _in_parts(encode, videos, dropout_key, parts)
+
+
+def latent(
+    model: Model,
+    params: Any,
+    videos: Videos,
+    dropout_key: Array | None = None,
+    parts: int = 1,
+) -> Latent:
+    """What the registers of videos are made of, of a model that has some.
+
+    Arguments and errors of `encode_video`: given the same, dropout has the masks that it has there,
+    and these are the latents of the registers that the blocks see.
+    """
+
+    def encode(videos: Videos, dropout_key: Array | None) -> Any:
+        inputs = videos, dropout_key is not None
+        return model.apply(params, *inputs, method="latent", rngs=_rngs(dropout_key))
+
+    encoded: Latent = _in_parts(encode, videos, dropout_key, parts)
+    return encoded
+
+
+def predict_noise(
+    model: Model, params: Any, latent: Latent, clean: Float[Array, "V R H"]
+) -> Float[Array, "T V R H"]:
+    """The noise that a model's denoiser sees in registers, at every level of noise."""
+    predicted: Array = model.apply(params, latent, clean, method="predict_noise")
+    return predicted
+
+
+def _in_parts(
+    encode: Callable[[Videos, Array | None], Any],
+    videos: Videos,
+    dropout_key: Array | None,
+    parts: int,
+) -> Any:
+    """Encodes videos, in as many parts as `encode_video` says."""
     if parts == 1:
         return encode(videos, dropout_key)
     if len(videos.mask) % parts:

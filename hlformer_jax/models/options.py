@@ -37,6 +37,7 @@ class TwoBranchOptions:
       gaze: whether there is a frame branch.
       glance: whether there is a clip branch.
       video_level: whether frames are pooled to one vector a video.
+      registers: number R of registers that the blocks see; 0 for none.
       shared_curvature: initial curvature that all Lorentz blocks learn together, or None.
     """
 
@@ -49,6 +50,7 @@ class TwoBranchOptions:
     gaze: bool
     glance: bool
     video_level: bool
+    registers: int
     shared_curvature: float | None
 
 
@@ -135,6 +137,7 @@ def from_config(config: ConfigDict, expansion: int) -> TwoBranchOptions:
         gaze=model.gaze,
         glance=model.glance,
         video_level=model.video_level,
+        registers=model.registers,
         shared_curvature=start if learned == "shared" else None,
     )
 
@@ -152,6 +155,11 @@ def _check(config: ConfigDict) -> None:
     if model.video_level and not model.gaze:
         raise ConfigError(
             "config.model.video_level pools the frames, but config.model.gaze is off: switch one"
+        )
+    if model.registers and not model.glance:
+        raise ConfigError(
+            f"config.model.registers is {model.registers}, and registers are made from the clips,"
+            " but config.model.glance is off: set registers to 0, or switch the clips on"
         )
     if model.euclidean_blocks + model.lorentz_blocks < 1:
         raise ConfigError("config.model has no attention block: ask for a Euclidean or a Lorentz")

@@ -2,7 +2,8 @@
 
 A branch is: input projection, position embedding, and layers of a bank of windowed blocks with its
 fusion. Padded frames are set to zero after the encoder; clips have no padding. A branch that the
-configuration leaves out is None in the encoding and owns no parameters.
+configuration leaves out is None in the encoding and owns no parameters. Where there are registers
+(`nn.registers`), they are made from the projected clips, and the blocks of both branches see them.
 """
 
 import math
@@ -18,6 +19,7 @@ from hlformer_jax.models.options import Hyperparameters, TwoBranchOptions
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.bank import GaussianBank, Windows
 from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling
+from hlformer_jax.nn.registers import Latent, RegisterGenerator
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -47,7 +49,24 @@ class Branch(nn.Module):
     options: TwoBranchOptions
     num_layers: int = 1
 
-    @nn.compact
+    def setup(self) -> None:
+        """Builds the input layers, and a bank and a fusion for each layer."""
+        options, block = self.options, self.options.bank.block
+        self.input = layers.InputProjection(options.hidden_size, options.input_dropout, block.dtype)
+        self.position = layers.PositionEmbedding(
+            options.max_frames, options.input_dropout, block.dtype
+        )
+        if options.registers:
+            self.register_input = layers.InputProjection(
+                options.hidden_size, block.dropout, block.dtype
+            )
+        for suffix in self._suffixes():
+            setattr(self, f"bank{suffix}", GaussianBank(options.bank))
+            setattr(self, f"fusion{suffix}", FUSIONS[options.fusion](block))
+
+    def _suffixes(self) -> list[str]:
+        return ["" if layer == 1 else f"_{layer}" for layer in range(1, self.num_layers + 1)]
+
     def __call__(
         self,
         x: Float[Array, "V L D"],
@@ -57,18 +76,32 @@ class Branch(nn.Module):
         token: Float[Array, " H"] | None,
         c: ArrayLike,
         train: bool,
+        registers: Float[Array, "V R H"] | None = None,
     ) -> Float[Array, "V L H"]:
-        options, block = self.options, self.options.bank.block
-        x = layers.InputProjection(
-            options.hidden_size, options.input_dropout, block.dtype, name="input"
-        )(x.astype(block.dtype), train)
-        x = layers.PositionEmbedding(
-            options.max_frames, options.input_dropout, block.dtype, name="position"
-        )(x, train)
-        for layer in range(1, self.num_layers + 1):
-            suffix = "" if layer == 1 else f"_{layer}"
-            outputs = GaussianBank(options.bank, name=f"bank{suffix}")(x, windows, mask, train, c)
-            fuse = FUSIONS[options.fusion](block, name=f"fusion{suffix}")
+        x = self.embed(x, train)
+        return self.attend(x, mask, windows, temperature, token, c, train, registers)
+
+    def embed(self, x: Float[Array, "V L D"], train: bool) -> Float[Array, "V L H"]:
+        """Features as the banks take them."""
+        return self.position(self.input(x.astype(self.options.bank.block.dtype), train), train)
+
+    def attend(
+        self,
+        x: Float[Array, "V L H"],
+        mask: Array | None,
+        windows: Windows,
+        temperature: Float[Array, ""],
+        token: Float[Array, " H"] | None,
+        c: ArrayLike,
+        train: bool,
+        registers: Float[Array, "V R H"] | None,
+    ) -> Float[Array, "V L H"]:
+        """What the banks make of embedded positions, beside registers where there are some."""
+        if registers is not None:
+            registers = self.register_input(registers.astype(x.dtype), train)
+        for suffix in self._suffixes():
+            bank, fuse = getattr(self, f"bank{suffix}"), getattr(self, f"fusion{suffix}")
+            outputs = bank(x, windows, mask, train, c, registers)
             x = fuse(outputs, x, mask, temperature, token, train)
         return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
 
@@ -119,6 +152,10 @@ class TwoBranch(nn.Module):
         self.query_pooling = AttentionPooling()
         if options.glance:
             self.clip_branch = Branch(options, self.num_layers)
+        if options.registers:
+            self.register_generator = RegisterGenerator(
+                options.registers, options.hidden_size, block
+            )
         if options.gaze:
             self.frame_branch = Branch(options, self.num_layers)
             if options.video_level:
@@ -154,13 +191,28 @@ class TwoBranch(nn.Module):
         options = self.options
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train
-        clips = frames = None
+        clips = frames = registers = None
         if options.glance:
             windows = hyperparameters.clip_windows
-            clips = as_float(self.clip_branch(videos.clips, None, windows, *shared))
+            embedded = self.clip_branch.embed(videos.clips, train)
+            if options.registers:
+                latent = self.register_generator.latent(embedded, train)
+                registers = self.register_generator.sample(latent)
+            attended = self.clip_branch.attend(embedded, None, windows, *shared, registers)
+            clips = as_float(attended)
         if options.gaze:
             windows, mask = hyperparameters.frame_windows, videos.frame_mask
-            frames = as_float(self.frame_branch(videos.frames, mask, windows, *shared))
+            frames = as_float(self.frame_branch(videos.frames, mask, windows, *shared, registers))
             if options.video_level:
                 frames = self.video_pooling(frames, mask)[:, None]
         return VideoEncoding(clips, frames)
+
+    def latent(self, videos: Videos, train: bool = False) -> Latent:
+        """What the registers of videos are made of, as `encode_video` has it."""
+        return self.register_generator.latent(self.clip_branch.embed(videos.clips, train), train)
+
+    def predict_noise(
+        self, latent: Latent, clean: Float[Array, "V R H"]
+    ) -> Float[Array, "T V R H"]:
+        """The noise seen in registers of every level; see `RegisterGenerator.predict_noise`."""
+        return self.register_generator.predict_noise(latent, clean)

@@ -5,6 +5,7 @@
     bank     K windowed blocks over the same input, vmapped for each geometry
     fusion   the outputs of a bank become one sequence; pooling
     recurrent    a recurrent layer over masked sequences
+    registers    global tokens of a video, made by a short diffusion
 
 Options are frozen dataclasses: `BlockOptions`, `LorentzOptions`, `BankOptions`.
 """

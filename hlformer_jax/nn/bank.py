@@ -69,11 +69,25 @@ def make_windows(
     return Windows(euclidean, log_lorentz)
 
 
+def open_windows(windows: Windows, count: int) -> Windows:
+    """The windows over as many further positions, which all see and which see all."""
+
+    def pad(window: Array | None, value: float) -> Array | None:
+        further = (0, count)
+        if window is None:
+            return None
+        return jnp.pad(window, ((0, 0), further, further), constant_values=value)
+
+    return Windows(pad(windows.euclidean, 1.0), pad(windows.log_lorentz, 0.0))
+
+
 class GaussianBank(nn.Module):
     """K windowed attention blocks over the same input: one vmapped block for each geometry.
 
     Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
     order). The windows are arguments, so that banks which differ in them alone share a program.
+
+    Registers are further positions that every block sees, and whose outputs are dropped.
     """
 
     options: BankOptions
@@ -86,8 +100,14 @@ class GaussianBank(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
         c: ArrayLike = 1.0,
+        registers: Float[Array, "*batch R H"] | None = None,
     ) -> Float[Array, "K *batch L H"]:
-        options, outputs = self.options, []
+        options, outputs, length = self.options, [], x.shape[-2]
+        if registers is not None:
+            x = jnp.concatenate([x, registers.astype(x.dtype)], axis=-2)
+            windows = open_windows(windows, registers.shape[-2])
+            if mask is not None:
+                mask = jnp.concatenate([mask, jnp.ones(registers.shape[:-1], bool)], axis=-1)
         if options.euclidean_blocks:
             bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
                 options.block, name="euclidean"
@@ -102,7 +122,8 @@ class GaussianBank(nn.Module):
                 options.block, options.lorentz, name="lorentz"
             )
             outputs.append(bank(x, windows.log_lorentz, mask, train, c))
-        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+        together = outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+        return together if registers is None else together[..., :length, :]
 
 
 def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:

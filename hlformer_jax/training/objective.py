@@ -5,6 +5,7 @@ parameters, a batch and the number of the step. Its hyperparameters are argument
 step, its options are part of the program.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -138,6 +139,10 @@ class Objective:
             clip_queries=scorer.of_branches(alone)["clips"],
             frame_mask=batch.videos.frame_mask,
             teacher=batch.captions.teacher,
+            latent=lambda: models.latent(model, params, batch.videos, keys[1], self.encode_parts),
+            predict_noise=functools.partial(models.predict_noise, model, params),
+            # Beside those of its split, whose dropout it leaves as it is.
+            key=None if dropout_key is None else jax.random.fold_in(dropout_key, len(keys)),
         )
         terms = {name: TERMS[name].compute(encoded) for name in self.terms}
         total = jnp.zeros((), queries.dtype)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool, Float
 
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.training import distillation, losses
+from hlformer_jax.training import distillation, losses, registers
 from hlformer_jax.training.losses import NegativeRanks, Pairs
 from hlformer_jax.typing import Array
 
@@ -66,6 +66,9 @@ class Encoded:
       clip_queries: what the clips are compared with: the sentence embeddings, or a part of them.
       frame_mask: True for real frames.
       teacher: a teacher's cosines of captions and the frames of their videos; None without one.
+      latent: gives what the registers of the videos are made of, where the model has some.
+      predict_noise: gives the noise that is seen in registers which should become given ones.
+      key: random key of what terms draw themselves; None: they draw nothing.
     """
 
     queries: Float[Array, "Q H"]
@@ -81,6 +84,9 @@ class Encoded:
     clip_queries: Float[Array, "Q _"]
     frame_mask: Bool[Array, "V F"]
     teacher: Float[Array, "Q F"] | None = None
+    latent: Callable[[], Any] = lambda: None
+    predict_noise: Callable[[Any, Array], Any] = lambda latent, clean: None
+    key: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +156,18 @@ def _distillation(encoded: Encoded) -> Float[Array, ""]:
     )
 
 
+def _register_prior(encoded: Encoded) -> Float[Array, ""]:
+    return registers.prior(encoded.latent(), encoded.pairs)
+
+
+def _register_denoising(encoded: Encoded) -> Float[Array, ""]:
+    latent = encoded.latent()
+    count = latent.condition.shape[-2]
+    clean = registers.perturbed_captions(encoded.queries, encoded.pairs, count, encoded.key)
+    predicted = encoded.predict_noise(latent, clean)
+    return registers.denoising(latent, predicted, encoded.pairs)
+
+
 TERMS = {
     "clip_triplet": Term(_clip_triplet, "glance"),
     "frame_triplet": Term(_frame_triplet, "gaze"),
@@ -159,4 +177,6 @@ TERMS = {
     "partial_order": Term(_partial_order),
     "optimal_matching": Term(_optimal_matching, "glance"),
     "distillation": Term(_distillation, "glance"),
+    "register_prior": Term(_register_prior, "registers"),
+    "register_denoising": Term(_register_denoising, "registers"),
 }
