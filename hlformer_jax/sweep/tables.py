@@ -94,8 +94,8 @@ def _compared(pair: Mapping[str, Any]) -> list[str]:
         f"{pair['first']} − {pair['second']}",
         f"{pair['difference']:+.2f}",
         interval(pair["queries"]),
-        interval(pair["queries_seeds"]),
-        "yes" if pair["real"] else "no",
+        interval(pair["queries_seeds"]) if pair["queries_seeds"] else "-",
+        {True: "yes", False: "no", None: "-"}[pair["real"]],
     ]
 
 

@@ -61,7 +61,7 @@ class TaughtCollection(Collection):
             return super()._absent(path)
         return DataError(
             f"{path}: no such file; it has features of DL-DKD's teacher, which its authors "
-            f"published, put it there (to do without, set data.teacher_dim and loss.distillation "
+            f"published: put it there (to do without, set data.teacher_dim and loss.distillation "
             f"to 0)"
         )
 
@@ -70,8 +70,8 @@ class TaughtReleasedReader(ReleasedReader):
     """The `source.TaughtReader` of a collection whose structure, and whose teacher's, is sound."""
 
     def __init__(self, collection: TaughtCollection) -> None:
+        self._open: list[WordFeatures] = []  # `close` reads it, also where `super` fails
         super().__init__(collection)
-        self._open: list[WordFeatures] = []
         try:
             self._seen = self._file(collection.teacher_frames, collection.teacher_dim, FRAMES)
             self._said = self._file(collection.teacher_captions, collection.teacher_dim, SENTENCES)

@@ -80,6 +80,11 @@ FAULTS = {
         ["clip_ViT_B_32_tiny_query_feat.hdf5", "no such file"],
     ),
     "no_words_file": (lambda c: c.text_features.unlink(), ["roberta_tiny", "MS-SL"]),
+    # The words are read before the teacher's files are open.
+    "words_missing": (
+        _change("text_features", "train_0#enc#0", None),
+        ["tinytrain.caption.txt:1", "'train_0#enc#0'", "no features", "roberta_tiny"],
+    ),
     "video_missing": (
         _change("teacher_frames", "train_2", None),
         ["tinytrain.caption.txt:4", "video 'train_2'", "no features", "vid_features.hdf5"],
