@@ -11,7 +11,7 @@ from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.released.teacher import TaughtCollection
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import Split
-from hlformer_jax.data.synthetic import Corpus, SyntheticSource
+from hlformer_jax.data.synthetic import Corpus, SyntheticSource, is_synthetic
 from hlformer_jax.data.taught import TaughtCorpus, TaughtSyntheticSource
 
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
@@ -88,7 +88,7 @@ def choose_source(data: ConfigDict) -> Source:
     Raises:
       DataError: if collection or feature cannot be the name of a folder.
     """
-    if not data.manual_dir and any(data.synthetic_videos):
+    if is_synthetic(data):
         widths = {"visual_dim": data.visual_dim, "text_dim": data.text_dim}
         sizes: Any = {"videos": tuple(data.synthetic_videos), **widths}
         if data.teacher_dim:

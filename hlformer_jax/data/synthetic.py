@@ -10,6 +10,7 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from hlformer_jax.data.planted import (
     CONCEPTS,
@@ -21,6 +22,11 @@ from hlformer_jax.data.planted import (
     PlantedSource,
 )
 from hlformer_jax.data.source import SPLITS, Caption
+
+
+def is_synthetic(data: ConfigDict) -> bool:
+    """Whether `config.data` asks for a synthetic corpus."""
+    return not data.manual_dir and any(data.synthetic_videos)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Subject:
     """A run that is drawn.
 
     Attributes:
-      label: the name of its model; with that of its directory where several runs share it.
+      label: the name of its model; with its directory where several runs have that model.
       run: the run.
     """
 
@@ -91,12 +91,21 @@ class Subject:
 
 
 def subjects(runs: Sequence[Finished]) -> list[Subject]:
-    """The runs with a name each."""
+    """The runs with a label each: equal ones only for a run that is given twice."""
     names = [NAMES.get(run.config.model.name, run.config.model.name) for run in runs]
-    return [
-        Subject(name if names.count(name) == 1 else f"{name} ({run.directory.name})", run)
-        for name, run in zip(names, runs, strict=True)
-    ]
+    places = [run.directory.resolve().parts for run in runs]
+    labels = []
+    for name, place in zip(names, places, strict=True):
+        others = {other for own, other in zip(names, places, strict=True) if own == name}
+        # As many of the innermost folders as tell it from every other run of the model.
+        depth = next(
+            depth
+            for depth in range(1, len(place) + 1)
+            if all(other == place or other[-depth:] != place[-depth:] for other in others)
+        )
+        alone = names.count(name) == 1
+        labels.append(name if alone else f"{name} ({'/'.join(place[-depth:])})")
+    return [Subject(label, run) for label, run in zip(labels, runs, strict=True)]
 
 
 def applicable(

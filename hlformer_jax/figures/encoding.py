@@ -29,12 +29,25 @@ class EncodedVideos(NamedTuple):
       frames: encoded frames, zero where there is none; None for a model without them, or with one
         vector a video in their place.
       num_frames: number of real frames of each.
-      intermediates: what the model's modules noted on the way (`Module.sow`), by their names.
     """
 
     clips: Float[np.ndarray, "V C H"] | None
     frames: Float[np.ndarray, "V F H"] | None
     num_frames: Int[np.ndarray, " V"]
+
+
+class Batch(NamedTuple):
+    """Videos that were encoded together.
+
+    Attributes:
+      indices: their indices in the split.
+      encoded: the videos.
+      intermediates: what the model's modules noted on the way (`Module.sow`), by their names; of
+        the padded batch, the videos first.
+    """
+
+    indices: np.ndarray
+    encoded: EncodedVideos
     intermediates: Any
 
 
@@ -72,31 +85,26 @@ class Encoder:
 
         Args:
           split: their split.
-          indices: their indices there.
+          indices: their indices there, one at least.
           params: other parameters than those of the run's best epoch.
         """
-        batches = [encoded for _, encoded in self.batches(split, indices, params)]
-        first = batches[0]
+        batches = [batch.encoded for batch in self.batches(split, indices, params)]
         join = lambda *parts: np.concatenate(parts)
         clips, frames = (
             None if part[0] is None else join(*part)
             for part in zip(*((one.clips, one.frames) for one in batches), strict=True)
         )
-        num_frames = join(*(one.num_frames for one in batches))
-        return EncodedVideos(clips, frames, num_frames, first.intermediates)
+        return EncodedVideos(clips, frames, join(*(one.num_frames for one in batches)))
 
     def batches(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
-    ) -> Iterator[tuple[np.ndarray, EncodedVideos]]:
+    ) -> Iterator[Batch]:
         """Encodes some videos, a batch at a time.
 
         Args:
           split: their split.
-          indices: their indices there.
+          indices: their indices there, one at least.
           params: other parameters than those of the run's best epoch.
-
-        Yields:
-          The indices of a batch, and its videos.
         """
         params = self._run.params if params is None else params
         indices = np.asarray(indices)
@@ -107,15 +115,12 @@ class Encoder:
             (clips, frames), noted = self._encode_videos(params, batch)
             count = len(chosen)
             cut = lambda x, count=count: None if x is None else np.asarray(x, np.float32)[:count]
-            yield (
-                chosen,
-                EncodedVideos(
-                    cut(clips) if self._reads_clips else None,
-                    None if self._video_level else cut(frames),
-                    split.frames_per_video[chosen],
-                    jax.device_get(noted.get("intermediates", {})),
-                ),
+            encoded = EncodedVideos(
+                cut(clips) if self._reads_clips else None,
+                None if self._video_level else cut(frames),
+                split.frames_per_video[chosen],
             )
+            yield Batch(chosen, encoded, jax.device_get(noted.get("intermediates", {})))
 
     def ranked(self, split: Split, index: int) -> Any:
         """One video as the model is ranked by: a `VideoEncoding`, or what it has in its place."""

@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Int
 
 from hlformer_jax.figures import annotated, extras
-from hlformer_jax.figures.drawing import Columns, Drawing, NotApplicable, Options, Subject
+from hlformer_jax.figures.drawing import (
+    Columns,
+    Drawing,
+    NotApplicable,
+    Options,
+    Subject,
+    applicable,
+)
 from hlformer_jax.figures.encoding import unit
 from hlformer_jax.plots import style
 
@@ -31,37 +38,22 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     subjects, left_out = annotated.on_one_split(subjects, options)
     split = subjects[0].split(options)
     spans = annotated.spans_by_video(split)
-    videos = [
-        index
-        for index in annotated.chosen(subjects[0], options, 2)
-        if split.frames_per_video[index] >= FEWEST
-    ]
-    if not videos:
-        raise NotApplicable(f"no video that is asked for has {FEWEST} frames")
+    videos = _videos(subjects[0], options)
+    measured, without = applicable(subjects, lambda subject: _frames(subject, options, videos))
     table = Columns("run", "video", "frame", "moment", "x", "y")
-    size = (3.1 * len(subjects) + 2.9, 3.1 * len(videos) + 0.3)
+    size = (3.1 * len(measured) + 2.9, 3.1 * len(videos) + 0.3)
     figure = style.Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(len(videos), len(subjects), squeeze=False)
-    for column, subject in enumerate(subjects):
-        encoded = subject.encoder.videos(split, videos)
-        if encoded.frames is None:
-            raise NotApplicable(f"{subject.label} encodes no frames one by one")
-        for row, video in enumerate(videos):
-            count = int(encoded.num_frames[row])
-            points = unit(encoded.frames[row, :count])
-            plane = extras.umap(points, options.seed)
+    grid = figure.subplots(len(videos), len(measured), squeeze=False)
+    for column, (subject, frames) in enumerate(measured):
+        for row, (video, points) in enumerate(zip(videos, frames, strict=True)):
             shown = annotated.apart(spans[video])[:MOST_MOMENTS]
-            moment = moment_of_frames(spans[video], shown, count)
-            axes = grid[row, column]
-            _panel(axes, plane, moment, [_named(spans[video][k]) for k in shown])
-            title = subject.label
-            coloured = moment >= 0
-            if len(set(moment[coloured])) > 1 and coloured.sum() > len(set(moment[coloured])):
-                measured = extras.silhouette(points[coloured], moment[coloured])
-                title += f", silhouette {measured:.2f}"
-            axes.set_title(title, loc="left")
+            moment = moment_of_frames(spans[video], shown, len(points))
+            plane = extras.umap(points, options.seed)
+            _panel(grid[row, column], plane, moment, [_named(spans[video][k]) for k in shown])
+            title = subject.label + _silhouette(points, moment)
+            grid[row, column].set_title(title, loc="left")
             table.add(
-                subject.label, split.video_ids[video], np.arange(count),
+                subject.label, split.video_ids[video], np.arange(len(points)),
                 [None if k < 0 else shown[k] for k in moment], *plane.T,
             )  # fmt: skip
     for axes in grid[-1]:
@@ -74,7 +66,42 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         " moment have one colour, frames of none are grey. The silhouette says how well moments"
         " part in the model's own space (1: perfectly; 0: not at all)."
     )
-    return Drawing(figure, table.columns, shows + left_out)
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _videos(subject: Subject, options: Options) -> list[int]:
+    """The videos that are shown: those asked for, or the two with most moments apart."""
+    enough = subject.split(options).frames_per_video >= FEWEST
+    if options.videos:
+        chosen = annotated.chosen(subject, options, 2)
+    else:
+        spans = annotated.spans_by_video(subject.split(options))
+        long = [own if enough[video] else [] for video, own in enumerate(spans)]
+        chosen = annotated.most_apart(long, 2)
+    videos = [video for video in chosen if enough[video]]
+    if not videos:
+        which = (
+            "that is asked for" if options.videos else f"of the split {options.split} with times"
+        )
+        raise NotApplicable(f"no video {which} has {FEWEST} frames")
+    return videos
+
+
+def _frames(subject: Subject, options: Options, videos: Sequence[int]) -> list[np.ndarray]:
+    """The encoded frames of each video, of unit length."""
+    encoded = subject.encoder.videos(subject.split(options), videos)
+    if encoded.frames is None:
+        raise NotApplicable(f"{subject.label} encodes no frames one by one")
+    pairs = zip(encoded.frames, encoded.num_frames, strict=True)
+    return [unit(frames[: int(count)]) for frames, count in pairs]
+
+
+def _silhouette(points: np.ndarray, moment: np.ndarray) -> str:
+    """What a title says of the coloured frames; nothing where moments cannot be compared."""
+    coloured = moment >= 0
+    if not 1 < len(set(moment[coloured])) < coloured.sum():
+        return ""
+    return f", silhouette {extras.silhouette(points[coloured], moment[coloured]):.2f}"
 
 
 def moment_of_frames(

@@ -9,7 +9,7 @@ References:
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,14 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.figures import annotated
-from hlformer_jax.figures.drawing import Columns, Drawing, NotApplicable, Options, Subject
+from hlformer_jax.figures.drawing import (
+    Columns,
+    Drawing,
+    NotApplicable,
+    Options,
+    Subject,
+    applicable,
+)
 from hlformer_jax.figures.encoding import unit
 from hlformer_jax.plots import style
 from hlformer_jax.retrieval import localisation
@@ -36,53 +43,30 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     shown = _captions(spans)
     known = next((span for span in spans if span is not None), None)
     duration = 1.0 if known is None else known.duration
+    measured, without = applicable(
+        subjects, lambda subject: _measure(subject, subject.split(options), video, duration)
+    )
     sentences, first = split.sentences(video), int(split.captions_per_video[:video].sum())
     ids = split.caption_ids()[first : first + len(sentences)]
     table = Columns("run", "video", "caption", "kind", "position", "start", "end", "cosine")
-    strips = [_strips(subject, split, video) for subject in subjects]
-    found = [
-        localisation.first_moments(scores_over_time(subject, split, video), duration)
-        for subject in subjects
-    ]
     figure = style.Figure(
-        figsize=(8.2, 0.5 + len(shown) * (0.42 + 0.62 * len(subjects))), layout="constrained"
+        figsize=(8.2, 0.5 + len(shown) * (0.42 + 0.62 * len(measured))), layout="constrained"
     )
-    rows = figure.subplots(len(shown) * len(subjects), 1, squeeze=False, sharex=True)[:, 0]
+    rows = figure.subplots(len(shown) * len(measured), 1, squeeze=False, sharex=True)[:, 0]
     for row, axes in enumerate(rows):
-        k, number = divmod(row, len(subjects))
-        caption, subject, own = shown[k], subjects[number], strips[number]
-        moment, span = found[number][caption], spans[caption]
-        for level, (name, cosines) in enumerate(reversed(own.items())):
-            line = cosines[caption]
-            extent = (0, duration, level + 0.06, level + 0.94)
-            axes.imshow(
-                line[None], aspect="auto", cmap=style.MAP, extent=extent, interpolation="nearest"
-            )
-            edges = np.arange(len(line) + 1) / len(line) * duration
-            table.add(
-                subject.label, split.video_ids[video], ids[caption], name, np.arange(len(line)),
-                edges[:-1], edges[1:], line,
-            )  # fmt: skip
-        said = f"{subject.label}"
-        _box(axes, moment.start, moment.end, len(own), "-", style.COLOURS[1])
-        note = (subject.label, split.video_ids[video], ids[caption])
-        table.add(*note, "first moment", None, moment.start, moment.end, None)
-        if span is not None:
-            _box(axes, span.start, span.end, len(own), "--", "black")
-            table.add(*note, "annotated moment", None, span.start, span.end, None)
-            shared = localisation.intersection_over_union(moment, span.start, span.end)
-            said += f"\nIoU {shared:.2f}"
-        axes.set_xlim(-0.006 * duration, 1.006 * duration)
-        axes.set_ylim(-0.16, len(own) + 0.16)
-        axes.set_yticks(np.arange(len(own)) + 0.5, list(reversed(own)))
-        axes.grid(visible=False)
-        axes.tick_params(axis="y", length=0)
+        place, run = divmod(row, len(measured))
+        caption, (subject, (strips, moments)) = shown[place], measured[run]
+        line = {name: cosines[caption] for name, cosines in strips.items()}
+        note = subject.label, split.video_ids[video], ids[caption]
+        _draw_strips(axes, line, duration)
+        _add_strips(table, note, line, duration)
+        axes.text(
+            1.01, 0.5, subject.label + _mark(axes, table, note, moments[caption], spans[caption]),
+            transform=axes.transAxes, va="center",
+        )  # fmt: skip
         if axes is not rows[-1]:
             axes.tick_params(axis="x", length=0)
-        axes.text(1.01, 0.5, said, transform=axes.transAxes, va="center")
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
-        if number == 0:
+        if run == 0:
             axes.set_title("\n".join(textwrap.wrap(sentences[caption], 100)), loc="left")
     rows[-1].set_xlabel("time (s)" if known is not None else "share of the video")
     handles = [
@@ -95,11 +79,60 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         " cosine with the clip or frame that stands there. IoU is the intersection over union of"
         " the first moment that the model finds and the annotated one."
     )
-    return Drawing(figure, table.columns, shows + left_out)
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _measure(
+    subject: Subject, split: Any, video: int, duration: float
+) -> tuple[dict[str, np.ndarray], Sequence[Any]]:
+    """The strips of a run by branch, and the first moments that it finds, for each caption."""
+    strips = _strips(subject, split, video)
+    scores = scores_over_time(subject, split, video)
+    return strips, localisation.first_moments(scores, duration)
+
+
+def _draw_strips(axes: Any, strips: Mapping[str, np.ndarray], duration: float) -> None:
+    """Draws the strips of a caption, the first on top, with room for boxes around them."""
+    names = list(strips)[::-1]
+    for level, name in enumerate(names):
+        axes.imshow(
+            strips[name][None], aspect="auto", cmap=style.MAP, interpolation="nearest",
+            extent=(0, duration, level + 0.06, level + 0.94),
+        )  # fmt: skip
+    axes.set_xlim(-0.006 * duration, 1.006 * duration)
+    axes.set_ylim(-0.16, len(names) + 0.16)
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _add_strips(
+    table: Columns, note: Sequence[str], strips: Mapping[str, np.ndarray], duration: float
+) -> None:
+    for name, line in strips.items():
+        edges = np.arange(len(line) + 1) / len(line) * duration
+        table.add(*note, name, np.arange(len(line)), edges[:-1], edges[1:], line)
+
+
+def _mark(axes: Any, table: Columns, note: Sequence[str], moment: Any, span: Any) -> str:
+    """Draws the boxes of a caption's two moments; what is said of how well they agree."""
+    height = len(axes.get_yticks())
+    _box(axes, moment.start, moment.end, height, "-", style.COLOURS[1])
+    table.add(*note, "first moment", None, moment.start, moment.end, None)
+    if span is None:
+        return ""
+    _box(axes, span.start, span.end, height, "--", "black")
+    table.add(*note, "annotated moment", None, span.start, span.end, None)
+    return f"\nIoU {localisation.intersection_over_union(moment, span.start, span.end):.2f}"
 
 
 def scores_over_time(subject: Subject, split: Any, video: int) -> Float[np.ndarray, "captions F"]:
-    """The ranking score of a video's captions at each of its frames, as evaluation has it."""
+    """The ranking score of a video's captions at each of its frames, as evaluation has it.
+
+    Encodings are float32 here, whatever `config.eval.corpus` is.
+    """
     run, [queries] = subject.run, subject.encoder.captions(split, [video])
     scorer = run.family.evaluator.scorer
     cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))

@@ -76,7 +76,7 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
     several = np.flatnonzero(split.captions_per_video >= 2)
     if not len(several):
         raise NotApplicable(f"no video of the split {options.split} has two captions")
-    for chosen, encoded in encoder.batches(split, several, params):
+    for chosen, encoded, _ in encoder.batches(split, several, params):
         if encoded.clips is None:
             raise NotApplicable(f"{subject.label} reads no clips")
         queries = encoder.captions(split, chosen, params)

@@ -10,7 +10,6 @@ References:
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -37,12 +36,12 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     subjects, left_out = annotated.on_one_split(subjects, options)
     split = subjects[0].split(options)
     pair = _pair(subjects[0], options)
-    encoded, without = applicable(subjects, lambda subject: _clips(subject, split, pair))
+    encoded, without = applicable(subjects, lambda subject: _clips(subject, options, pair))
     table = Columns("run", "video", "kind", "number", "x", "y", "matched clip")
     figure = style.Figure(figsize=(4.1 * len(encoded) + 0.6, 4.4), layout="constrained")
     panels = figure.subplots(1, len(encoded), squeeze=False)[0]
     for axes, (subject, clips) in zip(panels, encoded, strict=True):
-        queries = subject.encoder.captions(split, pair)
+        queries = subject.encoder.captions(subject.split(options), pair)
         rows = np.concatenate([*clips, *queries])
         plane = extras.t_sne(unit(rows), options.seed)
         ends = np.cumsum([*(len(own) for own in clips), *(len(own) for own in queries)])
@@ -75,8 +74,8 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     return Drawing(figure, table.columns, shows + left_out + without)
 
 
-def _clips(subject: Subject, split: Any, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:
-    clips = subject.encoder.videos(split, pair).clips
+def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:
+    clips = subject.encoder.videos(subject.split(options), pair).clips
     if clips is None:
         raise NotApplicable(f"{subject.label} reads no clips")
     return clips

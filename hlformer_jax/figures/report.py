@@ -2,14 +2,17 @@
 
 import base64
 import html
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing, registry
 from hlformer_jax.figures.drawing import Options, Subject
+from hlformer_jax.retrieval import results
 from hlformer_jax.run import files
 
 STYLE = """
@@ -81,7 +84,7 @@ def _page(
     names = ", ".join(dict.fromkeys(subject.label for subject in subjects))
     title = html.escape(f"What {names} {'sees' if len(subjects) == 1 else 'see'}")
     data = subjects[0].run.config.data
-    collection = "synthetic corpus" if any(data.synthetic_videos) else data.collection
+    collection = "synthetic corpus" if is_synthetic(data) else data.collection
     left = "".join(
         f"<li>{html.escape(kind.title)} ({name}): {html.escape(reason)}</li>\n"
         for name, kind, reason in without
@@ -103,15 +106,16 @@ def _page(
 
 
 def metrics_table(subjects: Sequence[Subject]) -> str:
-    """The test metrics that the runs recorded, as HTML: a row for each run."""
+    """The metrics of the whole test split that the runs recorded, as HTML: a row for each run."""
     recorded = [_metrics(subject.run.directory) for subject in subjects]
-    names = list(dict.fromkeys(name for metrics in recorded for name in metrics))[:12]
+    # HOVER's have those of trees of each size too, "leaves=2/…".
+    names = [name for name in dict.fromkeys(itertools.chain(*recorded)) if "=" not in name]
     if not names:
         return "<p>No test metrics were recorded.</p>"
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     rows = "".join(
         f"<tr><td>{html.escape(subject.label)}</td>"
-        + "".join(f"<td>{_shown(metrics.get(name))}</td>" for name in names)
+        + "".join(f"<td>{_shown(name, metrics.get(name))}</td>" for name in names)
         + "</tr>\n"
         for subject, metrics in zip(subjects, recorded, strict=True)
     )
@@ -119,15 +123,16 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 
 
 def _metrics(directory: Path) -> Mapping[str, Any]:
-    """What a run's test_metrics.json has; nothing where there is none."""
+    """What a run recorded of its test split; nothing where it recorded nothing."""
     try:
-        found = json.loads((directory / "test_metrics.json").read_text(encoding="utf-8"))
+        found = json.loads((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    recorded = found if isinstance(found, dict) else {}
+    return {name: value for name, value in recorded.items() if isinstance(value, int | float)}
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.2f}"
+    return str(value) if isinstance(value, int) else results.written(name, value)

@@ -75,9 +75,9 @@ def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarr
     encoder, split = subject.encoder, subject.split(options)
     sums: dict[str, np.ndarray] = {}
     counts: dict[str, np.ndarray] = {}
-    for chosen, encoded in encoder.batches(split, np.arange(len(split))):
+    for chosen, encoded, noted in encoder.batches(split, np.arange(len(split))):
         for branch, module in BRANCHES.items():
-            found = _noted(encoded.intermediates.get(module, {}), "weights")
+            found = _noted(noted.get(module, {}), "weights")
             if found is None:
                 continue
             weights: np.ndarray = np.asarray(found, np.float64)[:, : len(chosen)]

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from hlformer_jax.retrieval.ranking import RECALLS
 from hlformer_jax.retrieval.results import QUERIES_FILE
@@ -97,7 +97,7 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
         return {**said, "queries_seeds": None, "real": None}
     seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)
     quantile = (1 + LEVEL) / 2
-    stretch = stats.t.ppf(quantile, sum(freedom)) / stats.norm.ppf(quantile)
+    stretch = stdtrit(sum(freedom), quantile) / ndtri(quantile)
     low, high = _interval(queries + stretch * seeds)
     return {**said, "queries_seeds": (low, high), "real": low > 0 or high < 0}
 

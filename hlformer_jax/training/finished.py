@@ -10,6 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import default, family_of
+from hlformer_jax.config.families import leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.parallel import devices
 from hlformer_jax.run import checkpoint
@@ -69,7 +70,7 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Finished:
     Args:
       directory: the run's directory.
       changes: values of fields by their full names, such as "data.manual_dir", for what has been
-        moved since.
+        moved since; what the run's family has no field for is left alone.
 
     Raises:
       FinishedError: when it has no configuration that this version reads.
@@ -77,7 +78,9 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Finished:
       ConfigError: when its options make no sense.
     """
     config = read_config(directory)
-    config.update_from_flattened_dict(dict(changes or {}))
+    fields = {name for name, _ in leaves(family_of(config))}
+    known = {name: value for name, value in (changes or {}).items() if name in fields}
+    config.update_from_flattened_dict(known)
     mesh = devices.mesh()
     family = families.build(config, mesh)
     template = devices.abstract(mesh, jax.eval_shape(family.init_params))

@@ -52,6 +52,7 @@ def taught(tmp_path_factory, directory):
     config = finished.read_config(directory)
     config.model.update(name="dl_dkd", fusion="mean", lorentz_blocks=0, lorentz_widths=())
     config.model.euclidean_widths = ()
+    config.data.max_clips = 1  # as configs/dl_dkd.py has it
     path = write(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
     return Subject("DL-DKD", finished.load(path))
 

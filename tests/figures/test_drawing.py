@@ -1,5 +1,7 @@
 """A figure and its numbers, and the names that runs have in it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -29,9 +31,18 @@ def test_the_same_drawing_gives_the_same_bytes(tmp_path):
 
 
 def test_runs_of_one_model_are_told_apart_by_their_directories(subject, plain, trees):
-    found = drawing.subjects([subject.run, plain.run, trees.run, subject.run])
-    name = subject.run.directory.name
-    labels = [one.label for one in found]
-    assert labels == [f"HLFormer ({name})", "GMMFormer", "HOVER", f"HLFormer ({name})"]
+    placed = lambda run, path: run._replace(directory=Path(path))
+    sweep = [placed(subject.run, f"/sweep/{x}/seed0") for x in ("a", "b")]
+    found = drawing.subjects([*sweep, plain.run, trees.run, placed(subject.run, "/c/seed1")])
+    assert [one.label for one in found] == [
+        "HLFormer (a/seed0)", "HLFormer (b/seed0)", "GMMFormer", "HOVER", "HLFormer (seed1)"
+    ]  # fmt: skip
     with pytest.raises(NotApplicable, match="HOVER embeds nodes"):
-        _ = found[2].encoder
+        _ = found[3].encoder
+
+
+def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
+    monkeypatch.chdir(subject.run.directory)
+    here = subject.run._replace(directory=Path())
+    labels = {one.label for one in drawing.subjects([subject.run, here])}
+    assert labels == {f"HLFormer ({subject.run.directory.name})"}

@@ -39,3 +39,24 @@ def test_without_times_there_is_nothing_to_colour(subject, options, monkeypatch)
     monkeypatch.setattr(subject.split(options), "spans", None)
     with pytest.raises(NotApplicable, match="no times of moments are known: give --moments"):
         frames.draw([subject], options)
+
+
+def test_a_model_without_frames_is_left_out_and_short_videos_are_passed_over(
+    subject, plain, options, monkeypatch
+):
+    monkeypatch.setattr(plain.encoder, "_video_level", True)
+    monkeypatch.setattr(frames.extras, "umap", lambda points, seed: points[:, :2])
+    split = subject.split(options)
+    counts = np.asarray(split.frames_per_video)
+    usual = frames._videos(subject, options)
+    # All but the video with least moments are too short.
+    last = annotated.most_apart(annotated.spans_by_video(split), len(split))[-1]
+    assert usual != [last]
+    monkeypatch.setattr(
+        split, "frames_per_video", np.where(np.arange(len(split)) == last, counts, 1)
+    )
+    monkeypatch.setattr(frames, "FEWEST", 2)
+    drawn = frames.draw([subject, plain], options)
+    assert set(drawn.table["run"]) == {"HLFormer"}
+    assert set(drawn.table["video"]) == {split.video_ids[last]}
+    assert "Left out: GMMFormer encodes no frames one by one" in drawn.shows

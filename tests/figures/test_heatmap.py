@@ -76,3 +76,21 @@ def test_a_model_that_reads_frames_alone_has_one_strip_by_its_own_part_of_the_qu
     for other in (positioning, queries):
         with pytest.raises(NotApplicable, match="DL-DKD reads no clips"):
             other.draw([taught], options)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_models_that_read_other_lengths_are_drawn_in_any_order(taught, subject, options):
+    lines = {}
+    for order in ([taught, subject], [subject, taught]):
+        table = heatmap.draw(order, options).table
+        rows = zip(*table.values(), strict=True)
+        lines[order[0].label] = sorted([str(value) for value in row] for row in rows)
+    assert lines["DL-DKD"] == lines["HLFormer"]
+
+
+def test_a_model_that_keeps_one_vector_a_video_is_left_out(subject, plain, options, monkeypatch):
+    monkeypatch.setattr(plain.encoder, "_video_level", True)
+    monkeypatch.setattr(plain.encoder, "_reads_clips", False)
+    drawn = heatmap.draw([plain, subject], options)
+    assert set(drawn.table["run"]) == {"HLFormer"}
+    assert "Left out: GMMFormer keeps one vector a video" in drawn.shows

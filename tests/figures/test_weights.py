@@ -17,7 +17,7 @@ def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_hav
     np.testing.assert_allclose(found["clips"].sum(axis=0), 1, atol=1e-6)
     longest = split.frames_per_video.max()
     np.testing.assert_allclose(found["frames"].sum(axis=0)[:longest], 1, atol=1e-6)
-    each = [subject.encoder.videos(split, [index]) for index in range(len(split))]
+    each = [next(subject.encoder.batches(split, [index])) for index in range(len(split))]
     one = lambda branch: np.stack(
         [x.intermediates[branch]["fusion"]["weights"][0][:, 0] for x in each]
     )

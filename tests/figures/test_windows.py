@@ -6,6 +6,7 @@ import pytest
 from hlformer_jax.figures import windows
 from hlformer_jax.figures.drawing import NotApplicable
 from hlformer_jax.ops.windows import attention_windows
+from hlformer_jax.training import finished
 
 
 def test_the_table_has_the_middle_row_of_every_block(subject, options):
@@ -35,3 +36,8 @@ def test_trees_have_no_windows(trees, options):
 def test_plain_blocks_have_no_windows(taught, options):
     with pytest.raises(NotApplicable, match="the blocks of DL-DKD have no windows"):
         windows.draw([taught], options)
+
+
+def test_what_trees_have_no_field_for_is_left_alone(trees):
+    moved = {"eval.moments": "moments.json", "data.data_dir": trees.run.config.data.data_dir}
+    assert finished.load(trees.run.directory, moved).config == trees.run.config

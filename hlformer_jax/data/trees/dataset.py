@@ -14,6 +14,7 @@ from hlformer_jax.data.prepared.preparation import prepare
 from hlformer_jax.data.prepared.reader import PreparedVideos
 from hlformer_jax.data.source import SPLITS, DataError, Source
 from hlformer_jax.data.split import Split
+from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.data.trees import files, nodes, rule
 from hlformer_jax.data.trees.lines import read_text, split_lines
 from hlformer_jax.data.trees.pool import Pool, pool
@@ -133,7 +134,7 @@ def choose_source(config: ConfigDict) -> Source:
       DataError: if collection or feature cannot be the name of a folder.
     """
     data = config.data
-    if not data.manual_dir and any(data.synthetic_videos):
+    if is_synthetic(data):
         return SyntheticTrees(
             TreeCorpus(
                 videos=tuple(data.synthetic_videos),
