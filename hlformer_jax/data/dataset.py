@@ -72,6 +72,8 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     videos = [prepared.split(name) for name in SPLITS]
     timed = spans.of_splits(config, [split.annotations for split in videos])
     train, val, test = (Split(*split) for split in zip(videos, [data] * 3, timed, strict=True))
+    for name, split in (("val", val), ("test", test)):
+        split.check_spans(name)  # now, and not when a training has come to its evaluation
     return Data(train, val, test, prepared.fingerprint)
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
@@ -123,18 +124,43 @@ class Split:
         ids = (self._videos[index].caption_ids for index in range(len(self)))
         return tuple(itertools.chain.from_iterable(ids))
 
+    def check_spans(self, name: str) -> None:
+        """Reads captions until the moment of one is known; nothing where there are no `spans`.
+
+        Args:
+          name: name of the split.
+
+        Raises:
+          DataError: when none is.
+        """
+        ids = itertools.chain.from_iterable(
+            self._videos[index].caption_ids for index in range(len(self))
+        )
+        if self.spans and not any(caption in self.spans for caption in ids):
+            raise DataError(
+                f"config.eval.moments: no caption of the {name} split has times there; its first"
+                f" is {self._caption_ids[0]!r}"
+            )
+
     def caption_spans(self) -> list[Span | None]:
         """The annotated moments of all captions, in the order of `caption_video`.
 
         Raises:
           DataError: when no caption of the split has one.
         """
-        found = [self.spans.get(name) for name in self._caption_ids]
-        if not any(found):
+        return list(self._caption_spans)
+
+    @functools.cached_property
+    def _caption_spans(self) -> tuple[Span | None, ...]:
+        found = tuple(self.spans.get(name) for name in self._caption_ids)
+        known = sum(span is not None for span in found)
+        if not known:
             raise DataError(
                 f"config.eval.moments: no caption has times there; the first is"
                 f" {self._caption_ids[0]!r}"
             )
+        if known < len(found):
+            logging.warning("the times of %d of %d captions are known", known, len(found))
         return found
 
 

@@ -1,10 +1,10 @@
 """Texts, clips and frames in the hyperbolic space of the model's lift.
 
-As many captions, clips and frames of a split, drawn at random, 3,000 in all, are lifted to the
-hyperboloid as the model lifts videos and sentences for its partial order loss: times
-exp(video_alpha) or exp(textual_alpha), then the exponential map at the origin at the learned
-curvature. On the left their distances from the origin (√c times them: of curvature −1), on the
-right two dimensions of them by HoroPCA.
+As many captions, clips and frames, 3,000 in all, drawn at random from at most 1,000 videos of a
+split, are lifted to the hyperboloid as the model lifts videos and sentences for its partial order
+loss: times exp(video_alpha) or exp(textual_alpha), then the exponential map at the origin at the
+learned curvature. On the left their distances from the origin (√c times them: of curvature −1), on
+the right two dimensions of them by HoroPCA.
 
 References:
   HLFormer, section 4.3, Figure 5.

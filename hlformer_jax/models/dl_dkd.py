@@ -85,7 +85,7 @@ class DLDKD(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding:
-        """Encodes the frames in both branches, float32 at least; see the module of padding."""
+        """Encodes the frames in both branches, float32 at least, the first of each twice."""
         options, mask = self.options, videos.frame_mask
         c = 1.0 if self.attention_curv is None else jnp.exp(self.attention_curv)
         shared = hyperparameters.temperature, self.weight_token, c, train

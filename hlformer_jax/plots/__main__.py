@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         draw_sweep(content, directory)
         for row in content["variants"]:
             for run in row["runs"]:
-                draw_run(directory / run["directory"], f"{row['variant']}, seed {run['seed']}")
+                draw_run(directory / run["directory"], run.get("title", run["directory"]))
     except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0

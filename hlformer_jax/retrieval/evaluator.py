@@ -139,8 +139,13 @@ class Evaluator:
         Returns:
           float32 scores, higher is better.
         """
-        stored, queries = self.encode(params, feed)
-        scores = np.empty((len(queries), len(feed.split)), np.float32)
+        return self.score(*self.encode(params, feed), feed.split)
+
+    def score(
+        self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
+    ) -> Float[np.ndarray, "Q V"]:
+        """Ranking scores of a split whose videos and captions are encoded; see `scores`."""
+        scores = np.empty((len(queries), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries)):
             rows = devices.host(self._score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
@@ -157,7 +162,7 @@ class Evaluator:
         return self._made(devices.host(ranks), split, self._overlaps(stored, queries, split))
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
-        """Metrics of a score matrix of a split."""
+        """Metrics of a score matrix of a split; those of its moments need more than scores."""
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(block, own) for (_, block), (_, own) in pairs]
         return self._made(np.concatenate(jax.device_get(blocks))[: len(scores)], split, None)

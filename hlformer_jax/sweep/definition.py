@@ -259,8 +259,8 @@ def _check_directories(runs: Sequence[Run]) -> None:
         other = known.setdefault(str(run.directory).casefold(), run)
         if other is not run:
             raise ConfigError(
-                f"variant {other.variant!r} with seed {other.seed} and variant {run.variant!r} with"
-                f" seed {run.seed} would share the directory {run.directory}: rename one"
+                f"{other.title!r} and {run.title!r} would share the directory {run.directory}:"
+                " rename one"
             )
 
 

@@ -40,20 +40,23 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
       ConfigError: when a result lacks one of the sweep's metrics.
     """
     rows = []
-    localised = all(run.config.eval.get("moments") for run in runs)
+    finished = {run.directory: runs_of.read(root / run.directory / runs_of.RESULT) for run in runs}
+    known = [result["metrics"] for result in finished.values() if result is not None]
+    localised = bool(known) and all(set(localisation.METRICS) <= set(own) for own in known)
     names = [*sweep.metrics, *(localisation.METRICS if localised else ())]
     for name in sweep.variants:
         results, failures, missing = [], [], []
         for run in (run for run in runs if run.variant == name):
             directory = root / run.directory
-            result = runs_of.read(directory / runs_of.RESULT)
+            result = finished[run.directory]
             if result is not None:
-                results.append({**result, "directory": str(run.directory)})
+                place = {"directory": str(run.directory), "title": run.title}
+                results.append({**result, **place})
                 continue
             missing.append(run.seed)
             failure = runs_of.read(directory / runs_of.FAILURE)
             if failure is not None:
-                failures.append({"seed": run.seed, "reason": failure["reason"]})
+                failures.append({"title": run.title, "reason": failure["reason"]})
         value = sweep["values"].get(name)
         rows.append(
             {

@@ -106,7 +106,7 @@ def notes(table: Table) -> list[str]:
         settings = ", ".join(f"{name} = {value}" for name, value in changed.items())
         lines.append(f"other settings than the published ones: {settings}")
     lines += [
-        f"{row['variant']}, seed {failure['seed']} failed: {failure['reason']}"
+        f"{failure['title']} failed: {failure['reason']}"
         for row in table["variants"]
         for failure in row["failures"]
     ]
@@ -144,6 +144,7 @@ def as_csv(table: Table) -> str:
             "seeds",
             "missing",
             "failed",
+            *(["rank"] if table["corpora"] else []),
             *(
                 f"{name}_{kind}"
                 for name in (*table["metrics"], *table["localisation"])
@@ -166,6 +167,7 @@ def as_csv(table: Table) -> str:
                 len(row["seeds"]),
                 len(row["missing_seeds"]),
                 len(row["failures"]),
+                *([row["rank"]] if table["corpora"] else []),
                 *(
                     kind.get(name)
                     for name in (*table["metrics"], *table["localisation"])

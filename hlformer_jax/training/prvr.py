@@ -118,9 +118,10 @@ class PRVR:
         """Metrics of the test split, and its scores with the ids of their rows and columns."""
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
-            scores = self.evaluator.scores(params, test)
+            encoded = self.evaluator.encode(params, test)
+        scores = self.evaluator.score(*encoded, split)
         arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
-        return self.evaluator.result(scores, split), arrays
+        return self.evaluator.rank(*encoded, split), arrays
 
     def references(self) -> dict[str, Result]:
         """The mean-pooled linear baseline and chance, where they are asked for."""

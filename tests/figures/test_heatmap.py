@@ -1,7 +1,5 @@
 """Captions over time: cosines as they are, moments as evaluation finds them."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -39,8 +37,8 @@ def test_strips_and_moments_are_those_of_the_model(subject, options):
 @pytest.mark.slow  # it compiles for seconds
 def test_first_moments_are_those_that_localisation_measures(subject, options):
     run, split = subject.run, subject.split(options)
-    with contextlib.closing(run.family.evaluator.feed(split)) as feed:
-        want = run.family.evaluator.evaluate(run.params, feed, "float32").metrics
+    want = run.family.test(run.params).metrics
+    assert run.family.test_scores(run.params)[0].metrics == want
     spans = annotated.spans_by_video(split)
     found = [
         localisation.overlaps(heatmap.scores_over_time(subject, split, video), own)

@@ -109,3 +109,6 @@ def test_times_of_other_captions_are_refused(config):
     other = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
     with pytest.raises(DataError, match="no caption has times there; the first is 'video0#0'"):
         other.caption_spans()
+    with pytest.raises(DataError, match="no caption of the val split has times .* 'video0#0'"):
+        other.check_spans("val")
+    Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data).check_spans("val")

@@ -35,7 +35,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
     assert told[-1] == f"failed: bad, seed 1: {reason}"
     table = summary.collect(sweep, planned, tmp_path)
     assert (table["finished"], table["total"]) == (5, 6)
-    assert table["variants"][2]["failures"] == [{"seed": 1, "reason": reason}]
+    assert table["variants"][2]["failures"] == [{"title": "bad, seed 1", "reason": reason}]
     assert reason in tables.markdown(table)
     assert "Traceback" in json.loads((tmp_path / "bad/seed1/failure.json").read_text())["traceback"]
 

@@ -121,8 +121,9 @@ def _tvr(path: Path, text: str) -> Annotations:
 def _charades(path: Path, text: str, durations: Sequence[Path]) -> Annotations:
     if not durations:
         raise DataError(
-            f"{path}: is Charades-STA, which has no lengths of videos; give the file that has"
-            " them by --durations=Charades_v1_train.csv"
+            f"{path}: is Charades-STA, which has no lengths of videos; put both together by"
+            " python -m hlformer_jax.data.moments FILE --durations=Charades_v1_train.csv"
+            " --out=MOMENTS.jsonl"
         )
     lengths: dict[str, float] = {}
     for table in durations:
