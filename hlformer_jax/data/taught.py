@@ -35,7 +35,7 @@ class TaughtCorpus(Corpus):
         return super().most_bytes + 8.0 * sum(self.videos) * self.longest_video * LATENT_DIM
 
 
-class TaughtReader(SyntheticReader, source.TaughtReader):
+class TaughtSyntheticReader(SyntheticReader, source.TaughtReader):
     """The `source.TaughtReader` of a corpus."""
 
     def __init__(self, corpus: TaughtCorpus) -> None:
@@ -67,12 +67,12 @@ class TaughtReader(SyntheticReader, source.TaughtReader):
         self._drawn[video] = drawn
 
 
-class TaughtSyntheticSource(PlantedSource[TaughtCorpus, TaughtReader]):
+class TaughtSyntheticSource(PlantedSource[TaughtCorpus, TaughtSyntheticReader]):
     """The `source.TaughtSource` of a corpus."""
 
     name: ClassVar[str] = "synthetic"
     version: ClassVar[int] = SyntheticSource.version
-    reader = TaughtReader
+    reader = TaughtSyntheticReader
 
     @property
     def teacher_dim(self) -> int:

@@ -80,6 +80,12 @@ def teacher_cosines(
     return (_unit(captions) @ _unit(pooled).T).astype(np.float32)
 
 
+def unit(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n"]:
+    """Vectors divided by their norm, in their dtype; zero vectors stay zero."""
+    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(norm > 0, norm, 1)
+
+
 def _unit(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows D"]:
     vectors = vectors.astype(np.float64, copy=False)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), _LEAST_NORM)

@@ -170,9 +170,3 @@ def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Ca
         padded[row, : len(own)] = own
     mask = np.arange(split.max_words)[None] < counts[:, None]
     return Captions(padded, mask, np.zeros(size, np.int32), counts > 0)
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of unit length; zero stays zero."""
-    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(norm == 0, 1, norm)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import annotated, extras
 from hlformer_jax.figures.drawing import (
     Columns,
@@ -24,7 +25,6 @@ from hlformer_jax.figures.drawing import (
     Subject,
     applicable,
 )
-from hlformer_jax.figures.encoding import unit
 from hlformer_jax.plots import style
 
 FEWEST = 6

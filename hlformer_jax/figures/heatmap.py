@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import annotated
 from hlformer_jax.figures.drawing import (
     Columns,
@@ -26,7 +27,6 @@ from hlformer_jax.figures.drawing import (
     Subject,
     applicable,
 )
-from hlformer_jax.figures.encoding import unit
 from hlformer_jax.plots import style
 from hlformer_jax.retrieval import localisation
 from hlformer_jax.typing import Array

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures.drawing import (
     Columns,
     Drawing,
@@ -22,7 +23,6 @@ from hlformer_jax.figures.drawing import (
     Subject,
     applicable,
 )
-from hlformer_jax.figures.encoding import unit
 from hlformer_jax.plots import style
 
 

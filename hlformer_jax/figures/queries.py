@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import annotated, extras
 from hlformer_jax.figures.drawing import (
     Columns,
@@ -23,7 +24,6 @@ from hlformer_jax.figures.drawing import (
     Subject,
     applicable,
 )
-from hlformer_jax.figures.encoding import unit
 from hlformer_jax.figures.positioning import matches
 from hlformer_jax.plots import style
 

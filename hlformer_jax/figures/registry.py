@@ -8,7 +8,7 @@ from hlformer_jax.figures.drawing import Drawing, Options, Subject
 from hlformer_jax.plots import style
 
 
-class Kind(NamedTuple):
+class Listing(NamedTuple):
     """A figure that runs can be drawn as.
 
     Attributes:
@@ -20,17 +20,19 @@ class Kind(NamedTuple):
     source: str
 
 
-FIGURES: Mapping[str, Kind] = {
-    "frames": Kind("Frames of a video by moment", "HLFormer, Figure 4"),
-    "hyperbolic": Kind("Distances from the origin, and the Poincaré disc", "HLFormer, Figure 5"),
-    "queries": Kind("Captions and clips of two near videos", "GMMFormer v2, Figure 6"),
-    "heatmap": Kind("Captions over time", "GMMFormer v2, Figure 7"),
-    "positioning": Kind("How far apart captions are located", "GMMFormer v2, Figure 8"),
-    "windows": Kind("Windows of the blocks", "HLFormer, equation 10; GMMFormer v2, equation 13"),
-    "weights": Kind(
+FIGURES: Mapping[str, Listing] = {
+    "frames": Listing("Frames of a video by moment", "HLFormer, Figure 4"),
+    "hyperbolic": Listing("Distances from the origin, and the Poincaré disc", "HLFormer, Figure 5"),
+    "queries": Listing("Captions and clips of two near videos", "GMMFormer v2, Figure 6"),
+    "heatmap": Listing("Captions over time", "GMMFormer v2, Figure 7"),
+    "positioning": Listing("How far apart captions are located", "GMMFormer v2, Figure 8"),
+    "windows": Listing("Windows of the blocks", "HLFormer, equation 10; GMMFormer v2, equation 13"),
+    "weights": Listing(
         "Which block is asked where", "HLFormer, equation 17; GMMFormer v2, equation 3"
     ),
-    "ball": Kind("Action trees in the Poincaré disc", "HOVER; the projection is that of HoroPCA"),
+    "ball": Listing(
+        "Action trees in the Poincaré disc", "HOVER; the projection is that of HoroPCA"
+    ),
 }
 """The figures, in the order of the report; each is drawn by the module of its name."""
 

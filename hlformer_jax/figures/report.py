@@ -48,25 +48,25 @@ def write(
       OSError: when they cannot be written.
     """
     parts, without = [], []
-    for name, kind in registry.FIGURES.items():
+    for name, listing in registry.FIGURES.items():
         try:
             drawn = registry.draw(name, subjects, options)
         except UserError as reason:
             tell(f"{name}: not drawn: {reason}")
-            without.append((name, kind, str(reason)))
+            without.append((name, listing, str(reason)))
             continue
         drawing.write(drawn, out / name)
         tell(f"{name}: {out / name}.png, .svg, .csv")
         picture = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
-        parts.append(_section(name, kind, drawn.shows, picture))
+        parts.append(_section(name, listing, drawn.shows, picture))
     page = _page(subjects, options, parts, without)
     path = out / "report.html"
     files.write_bytes(path, page.encode())
     return path
 
 
-def _section(name: str, kind: registry.Kind, shows: str, picture: str) -> str:
-    title, source, said = (html.escape(x) for x in (kind.title, kind.source, shows))
+def _section(name: str, listing: registry.Listing, shows: str, picture: str) -> str:
+    title, source, said = (html.escape(x) for x in (listing.title, listing.source, shows))
     files_of = ", ".join(f'<a href="{name}.{end}">{end.upper()}</a>' for end in ("svg", "csv"))
     return (
         f'<section id="{name}"><h2>{title}</h2>\n<p>{said}</p>\n'
@@ -79,15 +79,15 @@ def _page(
     subjects: Sequence[Subject],
     options: Options,
     parts: Sequence[str],
-    without: Sequence[tuple[str, registry.Kind, str]],
+    without: Sequence[tuple[str, registry.Listing, str]],
 ) -> str:
     names = ", ".join(dict.fromkeys(subject.label for subject in subjects))
     title = html.escape(f"What {names} {'sees' if len(subjects) == 1 else 'see'}")
     data = subjects[0].run.config.data
     collection = "synthetic corpus" if is_synthetic(data) else data.collection
     left = "".join(
-        f"<li>{html.escape(kind.title)} ({name}): {html.escape(reason)}</li>\n"
-        for name, kind, reason in without
+        f"<li>{html.escape(listing.title)} ({name}): {html.escape(reason)}</li>\n"
+        for name, listing, reason in without
     )
     rest = (
         f"<section><h2>Figures that do not apply</h2>\n<ul>\n{left}</ul></section>\n"

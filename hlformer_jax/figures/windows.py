@@ -40,19 +40,17 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
             length = windows.shape[-1]
             middle = length // 2
             offsets = np.arange(length) - middle
-            shown: dict[float, list[str]] = {}
-            for (block, width), window in zip(named, windows, strict=True):
-                shown.setdefault(width, []).append(block)
-                seen = window[middle]
+            blocks: dict[float, list[str]] = {}
+            window_of: dict[float, np.ndarray] = {}
+            for (block, width), window in zip(named, windows[:, middle], strict=True):
+                blocks.setdefault(width, []).append(block)
+                window_of[width] = window
                 table.add(
-                    subject.label, branch, block, width, np.arange(length), offsets, seen
+                    subject.label, branch, block, width, np.arange(length), offsets, window
                 )  # fmt: skip
-            first = {width: blocks[0] for width, blocks in shown.items()}
-            index = {block: k for k, (block, _) in enumerate(named)}
-            for colour, width in zip(itertools.cycle(style.COLOURS), sorted(shown), strict=False):
-                label = f"{'none' if width == 0 else f'{width:g}'}: {', '.join(shown[width])}"
-                line = windows[index[first[width]]][middle]
-                axes.plot(offsets, line, color=colour, label=label)
+            for colour, width in zip(itertools.cycle(style.COLOURS), sorted(blocks), strict=False):
+                label = f"{'none' if width == 0 else f'{width:g}'}: {', '.join(blocks[width])}"
+                axes.plot(offsets, window_of[width], color=colour, label=label)
             axes.set_ylim(0, None)
             style.integer_ticks(axes)
             axes.set_title(f"{subject.label}, {length} {branch}", loc="left")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.search.decoding import Frames, Vectors
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
-from hlformer_jax.search.segments import unit
 
 DEFAULT = "google/siglip-base-patch16-224"
 

@@ -21,13 +21,13 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models
 from hlformer_jax.data import extracted, transforms
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, scorers
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.run import checkpoint
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
-from hlformer_jax.search.segments import unit
 from hlformer_jax.training import finished
 from hlformer_jax.training.finished import FinishedError
 from hlformer_jax.typing import Captions, Videos

@@ -48,6 +48,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from hlformer_jax.data.transforms import unit
+
 BETA = 0.7
 """Share of the propagation that goes through the graph."""
 
@@ -226,9 +228,3 @@ def adjacency(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.nd
             graph[own, coarser], graph[coarser, own] = overlap, overlap.T
     np.fill_diagonal(graph, 1.0)
     return graph
-
-
-def unit(vectors: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
-    """Vectors divided by their norm; zero vectors stay zero."""
-    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(norm > 0, norm, 1.0)

@@ -91,9 +91,9 @@ def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
 def test_a_teacher_that_is_wrong_is_refused_in_one_line(tmp_path, monkeypatch, change, expected):
     from hlformer_jax.data import taught
 
-    read = taught.TaughtReader.read_teacher
+    read = taught.TaughtSyntheticReader.read_teacher
     wrong = lambda self, video, names: change(read(self, video, names))
-    monkeypatch.setattr(taught.TaughtReader, "read_teacher", wrong)
+    monkeypatch.setattr(taught.TaughtSyntheticReader, "read_teacher", wrong)
     with pytest.raises(DataError, match=expected) as error:
         prepare(TaughtSyntheticSource(TAUGHT), tmp_path)
     assert "\n" not in str(error.value)

@@ -5,7 +5,7 @@ import contextlib
 import jax
 import numpy as np
 
-from hlformer_jax.figures import encoding
+from hlformer_jax.data.transforms import unit
 
 
 def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
@@ -16,10 +16,10 @@ def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
     for name in ("clips", "frames"):
         want = np.asarray(stored.stored[name].values)
         want = want.reshape(-1, *want.shape[2:])[: len(split)]
-        np.testing.assert_allclose(encoding.unit(getattr(encoded, name)), want, atol=2e-6)
+        np.testing.assert_allclose(unit(getattr(encoded, name)), want, atol=2e-6)
     captions = subject.encoder.captions(split, np.arange(len(split)))
     assert [len(own) for own in captions] == split.captions_per_video.tolist()
-    np.testing.assert_allclose(encoding.unit(np.concatenate(captions)), queries, atol=2e-6)
+    np.testing.assert_allclose(unit(np.concatenate(captions)), queries, atol=2e-6)
 
 
 def test_a_video_is_encoded_alone_as_among_others_and_by_other_parameters(subject, options):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import annotated, heatmap, positioning, queries
 from hlformer_jax.figures.drawing import NotApplicable
-from hlformer_jax.figures.encoding import unit
 from hlformer_jax.retrieval import localisation
 
 

@@ -46,7 +46,7 @@ def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
 
 
 def test_what_a_run_says_is_text_and_not_markup(subject, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "FIGURES", {"windows": registry.Kind("<b>", "a & b")})
+    monkeypatch.setattr(registry, "FIGURES", {"windows": registry.Listing("<b>", "a & b")})
     text = report.write([subject], options, tmp_path, lambda line: None).read_text()
     assert "&lt;b&gt;" in text and "a &amp; b" in text and "<b>" not in text
 
