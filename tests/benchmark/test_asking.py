@@ -6,6 +6,7 @@ import processes
 import pytest
 
 
+@pytest.mark.slow  # it makes libraries of several sizes
 def test_search_is_measured_at_several_sizes(tmp_path):
     arguments = "--hours=19", "--encoder=tiny", "--repeats=1", f"--json={tmp_path}/search.json"
     result = processes.run("benchmark", "search", *arguments)

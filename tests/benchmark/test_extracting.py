@@ -26,6 +26,7 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
     assert 1 <= counted / (4 * operations(config.vision)) < 1.15
 
 
+@pytest.mark.slow  # it renders and encodes videos
 def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path):
     for name in ("ENLARGED", "ROUNDS", "RENDERED"):
         monkeypatch.setattr(extracting, name, 1)

@@ -23,6 +23,7 @@ def test_operations_of_a_compiled_search_are_those_counted_by_hand():
     assert 1 <= analysis.flops(compiled) / by_hand < 1.05
 
 
+@pytest.mark.slow  # it compiles for seconds
 def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
     config = f"--config={processes.ROOT}/configs/anet.py:debug"
     sizes = "--videos=40", "--repeats=3"

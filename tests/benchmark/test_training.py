@@ -1,6 +1,7 @@
 """Operations of a step, counted by hand, and its memory."""
 
 import jax
+import pytest
 import runs
 
 from hlformer_jax import models
@@ -100,6 +101,7 @@ def test_operations_of_a_step_are_those_counted_by_hand():
     assert 1 <= counted / by_hand < 1.2  # the objective and the optimiser come on top
 
 
+@pytest.mark.slow  # it compiles for seconds
 def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
     wide = {"model.hidden_size": 64, "data.max_frames": 32, "data.visual_dim": 128}
     plain, in_parts = (

@@ -16,11 +16,13 @@ from hlformer_jax.ops import windows
 from hlformer_jax.training import objective
 
 # Every gradient of DL-DKD is held against a recorded one besides (test_parity.py).
-OTHERS = [name for name in family.CASES if name != "dl_dkd"]
-DL_DKD = pytest.param("dl_dkd", marks=pytest.mark.slow)
+SLOW = ("dl_dkd", "dynamic", "weighted", "block curvature")
+CASES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in family.CASES
+]
 
 
-@pytest.mark.parametrize("name", [*OTHERS, DL_DKD])
+@pytest.mark.parametrize("name", CASES)
 def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
     params, (value, computed), gradient = family.value_and_gradient(name)
     config = family.config(name)

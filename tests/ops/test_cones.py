@@ -75,6 +75,7 @@ def test_just_outside_the_minimum_radius_the_error_is_that_of_the_rounded_radius
         assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_both_angles():
     x = jnp.array([[0.3, -0.7, 0.2], [3.0, -7.0, 2.0], [0.3, 0.1, 0.0], [0.3, -0.7, 0.2]])
     y = jnp.array([[-0.4, 0.5, 0.9], [2.0, -7.0, 3.0], [0.0, 0.0, 2.0], [0.31, -0.7, 0.25]])
@@ -201,6 +202,7 @@ def test_the_gradient_of_the_angle_to_a_point_near_the_origin(dtype):
     assert not slopes(x, jnp.zeros_like(x)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_second_derivatives_at_apexes_near_the_origin_are_finite(dtype):
     sizes = np.array([0, 1e-150, 1e-30, 1e-23, 1e-20, 1e-19, 2e-18, 1e-10])

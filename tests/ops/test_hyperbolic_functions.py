@@ -40,6 +40,7 @@ def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(
         assert relative_error(got, value) < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_functions_of_the_squared_norm_have_second_derivatives(name):
     z = jnp.array([0.0, 1e-30, 1e-9, 0.0625, 0.3, 0.9 if name == "artanhc_sqrt" else 30.0])

@@ -107,7 +107,7 @@ def test_second_derivatives_of_distances_and_logits():
     check_curvature(everything, (p, normals, offsets, c))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_values_and_gradients_are_finite_for_zero_normals_and_far_points(dtype):
     sizes = np.array([0, 1e-30, 1e-6, 1, 30.0])
     x = np.concatenate([sizes[:, None] * way for way in np.array([[0.6, 0.8], [-0.6, 0.8]])])

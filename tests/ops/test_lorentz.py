@@ -145,6 +145,7 @@ AWKWARD = {
 KINK = {"distance", "direction", "tangent_norm"}  # where a norm is 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_second_derivatives_wherever_the_function_is_smooth(name):
     smooth = ("generic", "far", "collinear", "antipodal") if name in KINK else AWKWARD
@@ -227,6 +228,7 @@ def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors()
     np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
 def test_second_derivatives_at_tiny_points_are_finite_in_float32(op):
     far = jnp.array([0.48, -0.64, 0.6], jnp.float32)

@@ -36,6 +36,7 @@ def test_zero_gives_zero_and_gradient_zero(dtype):
     assert jax.grad(numerics.safe_atan2, argnums=(0, 1))(zero[0], zero[0]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_primitives_are_twice_differentiable_away_from_zero():
     v = jnp.array([0.3, -1.2, 2.0])
 

@@ -76,6 +76,7 @@ def test_gradients_of_pairwise_distances_are_those_of_distances(many):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_pairwise_distances():
     x, y = np.random.default_rng(2).normal(size=(2, 3, 4))
     function = lambda x, y, c: lorentz.pairwise_distance(

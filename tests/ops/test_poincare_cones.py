@@ -55,6 +55,7 @@ def test_angles_against_80_digits(dtype, bound):
         assert abs(float(aperture[i, j]) - mpmath.asin(min(sine, mpf(1)))) <= bound, (i, j)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_cones():
     p, q = _points()
     away = [3, 4, 8, 9]
@@ -66,7 +67,7 @@ def test_second_derivatives_of_cones():
     check_curvature(run, (p[away], q[away], C))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_cones_and_layers_are_finite_at_the_edges(dtype):
     way = np.array([0.6, -0.64, 0.48])
     rows = np.array([r * s * way for r in (0, 1e-30, 1e-6, 0.5, 1, 1.5) for s in (1, -1)])

@@ -66,6 +66,7 @@ def test_gradients_of_pairwise_distances_are_those_of_distances(many):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_pairwise_distances():
     p, q = np.random.default_rng(2).uniform(-0.5, 0.5, size=(2, 3, 3))
     check_two_derivatives(poincare.pairwise_distance, (p, q[:2], jnp.asarray(0.7)))

@@ -98,7 +98,7 @@ def _exact_values(p, q, c, v, w, half):
     }
 
 
-@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_from_the_origin_to_the_rim(dtype, dim):
     p, q, c, kinds = exact.pairs(dtype, dim)
@@ -163,7 +163,7 @@ def test_second_derivatives_wherever_the_functions_are_smooth():
     check_curvature(poincare.exp_map, (p, v, jnp.full(3, 0.7)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
     way = np.array([0.6, -0.64, 0.48])
     rim = 1 - 4 * float(jnp.finfo(dtype).eps)

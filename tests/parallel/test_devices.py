@@ -93,8 +93,8 @@ class Case(NamedTuple):
     dropout: float = 0.0
 
 
-ALONE = {0.0: Case(1), 0.1: Case(1, dropout=0.1)}
-SEVERAL = (Case(2, parts=3), Case(4, parts=2), Case(8, dropout=0.1))
+FEW = (Case(1), Case(4, parts=2))
+MORE = (Case(1), Case(1, dropout=0.1), Case(2, parts=3), Case(8, dropout=0.1))
 
 
 def _found(cases, options):
@@ -105,9 +105,18 @@ def _found(cases, options):
     return dict(zip(cases, json.loads(line.removeprefix("RESULT ")), strict=True))
 
 
-@pytest.fixture(scope="module")
-def found():
-    return _found([*ALONE.values(), *SEVERAL], EUCLIDEAN)
+@pytest.fixture(
+    scope="module", params=[FEW, pytest.param(MORE, marks=pytest.mark.slow)], ids=["few", "more"]
+)
+def found(request):
+    return _found(request.param, EUCLIDEAN)
+
+
+def _several(found):
+    """Of every case of several devices, what one device and the several found."""
+    return [
+        (found[Case(1, dropout=case.dropout)], found[case]) for case in found if case.devices > 1
+    ]
 
 
 def _assert_same_training(one, several):
@@ -125,28 +134,28 @@ def _assert_same_search(one, several):
     assert several["videos"] == one["videos"]
 
 
-@pytest.mark.parametrize("case", SEVERAL, ids=str)
-def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found, case):
-    _assert_same_training(found[ALONE[case.dropout]], found[case])
+def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found):
+    for one, several in _several(found):
+        _assert_same_training(one, several)
 
 
-@pytest.mark.parametrize("case", SEVERAL, ids=str)
-def test_ranks_and_searches_do_not_depend_on_the_devices(found, case):
-    _assert_same_search(found[ALONE[case.dropout]], found[case])
+def test_ranks_and_searches_do_not_depend_on_the_devices(found):
+    for one, several in _several(found):
+        _assert_same_search(one, several)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [GAZE, GUIDED, TAUGHT], ids=["hlformer", "ms_sl", "dl_dkd"])
 def test_no_lorentz_block_no_guided_frame_and_no_teacher_depends_on_the_devices(options):
-    one, several = _found([Case(1), Case(4, parts=2)], options).values()
+    one, several = _found(FEW, options).values()
     _assert_same_training(one, several)
     _assert_same_search(one, several)
 
 
 def test_each_device_holds_a_part_of_the_corpus_and_of_the_features(found):
-    for case in SEVERAL:
-        part, whole = found[case]["part"]
+    # Of 13 resident videos, and with 4 devices of a streamed chunk of 12.
+    videos = {1: 13, 2: 7, 4: 3, 8: 2}
+    for case, run in found.items():
+        part, whole = run["part"]
         assert part * case.devices == whole
-    # Features too: of 13 resident videos, and with 4 devices of a streamed chunk of 12.
-    held = {case.devices: found[case]["videos_per_device"] for case in found}
-    assert held == {1: 13, 2: 7, 4: 3, 8: 2}
+        assert run["videos_per_device"] == videos[case.devices]
