@@ -96,8 +96,8 @@ def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Su
     Raises:
       NotApplicable: when there are none, or one was trained on other videos than the first.
     """
-    found, left_out = applicable(subjects, lambda subject: subject.encoder)
-    kept = [subject for subject, _ in found]
+    measured, left_out = applicable(subjects, lambda subject: subject.encoder)
+    kept = [subject for subject, _ in measured]
     ids = [tuple(subject.split(options).video_ids) for subject in kept]
     for subject, own in zip(kept, ids, strict=True):
         if own != ids[0]:

@@ -26,8 +26,8 @@ TREES = 3
 
 def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Draws some trees, a row of panels for each run."""
-    found, left_out = applicable(subjects, _check)
-    subjects = [subject for subject, _ in found]
+    measured, left_out = applicable(subjects, _check)
+    subjects = [subject for subject, _ in measured]
     table = Columns("run", "tree", "node", "parent", "level", "kind", "x", "y", "distance")
     figure = style.Figure(figsize=(8.2, 0.5 + 3.0 * len(subjects)), layout="constrained")
     rows = figure.subplots(len(subjects), TREES, squeeze=False)

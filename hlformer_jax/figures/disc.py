@@ -32,8 +32,8 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
         rng = np.random.default_rng(seed)
         chosen = np.sort(rng.permutation(len(points))[:SAMPLE])
         origin = lorentz.origin(space.shape[-1] - 1, c)
-        found = horopca.fit(space[chosen], 2, c, origin, joint=True, seed=seed)
-        space = horopca.project(found, space)
+        fitted = horopca.fit(space[chosen], 2, c, origin, joint=True, seed=seed)
+        space = horopca.project(fitted, space)
     return np.asarray(poincare.from_lorentz(space, c)) * math.sqrt(c)
 
 

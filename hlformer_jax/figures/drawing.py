@@ -123,16 +123,16 @@ def applicable(
     Raises:
       NotApplicable: when the figure applies to none; the reasons.
     """
-    found, reasons = [], []
+    measured, reasons = [], []
     for subject in subjects:
         try:
-            found.append((subject, measure(subject)))
+            measured.append((subject, measure(subject)))
         except NotApplicable as reason:
             reasons.append(str(reason))
     said = "; ".join(dict.fromkeys(reasons))
-    if not found:
+    if not measured:
         raise NotApplicable(said)
-    return found, f" Left out: {said}." if reasons else ""
+    return measured, f" Left out: {said}." if reasons else ""
 
 
 def write(drawing: Drawing, path: Path) -> None:

@@ -138,13 +138,13 @@ class Encoder:
         words = [list(split[index].words) for index in indices]
         every = [one for own in words for one in own]
         size = min(CAPTIONS, len(every))
-        found = []
+        encodings = []
         for start in range(0, len(every), size):
             chosen = every[start : start + size]
             encoded = self._encode_captions(params, collate_captions(split, chosen, size))
-            found.append(np.asarray(encoded, np.float32)[: len(chosen)])
+            encodings.append(np.asarray(encoded, np.float32)[: len(chosen)])
         ends = np.cumsum([len(own) for own in words])[:-1]
-        return np.split(np.concatenate(found), ends)
+        return np.split(np.concatenate(encodings), ends)
 
 
 def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:

@@ -117,12 +117,12 @@ def moment_of_frames(
     Returns:
       Places in `shown`; -1 for a frame of none.
     """
-    found = np.full(num_frames, -1)
+    moments = np.full(num_frames, -1)
     for place, caption in enumerate(shown):
         span = spans[caption]
         middle = (np.arange(num_frames) + 0.5) / num_frames * span.duration
-        found[(middle >= span.start) & (middle < span.end)] = place
-    return found
+        moments[(middle >= span.start) & (middle < span.end)] = place
+    return moments
 
 
 def _panel(axes: Any, plane: np.ndarray, moment: np.ndarray, names: Sequence[str]) -> None:

@@ -148,8 +148,8 @@ def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> di
     stored = jax.tree.map(
         lambda x: jnp.repeat(x, len(queries), axis=0), scorer.store(video, "float32")
     )
-    found: dict[str, Array] = scorer.position_cosines(queries, stored)
-    return found
+    cosines: dict[str, Array] = scorer.position_cosines(queries, stored)
+    return cosines
 
 
 def _strips(subject: Subject, split: Any, video: int) -> dict[str, np.ndarray]:

@@ -39,11 +39,11 @@ KINDS = {"captions": style.COLOURS[1], "clips": style.COLOURS[0], "frames": styl
 
 def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Draws histograms and discs, a row for each run."""
-    found, left_out = applicable(subjects, lambda subject: sample(subject, options))
+    measured, left_out = applicable(subjects, lambda subject: sample(subject, options))
     table = Columns("run", "kind", "distance", "x", "y")
-    figure = style.Figure(figsize=(8.2, 0.5 + 3.5 * len(found)), layout="constrained")
-    rows = figure.subplots(len(found), 2, squeeze=False, width_ratios=(6, 5))
-    for (subject, tangents), (histogram, plane) in zip(found, rows, strict=True):
+    figure = style.Figure(figsize=(8.2, 0.5 + 3.5 * len(measured)), layout="constrained")
+    rows = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(6, 5))
+    for (subject, tangents), (histogram, plane) in zip(measured, rows, strict=True):
         c = float(np.exp(subject.run.params["curv"]))
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {

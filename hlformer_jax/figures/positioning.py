@@ -33,11 +33,11 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         variances(subject, options, params) for params in (subject.run.family.init_params(), None)
     ]
     measured, left_out = applicable(subjects, both)
-    found = [pair for _, pair in measured]
-    largest = max(float(np.nanmax(one)) for pair in found for one in pair)
+    pairs = [pair for _, pair in measured]
+    largest = max(float(np.nanmax(one)) for pair in pairs for one in pair)
     bins = np.linspace(0, max(largest, 1.0), 25)
     figure = style.Figure(figsize=(8.2, 2.9), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    panels = figure.subplots(1, len(pairs), squeeze=False, sharey=True)[0]
     for axes, (subject, pair) in zip(panels, measured, strict=True):
         split = subject.split(options)
         for (when, colour), values in zip(
@@ -72,7 +72,7 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
       NotApplicable: for a model without clips, or a split whose videos have one caption each.
     """
     encoder, split = subject.encoder, subject.split(options)
-    found = np.full(len(split), np.nan)
+    variances = np.full(len(split), np.nan)
     several = np.flatnonzero(split.captions_per_video >= 2)
     if not len(several):
         raise NotApplicable(f"no video of the split {options.split} has two captions")
@@ -81,8 +81,8 @@ def variances(subject: Subject, options: Options, params: Any = None) -> Float[n
             raise NotApplicable(f"{subject.label} reads no clips")
         queries = encoder.captions(split, chosen, params)
         for index, clips, own in zip(chosen, encoded.clips, queries, strict=True):
-            found[index] = np.var(matches(own, clips))
-    return found
+            variances[index] = np.var(matches(own, clips))
+    return variances
 
 
 def matches(

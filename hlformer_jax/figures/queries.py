@@ -48,9 +48,9 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
         parts = np.split(plane, ends[:-1])
         for k, index in enumerate(pair):
             at, asked = parts[k], parts[2 + k]
-            found = matches(queries[k], clips[k])
+            matched = matches(queries[k], clips[k])
             colour, video = style.COLOURS[k], split.video_ids[index]
-            for point, clip in zip(asked, found, strict=True):
+            for point, clip in zip(asked, matched, strict=True):
                 axes.plot(*np.stack([point, at[clip]]).T, color=colour, linewidth=0.8, zorder=1)
             axes.plot(*at.T, "o", color=colour, markersize=4, alpha=0.6, label=f"clips of {video}")
             axes.plot(
@@ -58,7 +58,7 @@ def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
                 markeredgewidth=0.6, label=f"captions of {video}", zorder=3,
             )  # fmt: skip
             table.add(subject.label, video, "clip", np.arange(len(at)), *at.T, None)
-            table.add(subject.label, video, "caption", np.arange(len(asked)), *asked.T, found)
+            table.add(subject.label, video, "caption", np.arange(len(asked)), *asked.T, matched)
         axes.set_title(subject.label, loc="left")
         axes.set_xticks([])
         axes.set_yticks([])

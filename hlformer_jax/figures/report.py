@@ -125,10 +125,10 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 def _metrics(directory: Path) -> Mapping[str, Any]:
     """What a run recorded of its test split; nothing where it recorded nothing."""
     try:
-        found = json.loads((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
+        metrics = json.loads((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    recorded = found if isinstance(found, dict) else {}
+    recorded = metrics if isinstance(metrics, dict) else {}
     return {name: value for name, value in recorded.items() if isinstance(value, int | float)}
 
 

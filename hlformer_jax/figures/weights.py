@@ -28,13 +28,13 @@ BRANCHES = {"clips": "clip_branch", "frames": "frame_branch"}
 
 def draw(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Draws mean weights over blocks and positions, a row for each run."""
-    found, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
+    measured, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
     table = Columns("run", "branch", "block", "width", "position", "weight")
-    heights = [max(len(next(iter(own.values()))), 4) for _, own in found]
+    heights = [max(len(next(iter(own.values()))), 4) for _, own in measured]
     figure = style.Figure(figsize=(8.2, 0.4 + sum(0.9 + 0.2 * k for k in heights)))
     figure.set_layout_engine("constrained")
-    rows = figure.subplots(len(found), 2, squeeze=False, height_ratios=heights)
-    for (subject, own), row in zip(found, rows, strict=True):
+    rows = figure.subplots(len(measured), 2, squeeze=False, height_ratios=heights)
+    for (subject, own), row in zip(measured, rows, strict=True):
         named = block_names(*bank_widths(subject.run.config))
         largest = max(float(weights.max()) for weights in own.values())
         for axes, branch in zip(row, BRANCHES, strict=True):
@@ -77,10 +77,10 @@ def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarr
     counts: dict[str, np.ndarray] = {}
     for chosen, encoded, noted in encoder.batches(split, np.arange(len(split))):
         for branch, module in BRANCHES.items():
-            found = _noted(noted.get(module, {}), "weights")
-            if found is None:
+            noted_weights = _noted(noted.get(module, {}), "weights")
+            if noted_weights is None:
                 continue
-            weights: np.ndarray = np.asarray(found, np.float64)[:, : len(chosen)]
+            weights: np.ndarray = np.asarray(noted_weights, np.float64)[:, : len(chosen)]
             counted = np.full(len(chosen), weights.shape[-1])
             if branch == "frames":
                 counted = encoded.num_frames
