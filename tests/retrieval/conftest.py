@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.data.trees import pool as pools
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import build
 from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import nodes
@@ -19,7 +19,9 @@ def pool():
     for number, count in enumerate(COUNTS):
         # A single leaf is of two moments with a gap between them.
         spans = [(k * 5, k * 5 + 5) for k in range(count)] if count > 1 else [(0, 4), (20, 30)]
-        moments = tuple(Moment(f"v{number}#{k}", a, b, "x") for k, (a, b) in enumerate(spans))
+        moments = tuple(
+            AnnotatedMoment(f"v{number}#{k}", a, b, "x") for k, (a, b) in enumerate(spans)
+        )
         videos.append(TimedVideo(f"v{number}", 60.0, moments))
         trees.append(build(videos[-1], "released"))
     return pools.pool(trees, videos)

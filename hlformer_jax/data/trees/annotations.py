@@ -27,7 +27,7 @@ from hlformer_jax.data.trees.lines import (
     split_lines,
     text_of,
 )
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 
 
 class Annotations(NamedTuple):
@@ -96,7 +96,7 @@ def _activitynet(path: Path, text: str) -> Annotations:
 
 def _tvr(path: Path, text: str) -> Annotations:
     durations: dict[str, float] = {}
-    moments: dict[str, list[Moment]] = {}
+    moments: dict[str, list[AnnotatedMoment]] = {}
     seen: dict[Any, int] = {}
     for number, line in enumerate(split_lines(path, text), 1):
         where = f"{path}:{number}"
@@ -128,7 +128,7 @@ def _charades(path: Path, text: str, durations: Sequence[Path]) -> Annotations:
     lengths: dict[str, float] = {}
     for table in durations:
         lengths |= _lengths(table)
-    moments: dict[str, list[Moment]] = {}
+    moments: dict[str, list[AnnotatedMoment]] = {}
     counts: dict[str, int] = {}
     left_out = 0
     for number, line in enumerate(split_lines(path, text), 1):
@@ -172,9 +172,9 @@ def _lengths(path: Path) -> dict[str, float]:
     return lengths
 
 
-def _moment(name: str, span: Any, sentence: Any, where: str) -> Moment:
+def _moment(name: str, span: Any, sentence: Any, where: str) -> AnnotatedMoment:
     start, end = list_of(span, "the span", where, 2)
-    return Moment(
+    return AnnotatedMoment(
         name,
         seconds_of(start, "the start", where),
         seconds_of(end, "the end", where),
@@ -183,7 +183,7 @@ def _moment(name: str, span: Any, sentence: Any, where: str) -> Moment:
 
 
 def _by_start(
-    durations: dict[str, float], moments: dict[str, list[Moment]]
+    durations: dict[str, float], moments: dict[str, list[AnnotatedMoment]]
 ) -> tuple[TimedVideo, ...]:
     return tuple(
         TimedVideo(video, durations[video], tuple(sorted(own, key=lambda moment: moment.start)))

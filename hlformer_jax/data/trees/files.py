@@ -29,7 +29,7 @@ from hlformer_jax.data.trees.lines import (
     split_lines,
     text_of,
 )
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import NEAR
 from hlformer_jax.data.trees.tree import Node, Tree
 from hlformer_jax.run import files
@@ -124,7 +124,7 @@ def from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
         if not isinstance(entry, dict):
             raise DataError(f"{where}: a moment is {shown(entry)}; it must be an object")
         moments.append(
-            Moment(
+            AnnotatedMoment(
                 text_of(field(entry, "id", where), "id", where),
                 seconds_of(field(entry, "start", where), "start", where),
                 seconds_of(field(entry, "end", where), "end", where),

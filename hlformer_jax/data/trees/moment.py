@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 
-class Moment(NamedTuple):
-    """A moment of a video.
+class AnnotatedMoment(NamedTuple):
+    """A moment of a video, as an annotator marked it.
 
     Attributes:
       moment_id: key of its word features, unique in its split.
@@ -31,4 +31,4 @@ class TimedVideo(NamedTuple):
 
     video: str
     duration: float
-    moments: tuple[Moment, ...]
+    moments: tuple[AnnotatedMoment, ...]

@@ -16,7 +16,7 @@ were made; their nodes are reproduced one by one.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.tree import Node, Tree
 
 NEAR = 3.0
@@ -56,7 +56,7 @@ def build(video: TimedVideo, form: str = "released") -> Tree | None:
     return None
 
 
-def is_adjacent(last: Moment, moment: Moment) -> bool:
+def is_adjacent(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
     """Whether a moment continues an adjacent run whose last moment is given.
 
     The bounds are rounded, not the gap, which decides where it is three seconds to a rounding error
@@ -66,12 +66,14 @@ def is_adjacent(last: Moment, moment: Moment) -> bool:
     return near and moment.start > last.start
 
 
-def is_separated(last: Moment, moment: Moment) -> bool:
+def is_separated(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
     """Whether a moment continues a separated run whose last moment is given."""
     return moment.start > last.end
 
 
-def runs(moments: Sequence[Moment], follows: Callable[[Moment, Moment], bool]) -> list[Run]:
+def runs(
+    moments: Sequence[AnnotatedMoment], follows: Callable[[AnnotatedMoment, AnnotatedMoment], bool]
+) -> list[Run]:
     """All runs of at least two moments, one from each moment that begins one.
 
     Args:

@@ -29,7 +29,7 @@ from hlformer_jax.data.released.collection import Collection
 from hlformer_jax.data.released.reader import ReleasedReader
 from hlformer_jax.data.source import SPLITS, DataError, Reader, digest
 from hlformer_jax.data.trees import files
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 
 
 def annotate(
@@ -257,7 +257,7 @@ class OwnReader(ExtractedReader):
     def _timed(self, split: str) -> Iterator[TimedVideo]:
         for video, captions in self._splits[split].items():
             moments = (
-                Moment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
+                AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
                 for one in captions
             )
             yield TimedVideo(video, self.num_frames(video) * self._period, tuple(moments))

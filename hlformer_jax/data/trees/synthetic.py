@@ -26,7 +26,7 @@ from hlformer_jax.data.planted import (
     PlantedSource,
 )
 from hlformer_jax.data.source import SPLITS, Caption
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.sources import annotate
 
 LEAVES = {1: 0.12, 2: 0.30, 3: 0.25, 4: 0.15, 5: 0.10, 6: 0.08}
@@ -123,7 +123,7 @@ class SyntheticTreesReader(PlantedReader):
             words, features = encoder.caption(own, rng)
             self._words[f"{name}#enc#{k}"] = features
             moments.append(
-                Moment(f"{name}#enc#{k}", float(first), float(end), f"{' '.join(words)}.")
+                AnnotatedMoment(f"{name}#enc#{k}", float(first), float(end), f"{' '.join(words)}.")
             )
         return TimedVideo(name, float(start), tuple(moments)), bounds, leaves == 1
 

@@ -1,6 +1,6 @@
 """The text of a composed action: the sentences of its moments, one after another."""
 
-from hlformer_jax.data.trees.moment import Moment
+from hlformer_jax.data.trees.moment import AnnotatedMoment
 from hlformer_jax.data.trees.tree import Tree
 
 _BETWEEN_WORDS = (" a ", " the ", " an ", " both ", " is ", " are ")
@@ -14,7 +14,7 @@ CLEANED = ("activitynet",)
 
 
 def texts(
-    tree: Tree, moments: tuple[Moment, ...], form: str = "released", collection: str = ""
+    tree: Tree, moments: tuple[AnnotatedMoment, ...], form: str = "released", collection: str = ""
 ) -> list[str]:
     """The text of every node of a tree.
 

@@ -12,7 +12,7 @@ from hlformer_jax.data.extracted import TimedCaption
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.trees import files
 from hlformer_jax.data.trees.dataset import open_trees
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import build
 
 D, E = 6, 5
@@ -44,7 +44,7 @@ def released(tiny, write, config):
                 video,
                 30.0,
                 tuple(
-                    Moment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
+                    AnnotatedMoment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
                     for k in range(3)
                 ),
             )

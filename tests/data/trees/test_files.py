@@ -6,15 +6,19 @@ import pytest
 
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.trees import files
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import FORMS, build
 
 VIDEO = TimedVideo(
     "v_a",
     60.0,
-    tuple(Moment(f"v_a#enc#{k}", 10.0 * k, 10.0 * k + 11, f" Löst {k}.") for k in range(5)),
+    tuple(
+        AnnotatedMoment(f"v_a#enc#{k}", 10.0 * k, 10.0 * k + 11, f" Löst {k}.") for k in range(5)
+    ),
 )
-OTHER = TimedVideo("v_b", 9.5, (Moment("v_b#enc#0", 0.0, 1.0, "a"), Moment("x", 5.0, 9.0, "b")))
+OTHER = TimedVideo(
+    "v_b", 9.5, (AnnotatedMoment("v_b#enc#0", 0.0, 1.0, "a"), AnnotatedMoment("x", 5.0, 9.0, "b"))
+)
 
 
 def line(**changes):

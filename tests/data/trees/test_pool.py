@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.pool import pool
 from hlformer_jax.data.trees.rule import build
 
@@ -10,7 +10,8 @@ from hlformer_jax.data.trees.rule import build
 def row(name, count, apart=0):
     step = 10.0 + apart
     moments = (
-        Moment(f"{name}#{k}", step * k, step * k + 10, f"{name} does {k}.") for k in range(count)
+        AnnotatedMoment(f"{name}#{k}", step * k, step * k + 10, f"{name} does {k}.")
+        for k in range(count)
     )
     return TimedVideo(name, 200.0, tuple(moments))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hlformer_jax.data.trees import annotations
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import FORMS, build, build_all
 from hlformer_jax.data.trees.text import texts
 
@@ -15,7 +15,7 @@ PUBLISHED = Path(os.environ.get("HOVER_DATA", ""))
 
 
 def video(*spans):
-    moments = (Moment(f"v#{k}", a, b, f"does {k}.") for k, (a, b) in enumerate(spans))
+    moments = (AnnotatedMoment(f"v#{k}", a, b, f"does {k}.") for k, (a, b) in enumerate(spans))
     return TimedVideo("v", 100.0, tuple(moments))
 
 

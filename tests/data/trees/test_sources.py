@@ -10,7 +10,7 @@ from hlformer_jax.data import extracted
 from hlformer_jax.data.extracted import ExtractedSource, TimedCaption
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.trees import files
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import build
 from hlformer_jax.data.trees.sources import MomentLayout, MomentSource, OwnReader, OwnSource
 
@@ -19,7 +19,9 @@ D, E = 6, 5
 
 def moments(video, count):
     spans = ((10.0 * k, 10.0 * k + 10) for k in range(count))
-    return tuple(Moment(f"{video}#enc#{k}", *span, f"Thing {k}.") for k, span in enumerate(spans))
+    return tuple(
+        AnnotatedMoment(f"{video}#enc#{k}", *span, f"Thing {k}.") for k, span in enumerate(spans)
+    )
 
 
 @pytest.fixture

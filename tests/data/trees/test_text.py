@@ -2,7 +2,7 @@
 
 import pytest
 
-from hlformer_jax.data.trees.moment import Moment, TimedVideo
+from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import build
 from hlformer_jax.data.trees.text import texts, without_articles
 
@@ -11,7 +11,7 @@ SENTENCES = ("A man is on the Island.", " Both run.", " He stops at a a wall.")
 
 def told(form, collection, apart=0.0):
     moments = tuple(
-        Moment(str(k), k * (10 + apart), k * (10 + apart) + 10, sentence)
+        AnnotatedMoment(str(k), k * (10 + apart), k * (10 + apart) + 10, sentence)
         for k, sentence in enumerate(SENTENCES)
     )
     return texts(build(TimedVideo("v", 100.0, moments)), moments, form, collection)
