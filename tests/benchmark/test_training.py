@@ -73,6 +73,7 @@ def _by_hand(config, videos, captions):
     return total
 
 
+@pytest.mark.slow  # it compiles for seconds
 def test_operations_of_a_step_are_those_counted_by_hand():
     config = _config()
     model, videos, captions = models.build(config), 6, 20

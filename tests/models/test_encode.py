@@ -7,11 +7,12 @@ import pytest
 import tiny
 
 SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("ms_sl", "dl_dkd", "shared curvature")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature")
 ]
 
 
-@pytest.mark.parametrize("name", ["gmmformer_v2", "dynamic", *SLOW])
+@pytest.mark.parametrize("name", ["dynamic", *SLOW])
 def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
     _, (value, _), gradient = family.value_and_gradient(name, without_dropout=True)
     _, (other, _), in_parts = family.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)

@@ -15,8 +15,8 @@ from hlformer_jax.nn import fusion
 from hlformer_jax.ops import windows
 from hlformer_jax.training import objective
 
-# Every gradient of DL-DKD is held against a recorded one besides (test_parity.py).
-SLOW = ("dl_dkd", "dynamic", "weighted", "block curvature")
+# Every gradient of the first three is held against a recorded one besides (test_parity.py).
+SLOW = ("gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted", "block curvature")
 CASES = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in family.CASES
 ]

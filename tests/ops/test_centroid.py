@@ -57,7 +57,7 @@ def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 32, 1000, 20_000])
+@pytest.mark.parametrize("count", [1, 32, 1000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_the_exact_centroid_of_many_points_keeps_the_bound_of_the_module(dtype, count):
     radius = 25
     rng = np.random.default_rng(count)

@@ -11,6 +11,7 @@ from hlformer_jax.ops import lorentz, poincare, wrapped_normal
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+@pytest.mark.slow
 def test_the_density_integrates_to_one_in_both_models():
     c, scale = 0.7, jnp.asarray([0.8, 0.5])
     # Polar coordinates about the origin, whose volume element is sinh(√c r) / √c dr dφ; far out
