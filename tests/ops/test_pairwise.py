@@ -23,7 +23,7 @@ def _two_sets(dtype, dim, rng):
     return x.astype(dtype), y.astype(dtype)
 
 
-@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
     x, y = _two_sets(dtype, dim, np.random.default_rng(dim))

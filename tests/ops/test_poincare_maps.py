@@ -163,7 +163,8 @@ def test_second_derivatives_wherever_the_functions_are_smooth():
     check_curvature(poincare.exp_map, (p, v, jnp.full(3, 0.7)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
     way = np.array([0.6, -0.64, 0.48])
     rim = 1 - 4 * float(jnp.finfo(dtype).eps)

@@ -68,7 +68,8 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
     assert np.isfinite(params["curvature"]) and abs(params["curvature"] - 0.5) > 0.05
 
 
-@pytest.mark.parametrize("name", ["lorentz", POINCARE])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lorentz", "poincare"])
 def test_a_hyperbolic_classifier_of_what_a_tree_of_classes_generates(name):
     space = {"lorentz": lorentz, "poincare": poincare}[name]
     logits = {"lorentz": hyperplanes.lorentz_mlr, "poincare": hyperplanes.poincare_mlr}[name]

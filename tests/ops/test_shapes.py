@@ -59,6 +59,7 @@ def test_a_curvature_broadcasts_to_the_batch_and_never_beyond_it(case):
     refused(case, alone, c, match="does not broadcast to the batch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SEVERAL, ids=NAME)
 def test_a_curvature_of_the_batch_goes_with_one_point_that_all_share(case):
     arguments, c = case.arguments((3,)), np.linspace(0.5, 2, 3)

@@ -32,6 +32,7 @@ def test_the_density_integrates_to_one_in_both_models():
         np.testing.assert_allclose(total, 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_samples_have_the_moments_of_the_normal_and_are_the_same_in_both_models():
     c, scale = np.array([0.5, 2.0]), np.array([[0.3, 0.6, 0.9], [0.2, 0.2, 0.4]])
     mean = lorentz.exp_map0(np.random.default_rng(0).normal(size=(2, 3)), c)

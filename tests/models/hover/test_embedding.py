@@ -22,7 +22,8 @@ def _program(text_encoder, lift="unit"):
 
 
 @pytest.mark.parametrize(
-    "text_encoder", ["given", "mean", pytest.param("attention", marks=pytest.mark.slow)]
+    "text_encoder",
+    ["given", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mean", "attention"))],
 )
 def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
     params, run, gradient = _program(text_encoder)
