@@ -24,7 +24,7 @@ check() {
 
 check "ruff check" .venv/bin/ruff check --quiet
 check "ruff format" .venv/bin/ruff format --check --quiet
-say "mypy, beside the tests" # which begin with half a minute on one core
+say "mypy, beside the tests" # alone it would leave a core idle
 .venv/bin/mypy &
 types=$!
 check "pytest" .venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile \
