@@ -3,7 +3,7 @@
 import functools
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -121,8 +121,11 @@ class Split:
 
     @functools.cached_property
     def _caption_ids(self) -> tuple[str, ...]:
+        return tuple(self._read_caption_ids())
+
+    def _read_caption_ids(self) -> Iterator[str]:
         ids = (self._videos[index].caption_ids for index in range(len(self)))
-        return tuple(itertools.chain.from_iterable(ids))
+        return itertools.chain.from_iterable(ids)
 
     def check_spans(self, name: str) -> None:
         """Reads captions until the moment of one is known; nothing where there are no `spans`.
@@ -133,10 +136,7 @@ class Split:
         Raises:
           DataError: when none is.
         """
-        ids = itertools.chain.from_iterable(
-            self._videos[index].caption_ids for index in range(len(self))
-        )
-        if self.spans and not any(caption in self.spans for caption in ids):
+        if self.spans and not any(one in self.spans for one in self._read_caption_ids()):
             raise DataError(
                 f"config.eval.moments: no caption of the {name} split has times there; its first"
                 f" is {self._caption_ids[0]!r}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 from derivatives import check_curvature
-from lorentz_cases import BOUND, DTYPES, pairs, tangent
+from lorentz_cases import BOUND, DTYPES, SLOW_FLOAT64, pairs, tangent
 from mpmath import mpf
 
 from hlformer_jax.ops import hyperplanes, lorentz, poincare
@@ -107,7 +107,7 @@ def test_second_derivatives_of_distances_and_logits():
     check_curvature(everything, (p, normals, offsets, c))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 def test_values_and_gradients_are_finite_for_zero_normals_and_far_points(dtype):
     sizes = np.array([0, 1e-30, 1e-6, 1, 30.0])
     x = np.concatenate([sizes[:, None] * way for way in np.array([[0.6, 0.8], [-0.6, 0.8]])])

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import reference
 from derivatives import check_curvature
-from lorentz_cases import BOUND, CURVATURE, DTYPES, POINTS, assert_close, pairs, tangent
+from lorentz_cases import (
+    BOUND,
+    CURVATURE,
+    DTYPES,
+    POINTS,
+    SLOW_FLOAT64,
+    assert_close,
+    pairs,
+    tangent,
+)
 from mpmath import mpf
 
 from hlformer_jax.ops import attention, lorentz
@@ -168,7 +177,7 @@ def grid(dtype, c):
     return first, second, vectors, np.full(len(first), c, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 @pytest.mark.parametrize("name", OPS)
 def test_values_and_gradients_are_finite_everywhere(name, dtype):
     x, y, vectors, c = map(np.concatenate, zip(grid(dtype, 0.1), grid(dtype, 10), strict=True))

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import reference
 from derivatives import check_curvature
-from lorentz_cases import BOUND, CURVATURE, DTYPES, POINTS, assert_close, pairs, tangent
+from lorentz_cases import (
+    BOUND,
+    CURVATURE,
+    DTYPES,
+    POINTS,
+    SLOW_FLOAT64,
+    assert_close,
+    pairs,
+    tangent,
+)
 from mpmath import mpf
 
 from hlformer_jax.ops import lorentz
@@ -96,7 +105,7 @@ def test_second_derivatives_and_boosts_near_the_origin():
     check_curvature(kinked, (x[apart], y[apart], jnp.full(2, 0.7)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 def test_values_and_gradients_are_finite_everywhere(dtype):
     way = np.array([0.6, -0.64, 0.48])
     sizes = [0, 1e-35, 1e-20, 1e-6, 0.05, 1, 80, 1e6]

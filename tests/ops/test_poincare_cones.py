@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 from derivatives import check_curvature
+from lorentz_cases import SLOW_FLOAT64
 from mpmath import mpf
 
 from hlformer_jax.ops import cones, poincare, poincare_cones
@@ -67,7 +68,7 @@ def test_second_derivatives_of_cones():
     check_curvature(run, (p[away], q[away], C))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 def test_cones_and_layers_are_finite_at_the_edges(dtype):
     way = np.array([0.6, -0.64, 0.48])
     rows = np.array([r * s * way for r in (0, 1e-30, 1e-6, 0.5, 1, 1.5) for s in (1, -1)])
