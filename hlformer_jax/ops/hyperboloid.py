@@ -199,7 +199,9 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     # A tangent vector with a larger coordinate is shortened in any case; its square would overflow.
     largest = largest_coordinate(v)
     longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(jax.lax.stop_gradient(c))[..., None]
-    v = jnp.where(largest > longest, v * (longest / jnp.where(largest > longest, largest, 1)), v)
+    long = largest > longest
+    # Not by longest / largest: XLA would multiply its two divisors, which may overflow.
+    v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
     afar = ~_is_near(x, c)
     unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
     tau = jnp.sqrt(1 + c * dot(x, x))

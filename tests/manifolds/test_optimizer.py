@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled import lorentz, poincare
 
 from hlformer_jax.manifolds.manifold import Lorentz, Poincare
 from hlformer_jax.manifolds.optimizer import ManifoldError, riemannian, scale_by_length_adam
-from hlformer_jax.ops import lorentz, poincare
 
 SPACES = {"poincare": (poincare, Poincare), "lorentz": (lorentz, Lorentz)}
 
@@ -39,11 +39,12 @@ def test_momentum_is_transported_with_the_point(name):
     model, space = SPACES[name]
     space, x = space(0.7), _points(name, 0.7)
     optimizer = riemannian(optax.sgd(0.3, momentum=0.9), space)
+    update = jax.jit(optimizer.update)
     rng = np.random.default_rng(1)
     state, moment, expected = optimizer.init(x), 0, x
     for _ in range(3):
         gradient = jnp.asarray(rng.normal(size=x.shape))
-        updates, state = optimizer.update(gradient, state, x)
+        updates, state = update(gradient, state, x)
         x = optax.apply_updates(x, updates)
         moment = space.egrad_to_rgrad(expected, gradient) + 0.9 * moment
         end = space.exp_map(expected, -0.3 * moment)
@@ -74,7 +75,7 @@ def test_parameters_that_are_no_points_are_optimised_as_ever():
     jax.tree.map(np.testing.assert_array_equal, results["masked"], results["called"])
     state = inner.init(params["more"])
     for _ in range(2):
-        updates, state = inner.update(gradients["more"], state, params["more"])
+        updates, state = jax.jit(inner.update)(gradients["more"], state, params["more"])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results["masked"]["more"], updates
     )
@@ -103,6 +104,7 @@ def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
     matrix, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
     target = _points("poincare", 1.0)[::-1]
 
+    @jax.jit
     def run(turn):
         x, goal = _points("poincare", 1.0) @ turn.T, target @ turn.T
         inner = optax.chain(scale_by_length_adam(), optax.scale(-0.1))

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import lorentz
 from jax.test_util import check_grads
 
-from hlformer_jax.ops import attention, fused_attention, lorentz, windows
+from hlformer_jax.ops import attention, fused_attention, windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
 
@@ -82,7 +83,8 @@ def test_lorentz_attention_equals_numpy(float64, corrected):
     mean = _softmax(logits) @ value
     norm = np.sqrt(mean[..., :1] ** 2 - np.sum(mean[..., 1:] ** 2, -1, keepdims=True))
     use = {"log_window": log_window} if corrected else {"window": np.exp(log_window)}
-    ours = attention.lorentz_attention(query, key, value, 1.7, 0.3, mask=_mask(), **use)
+    attend = jax.jit(attention.lorentz_attention)
+    ours = attend(query, key, value, 1.7, 0.3, mask=_mask(), **use)
     np.testing.assert_allclose(ours, mean / norm, rtol=1e-11)
 
 
@@ -93,14 +95,16 @@ def _mean_distance_attended(**window):
     points = lorentz.from_space(jnp.asarray(rng.normal(size=(1, length, 3)), jnp.float32))
     positions = np.arange(length)
     # Values whose centroid tells the attention weights: far apart on one axis each.
-    weights = []
-    for j in range(length):
-        marked = lorentz.from_space(jnp.zeros((1, length, 3)).at[0, j, 0].set(1e-3))
-        out = attention.lorentz_attention(
-            points, points, marked, jnp.asarray(2.0), jnp.asarray(0.0), **window
-        )
-        weights.append(np.asarray(out[0, :, 1]) / 1e-3)
-    weights = np.stack(weights, -1)
+    marked = lorentz.from_space(
+        1e-3 * np.eye(length * 3, dtype=np.float32)[::3].reshape(-1, 1, length, 3)
+    )
+
+    @jax.jit
+    @jax.vmap
+    def attended(marked):
+        return attention.lorentz_attention(points, points, marked, jnp.float32(2), **window)
+
+    weights = np.asarray(attended(marked)[:, 0, :, 1]).T / 1e-3
     distance = np.abs(positions[:, None] - positions[None])
     return float((weights * distance).sum(-1).mean() / weights.sum(-1).mean())
 
@@ -116,11 +120,15 @@ def test_masked_keys_change_nothing():
     points = _points(0, np.float32)
     other = points.at[:, :, 3:].set(_points(9, np.float32)[:, :, 3:])
     mask = np.array([[True, True, True, False, False]] * 3)
-    scale, bias = jnp.asarray(2.0), jnp.asarray(0.0)
-    attend = lambda kv: attention.lorentz_attention(points, kv, kv, scale, bias, mask=mask)
-    np.testing.assert_array_equal(attend(points), attend(other))
-    attend = lambda kv: attention.euclidean_attention(points, kv, kv, mask=mask)
-    np.testing.assert_array_equal(attend(points), attend(other))
+
+    @jax.jit
+    def attend(kv):
+        return attention.lorentz_attention(
+            points, kv, kv, jnp.float32(2), mask=mask
+        ), attention.euclidean_attention(points, kv, kv, mask=mask)
+
+    for kept, moved in zip(attend(points), attend(other), strict=True):
+        np.testing.assert_array_equal(kept, moved)
 
 
 def test_a_row_without_any_real_key_stays_finite():
@@ -133,14 +141,14 @@ def test_a_row_without_any_real_key_stays_finite():
             attention.euclidean_attention(points, points, points, mask=mask)
         )
 
-    value, gradient = jax.value_and_grad(total)(points)
+    value, gradient = jax.jit(jax.value_and_grad(total))(points)
     assert np.isfinite(value)
     assert np.all(np.isfinite(gradient))
 
 
 def test_a_head_merge_that_stays_on_the_hyperboloid():
     points = _points(4, np.float32)
-    tangent = attention.merge_heads_on_hyperboloid(points)
+    tangent = jax.jit(attention.merge_heads_on_hyperboloid)(points)
     assert tangent.shape == (3, LENGTH, HEADS * (DIM - 1))
     back = lorentz.exp_map0(tangent)
     space = np.moveaxis(np.asarray(points[..., 1:]), 1, 2).reshape(3, LENGTH, -1)
@@ -162,7 +170,7 @@ def test_the_released_head_merge_is_its_formula(float64):
 def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
     origin = lorentz.from_space(jnp.zeros((HEADS, LENGTH, DIM - 1)))
     function = getattr(attention, merge)
-    gradient = jax.grad(lambda p: jnp.sum(function(p)))(origin)
+    gradient = jax.jit(jax.grad(lambda p: jnp.sum(function(p))))(origin)
     assert np.all(np.isfinite(gradient))
 
 
@@ -191,9 +199,9 @@ def test_numerical_gradients(float64):
 
 def test_half_precision_inputs_give_float32_centroids():
     points = _points(0, np.float32).astype(jnp.bfloat16)
-    out = attention.lorentz_attention(points, points, points, jnp.float32(2), jnp.float32(0))
+    out = jax.eval_shape(attention.lorentz_attention, *[points] * 3, jnp.float32(2), jnp.float32(0))
     assert out.dtype == jnp.float32
-    out = attention.euclidean_attention(points, points, points)
+    out = jax.eval_shape(attention.euclidean_attention, *[points] * 3)
     assert out.dtype == jnp.bfloat16
 
 
@@ -223,5 +231,5 @@ def test_two_windows_are_refused():
 def test_heads_in_half_precision_are_merged_in_float32():
     points = lorentz.from_space(jnp.array([[[300.0, 0]], [[0, 400.0]]])).astype(jnp.float16)
     for merge in (attention.concatenate_heads_released, attention.merge_heads_on_hyperboloid):
-        merged = merge(points)
+        merged = jax.jit(merge)(points)
         assert merged.dtype == jnp.float32 and np.isfinite(merged).all()

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from compiled import lorentz
 from lorentz_cases import BOUND, DTYPES, POINTS, assert_close, pairs
 from mpmath import mpf
-
-from hlformer_jax.ops import lorentz
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -19,7 +18,7 @@ def test_centroid_values(dtype):
     space = np.stack([x, y, (x + y) / 2], axis=-2).astype(dtype)
     weights = np.array([[0.2, 0.5, 0.3], [3, 0, 1]], dtype)
     points = lorentz.from_space(space, c[:, None])
-    got = jax.jit(lorentz.centroid)(points, np.broadcast_to(weights, (len(x), 2, 3)), c)
+    got = lorentz.centroid(points, np.broadcast_to(weights, (len(x), 2, 3)), c)
     for i in range(len(x)):
         curvature = mpf(float(c[i]))
         rows = [reference.vector(row) for row in space[i]]
@@ -38,7 +37,7 @@ def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(
     points = lorentz.from_space(x, 2.0)
     same = jnp.stack([points] * 4, axis=-2)
     rtol = 1e3 * float(jnp.finfo(dtype).eps)  # eps · c x_time²
-    centroid = jax.jit(lorentz.centroid)
+    centroid = lorentz.centroid
     np.testing.assert_allclose(centroid(same, c=2.0)[:, 0], points, rtol=rtol)
     weights = jnp.asarray([[0.1, 0, 2, 1, 1, 1], [0, 0, 0, 1, 0, 0]], dtype)
     want = centroid(points, weights, 2.0)
@@ -51,7 +50,7 @@ def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(
 def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
     points = lorentz.from_space(POINTS[0])
     weights = jnp.zeros((1, 6))
-    np.testing.assert_array_equal(jax.jit(lorentz.centroid)(points, weights)[0], np.eye(6)[0])
+    np.testing.assert_array_equal(lorentz.centroid(points, weights)[0], np.eye(6)[0])
     gradient = jax.jit(jax.jacrev(lorentz.centroid, argnums=(0, 1)))(points, weights)
     assert all(jnp.isfinite(array).all() for array in gradient)
 
@@ -70,7 +69,7 @@ def test_the_exact_centroid_of_many_points_keeps_the_bound_of_the_module(dtype, 
     kinds = [(space, w) for space in (same, near, spread) for w in (None, weights)]
     # Of so many points the 80 digits take seconds for each kind.
     for space, w in kinds if count < 20_000 else kinds[3:5]:
-        got = jax.jit(lorentz.centroid)(lorentz.from_space(space), w)
+        got = lorentz.centroid(lorentz.from_space(space), w)
         assert_close(got[0], _wide_centroid(space, w), BOUND[dtype], (count, radius))
 
 

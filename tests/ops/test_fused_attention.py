@@ -104,24 +104,31 @@ def test_dropout_drops_the_very_same_weights(length, dtype):
     query, other, _ = _inputs(length, length, 8, dtype)
     # Values that tell the weights: the identity.
     value = jnp.broadcast_to(jnp.eye(length, dtype=dtype), (BATCH, HEADS, length, length))
-    fused = fused_attention.euclidean_attention(query, other, value, None, None, key, RATE)
-    ones = jnp.ones((BATCH, HEADS, length, length), dtype)
-    np.testing.assert_array_equal(fused == 0, dropout(key, ones, RATE) == 0)
-    plain = attention.euclidean_attention(query, other, value, None, None, key, RATE)
+
+    @jax.jit
+    def every(key):
+        attend = lambda module, key: module.euclidean_attention(
+            query, other, value, None, None, key, RATE
+        )
+        dropped = dropout(key, jnp.ones(value.shape, dtype), RATE) == 0
+        same = attend(fused_attention, jax.random.key_data(key))
+        return attend(fused_attention, key), attend(attention, key), same, dropped
+
+    fused, plain, same, dropped = every(key)
+    np.testing.assert_array_equal(fused == 0, dropped)
     # In bfloat16 two roundings, of a weight and of what it is scaled to; in float32 that of a
     # logit of up to 10, which the exponential makes a relative one.
     tolerance = {jnp.float32: 1e-5, jnp.bfloat16: 2**-6}[dtype]
     np.testing.assert_allclose(*(np.asarray(x, "float64") for x in (fused, plain)), rtol=tolerance)
-    raw = jax.random.key_data(key)
-    same = fused_attention.euclidean_attention(query, other, value, None, None, raw, RATE)
     np.testing.assert_array_equal(fused, same)
 
 
 def test_rates_of_zero_and_one():
     key, x = jax.random.key(0), _inputs(5, 5, 4)
     attend = lambda *use: fused_attention.euclidean_attention(*x, None, None, *use)
-    np.testing.assert_array_equal(attend(key, 0.0), attend())
-    np.testing.assert_array_equal(attend(key, 1.0), jnp.zeros_like(x[0]))
+    every, plain, none = jax.jit(lambda key: (attend(key, 0.0), attend(), attend(key, 1.0)))(key)
+    np.testing.assert_array_equal(every, plain)
+    assert not none.any()
 
 
 def test_keys_that_are_masked_or_pad_change_nothing():
@@ -255,17 +262,21 @@ def test_shapes_that_do_not_go_together_are_refused_by_name():
 @pytest.mark.parametrize("module", [attention, fused_attention])
 @pytest.mark.parametrize("use", ["", "window", "log_window"])
 def test_no_distance_makes_lorentz_attention_attend_to_a_masked_key(module, use):
-    tangents = jnp.asarray([[[22.0, 0]], [[-22.0, 0]], [[31.8, 0]], [[0.3, 0.1]]])
-    points = lorentz.exp_map0(tangents)  # the query, a far real key, masked ones
-    query, key = points[:1], jnp.roll(points, -1, axis=0).reshape(1, 4, 3)
+    tangents = np.array([[[22.0, 0]], [[-22.0, 0]], [[31.8, 0]], [[0.3, 0.1]]], np.float32)
     mask = np.array([True, False, False, False])
     window = {use: jnp.ones((1, 4)) if use == "window" else jnp.zeros((1, 4))} if use else {}
-    out = module.lorentz_attention(query, key, key, jnp.float32(2), mask=mask, **window)
+
+    @jax.jit
+    def attend(tangents):
+        points = lorentz.exp_map0(tangents)  # the query, a far real key, masked ones
+        query, key = points[:1], jnp.roll(points, -1, axis=0).reshape(1, 4, 3)
+        attended = lambda v: module.lorentz_attention(
+            query, key, v, jnp.float32(2), mask=mask, **window
+        )
+        return key, attended(key), jax.grad(lambda v: jnp.sum(attended(v)[..., 1]))(key)
+
+    key, out, gradient = attend(tangents)
     np.testing.assert_allclose(out[0, 0, 1], key[0, 0, 1], rtol=2e-5)
-    total = lambda v: jnp.sum(
-        module.lorentz_attention(query, key, v, jnp.float32(2), mask=mask, **window)[..., 1]
-    )
-    gradient = jax.grad(total)(key)
     assert np.isfinite(gradient).all() and not gradient[0, 1:].any()
 
 

@@ -6,10 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 import reference
+from compiled import lorentz
 from lorentz_cases import BOUND, DTYPES, assert_close, pairs
 from mpmath import mpf
-
-from hlformer_jax.ops import lorentz
 
 pytestmark = pytest.mark.usefixtures("float64")
 

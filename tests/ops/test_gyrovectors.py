@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import lorentz, poincare
 
-from hlformer_jax.ops import gyrovectors, lorentz, poincare
+from hlformer_jax.ops import gyrovectors
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -9,11 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 import reference
+from compiled import hyperplanes, lorentz, poincare
 from derivatives import check_curvature
 from lorentz_cases import BOUND, DTYPES, SLOW_FLOAT64, pairs, tangent
 from mpmath import mpf
-
-from hlformer_jax.ops import hyperplanes, lorentz, poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -72,20 +71,18 @@ def _classes():
 
 def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplane():
     p, normals, offsets, c = _classes()
-    logits = jax.jit(hyperplanes.poincare_mlr)
-    got = logits(p, normals, offsets, c)
+    got = hyperplanes.poincare_mlr(p, normals, offsets, c)
     assert got.shape == (5, 2, 3)
     unit = normals / np.linalg.norm(normals, axis=-1, keepdims=True)
-    foot_of, distance = map(jax.jit, (poincare.exp_map0, hyperplanes.poincare_distance))
     for i, k in np.ndindex(2, 3):
-        foot = foot_of(unit[k] * offsets[k] / 2, c[i])
-        away = distance(p[:, i], foot[None], unit[None, k], c[i])
+        foot = poincare.exp_map0(unit[k] * offsets[k] / 2, c[i])
+        away = hyperplanes.poincare_distance(p[:, i], foot[None], unit[None, k], c[i])
         want = 2 * np.linalg.norm(normals[k]) * away
         np.testing.assert_allclose(got[:, i, k], want, rtol=1e-12, atol=1e-13)
     x = poincare.to_lorentz(p, c)
-    other = jax.jit(hyperplanes.lorentz_mlr)(x, 2 * normals, offsets, c)
+    other = hyperplanes.lorentz_mlr(x, 2 * normals, offsets, c)
     np.testing.assert_allclose(other, got, rtol=1e-12, atol=1e-13)
-    flat = logits(p, normals, offsets, 1e-12)
+    flat = hyperplanes.poincare_mlr(p, normals, offsets, 1e-12)
     linear = np.linalg.norm(normals, axis=-1) * (2 * p @ unit.T - offsets) * 2
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
 

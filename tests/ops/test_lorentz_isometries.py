@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from compiled import lorentz, poincare
 from lorentz_cases import CURVATURE, POINTS
-
-from hlformer_jax.ops import lorentz, poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 

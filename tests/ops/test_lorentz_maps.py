@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import reference
+from compiled import lorentz
 from derivatives import check_curvature
 from lorentz_cases import (
     BOUND,
@@ -19,8 +20,6 @@ from lorentz_cases import (
     tangent,
 )
 from mpmath import mpf
-
-from hlformer_jax.ops import lorentz
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -91,7 +90,7 @@ def test_second_derivatives_and_boosts_near_the_origin():
             lorentz.geodesic(0.3, a, b, c),
             lorentz.antipode(a, c),
             lorentz.limit_distance0(a, 1.5, c),
-            lorentz.split(v, [2, 4], c),
+            lorentz.split(v, (2, 4), c),
         )
 
     check_curvature(everything, (x, y, jnp.full(len(x), 0.7)))

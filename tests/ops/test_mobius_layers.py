@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from hlformer_jax.ops import poincare
+from compiled import poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 

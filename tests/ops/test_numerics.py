@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from compiled import numerics
 from jax.test_util import check_grads
 from mpmath import mpf
-
-from hlformer_jax.ops import numerics
 
 pytestmark = pytest.mark.usefixtures("float64")
 

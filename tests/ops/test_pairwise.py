@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from compiled import lorentz, poincare
 from derivatives import check_curvature
-from lorentz_cases import BOUND, DTYPES, POINTS, assert_close
+from lorentz_cases import BOUND, DIMENSIONS, DTYPES, POINTS, assert_close
 from mpmath import mpf
-
-from hlformer_jax.ops import lorentz, poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -23,7 +22,7 @@ def _two_sets(dtype, dim, rng):
     return x.astype(dtype), y.astype(dtype)
 
 
-@pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dim", DIMENSIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
     x, y = _two_sets(dtype, dim, np.random.default_rng(dim))
@@ -83,6 +82,8 @@ def test_second_derivatives_of_pairwise_distances():
         lorentz.from_space(x, c), lorentz.from_space(y, c), c
     )
     check_curvature(function, (x, y[:2], jnp.asarray(0.7)))
+    squared = poincare.pairwise_squared_distance
+    check_curvature(squared, (x / 4, np.concatenate([y, x[:1] * (1 + 1e-9)]) / 4, jnp.asarray(0.7)))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -100,15 +101,11 @@ def test_squared_distances_of_all_pairs_are_those_of_one():
     y = np.concatenate([y, x[:, :1] * (1 + 1e-9), x[:, :1]], axis=1)
     c = np.array([0.5, 2.0])
     a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
-    each = lambda model: jax.jit(
-        lambda x, y: model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
-    )
-    want = each(lorentz)(a, b)
-    got = jax.jit(lorentz.pairwise_squared_distance)(a, b, c)
+    each = lambda model, x, y: model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
+    want = each(lorentz, a, b)
+    got = lorentz.pairwise_squared_distance(a, b, c)
     np.testing.assert_allclose(got, want, rtol=1e-11)
     assert got[0, 0, -1] == 0
-    from_lorentz = jax.jit(poincare.from_lorentz)
-    p, q = from_lorentz(a, c[:, None]), from_lorentz(b, c[:, None])
-    got = jax.jit(poincare.pairwise_squared_distance)(p, q, c)
-    np.testing.assert_allclose(got, each(poincare)(p, q), rtol=1e-11)
-    check_curvature(poincare.pairwise_squared_distance, (p, q, c))
+    p, q = (poincare.from_lorentz(points, c[:, None]) for points in (a, b))
+    got = poincare.pairwise_squared_distance(p, q, c)
+    np.testing.assert_allclose(got, each(poincare, p, q), rtol=1e-11)

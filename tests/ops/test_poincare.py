@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from compiled import lorentz, poincare
 from derivatives import check_two_derivatives
+from lorentz_cases import DIMENSIONS
 from mpmath import mpf, sqrt
-
-from hlformer_jax.ops import lorentz, poincare
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -21,7 +21,7 @@ def from_space(x, c=1.0):
     return poincare.from_lorentz(lorentz.from_space(x, c), c)
 
 
-@pytest.mark.parametrize("dim", [3, 127])
+@pytest.mark.parametrize("dim", DIMENSIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_there_and_back(dtype, dim):
     rows = [
@@ -54,6 +54,7 @@ def test_distance_in_the_ball_is_that_on_the_hyperboloid():
     np.testing.assert_allclose(distance, want, rtol=1e-11)  # from 1 − c |p|²
 
 
+@pytest.mark.slow
 def test_second_derivatives_at_the_origin_and_far_out():
     x = jnp.array([[0.0, 0.0], [1e-9, 0.0], [0.3, -0.4], [3.0, -8.0]])
     c = jnp.array([1.0, 1.0, 0.5, 2.0])
@@ -92,7 +93,9 @@ def test_jit_vmap_and_more_batch_axes_change_nothing():
         return poincare.to_lorentz(from_space(x, c), c)
 
     got = jax.jit(jax.vmap(there_and_back))(x, np.stack([c, c]))
-    np.testing.assert_allclose(got, there_and_back(x, c), rtol=1e-13)
+    with jax.disable_jit():
+        want = there_and_back(x, c)
+    np.testing.assert_allclose(got, want, rtol=1e-13)
     np.testing.assert_allclose(got, lorentz.from_space(x, c), rtol=1e-13)
 
 

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import lorentz, poincare, wrapped_normal
 from derivatives import check_curvature
-
-from hlformer_jax.ops import lorentz, poincare, wrapped_normal
 
 pytestmark = pytest.mark.usefixtures("float64")
 
