@@ -49,8 +49,14 @@ PROGRAMS = {
 MOST_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
-LONGEST = ("test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py")
-"""Files that take longest start first, lest one process end with them alone."""
+LONGEST = (
+    "test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py",
+    "test_parity.py",
+)  # fmt: skip
+"""Files that take longest start first, lest one process end with them alone.
+
+Parity besides, lest both processes compile the same recorded run at the same time.
+"""
 
 
 def pytest_configure(config):
