@@ -60,7 +60,7 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
     start = {"vectors": jnp.asarray(rng.normal(size=(40, 6)) / 4, jnp.float32)}
     start["curvature"] = jnp.float32(0.5)
     params = fit(loss, start, optax.adam(0.03), 300)
-    energy = np.asarray(energies(params))
+    energy = np.asarray(jax.jit(energies)(params))
     # The share of pairs of an edge and another in which the edge has less energy, ties half.
     edges, others = energy[below][:, None], energy[other][None]
     told_apart = np.mean(edges < others) + np.mean(edges == others) / 2

@@ -50,7 +50,7 @@ def test_guided_vectors_are_scored_at_the_best_clip(encoded, count):
 def test_in_training_a_caption_is_compared_with_what_the_others_best_proposals_were_told(encoded):
     queries, owner = _normal(1, 5, H), np.array([0, 0, 3, 7, 10], np.int32)
     scorer = GuidedSimilarity(np.ones(2, np.float32))
-    found = scorer.similarities(queries, encoded, owner)
+    found = jax.jit(scorer.similarities)(queries, encoded, owner)
     cosines = _cosines(queries, encoded.clips)
     products = np.einsum("qh,vlh->qvl", queries, encoded.clips)
     guided = np.stack(

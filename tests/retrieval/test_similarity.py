@@ -18,7 +18,7 @@ def test_zero_frames_have_cosine_zero_and_a_finite_gradient():
     def best(frames):
         return scorer.similarities(queries, VideoEncoding(None, frames), owner).frame_cosine[0, 0]
 
-    value, gradient = jax.value_and_grad(best)(frames)
+    value, gradient = jax.jit(jax.value_and_grad(best))(frames)
     assert value == 0
     assert np.all(np.isfinite(gradient))
 
@@ -36,7 +36,7 @@ def test_losses_see_the_maxima_over_the_positions_of_each_branch(missing):
     if missing:
         videos = videos._replace(**{missing: None})
     scorer = MaximumSimilarity(np.ones(2, np.float32))
-    found = scorer.similarities(queries, videos, np.zeros(3, np.int32))
+    found = jax.jit(scorer.similarities)(queries, videos, np.zeros(3, np.int32))
     expected = [
         part
         for branch in videos

@@ -1,12 +1,15 @@
 """The terms as records: a name of the configuration, and the loss that it stands for."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from compiled import lorentz
 
 from hlformer_jax.config import WEIGHTS
-from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval.scoring import Similarities
 from hlformer_jax.training import losses
 from hlformer_jax.training.losses import NegativeRanks, Pairs
@@ -53,20 +56,27 @@ def test_every_weight_of_the_configuration_is_a_term_in_its_order():
 @pytest.mark.parametrize("columns", ["videos", "captions"])
 def test_each_branch_has_losses_of_its_own_similarities(columns):
     encoded = _encoded(columns)
-    pairs, (clip, clip_dot, frame, frame_dot) = encoded.pairs, encoded.similarities
-    if columns == "captions":
-        own = losses.each_for_itself(pairs)
-        frame_nce = losses.joint_nce(frame_dot, pairs.caption_mask)
-    else:
-        own, frame_nce = pairs, losses.nce(frame_dot, pairs)
-    expected = {
-        "clip_triplet": losses.triplet(clip, pairs, encoded.negatives.clip, 0.3),
-        "frame_triplet": losses.triplet(frame, own, encoded.negatives.frame, 0.3),
-        "clip_nce": losses.nce(clip_dot, pairs),
-        "frame_nce": frame_nce,
-    }
-    for name, value in expected.items():
-        np.testing.assert_allclose(TERMS[name].compute(encoded), value, rtol=1e-6, err_msg=name)
+
+    @jax.jit
+    def both(similarities):
+        """Each term, as computed and as expected."""
+        pairs, (clip, clip_dot, frame, frame_dot) = encoded.pairs, similarities
+        if columns == "captions":
+            own = losses.each_for_itself(pairs)
+            frame_nce = losses.joint_nce(frame_dot, pairs.caption_mask)
+        else:
+            own, frame_nce = pairs, losses.nce(frame_dot, pairs)
+        expected = {
+            "clip_triplet": losses.triplet(clip, pairs, encoded.negatives.clip, 0.3),
+            "frame_triplet": losses.triplet(frame, own, encoded.negatives.frame, 0.3),
+            "clip_nce": losses.nce(clip_dot, pairs),
+            "frame_nce": frame_nce,
+        }
+        given = dataclasses.replace(encoded, similarities=similarities)
+        return {name: (TERMS[name].compute(given), value) for name, value in expected.items()}
+
+    for name, (value, expected) in both(encoded.similarities).items():
+        np.testing.assert_allclose(value, expected, rtol=1e-6, err_msg=name)
 
 
 def test_the_diversity_of_queries_has_two_forms():

@@ -34,12 +34,13 @@ def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hi
     options = from_config(tree_nodes.config(**{"model.hidden_size": hidden_size}))
     encoder = encoders.VideoEncoder(options)
     given = NODES.frames, NODES.frame_mask
-    params = encoder.init(jax.random.key(0), *given)["params"]
+    params = jax.jit(encoder.init)(jax.random.key(0), *given)["params"]
     found = jax.jit(encoder.apply)({"params": params}, *given)
     # Features as wide as the model have no input layer.
     assert ("input" in params) == (hidden_size != tree_nodes.D)
     x = _dense(params["input"], given[0]) if "input" in params else np.float64(given[0])
-    layer = LSTM(hidden_size).apply({"params": params["recurrent"]}, np.float32(x), given[1])
+    apply = jax.jit(LSTM(hidden_size).apply)
+    layer = apply({"params": params["recurrent"]}, np.float32(x), given[1])
     x = x + np.asarray(layer, float)
     expected = _mean(x / np.linalg.norm(x, axis=-1, keepdims=True), given[1])
     np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -52,7 +53,7 @@ def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ
     )
     encoder = encoders.TextEncoder(options)
     given = NODES.words, NODES.word_mask
-    variables = encoder.init(jax.random.key(0), *given)
+    variables = jax.jit(encoder.init)(jax.random.key(0), *given)
     expected = _mean(*given)
     if hidden_size == tree_nodes.E:
         assert "params" not in variables
@@ -71,7 +72,7 @@ def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
     mask[:, 0] = True
     words[1] = words[0]
     words[1, 1:] = 9.0
-    variables = encoder.init(jax.random.key(0), words, mask)
+    variables = jax.jit(encoder.init)(jax.random.key(0), words, mask)
     found = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
     np.testing.assert_array_equal(found[0], found[1])
     assert np.any(found[0] != found[2])
