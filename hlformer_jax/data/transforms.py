@@ -77,18 +77,20 @@ def teacher_cosines(
       Cosines, float32; 0 of a zero vector.
     """
     pooled = _span_means(frames, boundaries(len(frames), num_frames))
-    return (_unit(captions) @ _unit(pooled).T).astype(np.float32)
+    wide = (vectors.astype(np.float64, copy=False) for vectors in (captions, pooled))
+    captions, pooled = (unit(vectors, _LEAST_NORM) for vectors in wide)
+    return (captions @ pooled.T).astype(np.float32)
 
 
-def unit(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n"]:
-    """Vectors divided by their norm, in their dtype; zero vectors stay zero."""
-    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
+def unit(
+    vectors: Float[np.ndarray, "*batch n"], least: float = 0.0
+) -> Float[np.ndarray, "*batch n"]:
+    """Vectors divided by their norm, or by `least` where that is larger; zero vectors stay zero.
+
+    They keep their dtype.
+    """
+    norm = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), least)
     return vectors / np.where(norm > 0, norm, 1)
-
-
-def _unit(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows D"]:
-    vectors = vectors.astype(np.float64, copy=False)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), _LEAST_NORM)
 
 
 def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:

@@ -86,9 +86,9 @@ def _measure(
     subject: Subject, split: Any, video: int, duration: float
 ) -> tuple[dict[str, np.ndarray], Sequence[Any]]:
     """The strips of a run by branch, and the first moments that it finds, for each caption."""
-    strips = _strips(subject, split, video)
-    scores = scores_over_time(subject, split, video)
-    return strips, localisation.first_moments(scores, duration)
+    [queries] = subject.encoder.captions(split, [video])
+    scores = scores_over_time(subject, split, video, queries)
+    return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
 
 
 def _draw_strips(axes: Any, strips: Mapping[str, np.ndarray], duration: float) -> None:
@@ -128,13 +128,14 @@ def _mark(axes: Any, table: Columns, note: Sequence[str], moment: Any, span: Any
     return f"\nIoU {localisation.intersection_over_union(moment, span.start, span.end):.2f}"
 
 
-def scores_over_time(subject: Subject, split: Any, video: int) -> Float[np.ndarray, "captions F"]:
-    """The ranking score of a video's captions at each of its frames, as evaluation has it.
+def scores_over_time(
+    subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
+) -> Float[np.ndarray, "captions F"]:
+    """The ranking score of encoded captions at each frame of their video, as evaluation has it.
 
     Encodings are float32 here, whatever `config.eval.corpus` is.
     """
-    run, [queries] = subject.run, subject.encoder.captions(split, [video])
-    scorer = run.family.evaluator.scorer
+    scorer = subject.run.family.evaluator.scorer
     cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))
     frames = int(split.source_frames_per_video[video])
     host = {name: np.asarray(rows) for name, rows in cosines.items()}
@@ -152,10 +153,11 @@ def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> di
     return cosines
 
 
-def _strips(subject: Subject, split: Any, video: int) -> dict[str, np.ndarray]:
-    """Cosines of a video's captions with its clips and with its real frames, by branch."""
+def _strips(
+    subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
+) -> dict[str, np.ndarray]:
+    """Cosines of encoded captions with the clips and the real frames of their video, by branch."""
     encoded = subject.encoder.videos(split, [video])
-    [queries] = subject.encoder.captions(split, [video])
     strips = {}
     if encoded.clips is not None:
         strips["clips"] = unit(queries) @ unit(encoded.clips[0]).T

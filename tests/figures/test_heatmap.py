@@ -40,8 +40,9 @@ def test_first_moments_are_those_that_localisation_measures(subject, options):
     want = run.family.test(run.params).metrics
     assert run.family.test_scores(run.params)[0].metrics == want
     spans = annotated.spans_by_video(split)
+    queries = subject.encoder.captions(split, range(len(split)))
     found = [
-        localisation.overlaps(heatmap.scores_over_time(subject, split, video), own)
+        localisation.overlaps(heatmap.scores_over_time(subject, split, video, queries[video]), own)
         for video, own in enumerate(spans)
     ]
     got = localisation.metrics(np.concatenate(found))
