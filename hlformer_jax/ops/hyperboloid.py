@@ -46,6 +46,17 @@ def from_space(x: Space, c: Scalar) -> Float[Array, "*#batch n1"]:
     return jnp.concatenate([time(x, c)[..., None], x], axis=-1)
 
 
+def _along_and_across(unit: Space, v: Space) -> tuple[Scalar, Space]:
+    """The component of v along a unit vector, and the rest, across it.
+
+    The rest is taken twice: a compiled program multiplies by the inverse of a norm, which rounds
+    the unit vector and leaves 2 eps of the component in the rest. Far out that is much.
+    """
+    along = dot(unit, v)
+    across = v - unit * along[..., None]
+    return along, across - unit * dot(unit, across)[..., None]
+
+
 def tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
     """⟨v, w⟩ for v, w tangent at x, from the space components of all three.
 
@@ -57,8 +68,10 @@ def tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
     x_near = jnp.where(near[..., None], x, 0)
     flat = dot(v, w) - c * (dot(x_near, v) / tau2) * dot(x_near, w)
     unit, _ = safe_normalize(jnp.where(near[..., None], 1, x))
-    v_along, w_along = dot(unit, v), dot(unit, w)
-    v_across, w_across = v - unit * v_along[..., None], w - unit * w_along[..., None]
+    (v_along, v_across), (w_along, w_across) = (
+        _along_and_across(unit, v),
+        _along_and_across(unit, w),
+    )
     tau = jnp.sqrt(tau2)
     return jnp.where(near, flat, dot(v_across, w_across) + (v_along / tau) * (w_along / tau))
 
@@ -196,19 +209,21 @@ def displace(x: Space, v: Space, c: Scalar) -> Space:
     rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
     the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
     """
-    # A tangent vector with a larger coordinate is shortened in any case; its square would overflow.
+    # A tangent vector with a larger coordinate is shortened in any case.
     largest = largest_coordinate(v)
     longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(jax.lax.stop_gradient(c))[..., None]
     long = largest > longest
-    # Not by longest / largest: XLA would multiply its two divisors, which may overflow.
+    # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
     v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
     afar = ~_is_near(x, c)
     unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
     tau = jnp.sqrt(1 + c * dot(x, x))
-    along = dot(unit, v)
-    across = v - unit * along[..., None]
+    along, across = _along_and_across(unit, v)
 
-    z = c * tangent_inner(x, v, v, c)
+    # The scale, a constant of which z does not depend, is for squares that would overflow.
+    scale = jnp.where(largest > 1e15, jnp.minimum(largest, longest), 1)
+    size = jnp.squeeze(scale, -1)
+    z = c * size * size * tangent_inner(x, v / scale, v / scale, c)
     radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(x))
     limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - radius, 0)
     over = z > limit * limit
@@ -237,8 +252,7 @@ def inner_from(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Sc
     rise = dot(difference, (x + y) / (tau_x + tau_y)[..., None])
     near = c * rise * (dot(x, v) / tau_x) - dot(difference, v)
     unit, tau, radial, across = _components_afar(x, y, difference, c)
-    v_along = dot(unit, v)
-    v_across = v - unit * v_along[..., None]
+    v_along, v_across = _along_and_across(unit, v)
     far = dot(across, v_across) + radial * (v_along / tau)
     return jnp.where(_is_near(x, c), near, far)
 

@@ -1,12 +1,13 @@
 """Modules of `ops` whose functions are compiled whole: ``from compiled import lorentz``.
 
-So they are used, and XLA rewrites them: a division by a number that all share becomes a product.
-Called one by one each would run operation by operation, and sixty programs of one operation be
-compiled where one program does. Tests that are named after jit compare the two.
+As users compile them, XLA rewrites their arithmetic: divisors are multiplied, and a division by a
+number that many share becomes a product. `tests/conftest.py` switches most of XLA's optimisations
+off, but not those. Called as they are, functions would run operation by operation, each compiled by
+itself: sixty small programs for one. Tests that are named after jit compare the results of both.
 """
 
 import inspect
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import jax
 
@@ -22,15 +23,15 @@ from hlformer_jax.ops import (
     wrapped_normal,
 )
 
-STATIC = {"dims", "exact", "n", "name", "shape", "tolerance"}
+STATIC = {"dims", "exact", "shape", "tolerance"}
 """Parameters that are no arrays."""
 
 
 def _whole(value):
-    if isinstance(value, type) or not callable(value):
+    if not isinstance(value, FunctionType | jax.custom_jvp):
         return value
     parameters = inspect.signature(value).parameters
-    if "dtype" in parameters:  # what it returns depends on a type, and on NumPy's
+    if "dtype" in parameters:  # `origin` asks whether c is an array, as a traced number always is
         return value
     return jax.jit(value, static_argnames=sorted(STATIC & {*parameters}))
 

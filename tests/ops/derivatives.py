@@ -69,3 +69,29 @@ def check_curvature(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
     for got, up, down in zip(curve, both(ahead)[0], both(behind)[0], strict=True):
         want = (up - down) / (2 * step)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol * (1 + abs(want).max()))
+
+
+def check_slopes(function, args, step=1e-5):
+    """First derivatives alone, in one program: forward against a difference, and reverse."""
+    args = tuple(jnp.asarray(x, jnp.float64) for x in args)
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(rng.normal(size=x.shape))
+    cotangent = jax.tree.map(draw, jax.eval_shape(function, *args))
+    tangent = tuple(map(draw, args))
+
+    @jax.jit
+    def derivatives(args):
+        shift = lambda size: (x + size * dx for x, dx in zip(args, tangent, strict=True))
+        difference = lambda up, down: (up - down) / (2 * step)
+        _, pullback = jax.vjp(function, *args)
+        _, along = jax.jvp(function, args, tangent)
+        rise = jax.tree.map(difference, function(*shift(step)), function(*shift(-step)))
+        return along, rise, pullback(cotangent)
+
+    along, rise, slopes = map(jax.tree.leaves, derivatives(args))
+    for one, other in zip(along, rise, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7 * (1 + abs(other).max()))
+    dot = lambda a, b: sum(np.vdot(x, y) for x, y in zip(a, b, strict=True))
+    np.testing.assert_allclose(
+        dot(slopes, tangent), dot(along, jax.tree.leaves(cotangent)), rtol=1e-9, atol=1e-9
+    )

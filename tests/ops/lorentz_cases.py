@@ -10,7 +10,11 @@ BOUND = {"float32": 2e-5, "float64": 1e-12}  # what the module promises
 DTYPES = tuple(BOUND)
 # Of tests that say in float64 what they say in float32.
 SLOW_FLOAT64 = ("float32", pytest.param("float64", marks=pytest.mark.slow))
-DIMENSIONS = (3, pytest.param(127, marks=pytest.mark.slow))
+# Models have 127 dimensions, in float32.
+PRECISIONS = [(dtype, 3) for dtype in DTYPES] + [
+    ("float32", 127),
+    pytest.param("float64", 127, marks=pytest.mark.slow),
+]
 POINTS = np.random.default_rng(0).normal(size=(3, 6, 5)) * np.array([0.1, 0.5, 1, 2, 3, 4])[:, None]
 CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])  # one for each of the six
 

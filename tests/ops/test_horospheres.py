@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 from compiled import horospheres, lorentz, poincare
-from derivatives import check_curvature
+from derivatives import check_curvature, check_slopes
 from lorentz_cases import BOUND, DTYPES, pairs
 from mpmath import mpf
 
@@ -80,8 +80,10 @@ def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
     np.testing.assert_allclose(got, between, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_second_derivatives():
+@pytest.mark.parametrize(
+    "check", [check_slopes, pytest.param(check_curvature, marks=pytest.mark.slow)]
+)
+def test_derivatives(check):
     rng = np.random.default_rng(1)
     x = np.concatenate([np.zeros((1, 3)), rng.normal(size=(4, 3)) * 1.5])
     ideal, directions = rng.normal(size=(5, 3)), np.linalg.qr(rng.normal(size=(3, 3)))[0][:2]
@@ -96,7 +98,7 @@ def test_second_derivatives():
             horospheres.poincare_horospherical(p, directions, c),
         )
 
-    check_curvature(everything, (x, ideal, np.full(5, 0.7)))
+    check(everything, (x, ideal, np.full(5, 0.7)))
 
 
 def test_values_and_gradients_are_finite_everywhere():

@@ -10,9 +10,9 @@ from derivatives import check_curvature
 from lorentz_cases import (
     BOUND,
     CURVATURE,
-    DIMENSIONS,
     DTYPES,
     POINTS,
+    PRECISIONS,
     SLOW_FLOAT64,
     assert_close,
     pairs,
@@ -64,8 +64,7 @@ OPS = {
 SMOOTH_EVERYWHERE = sorted(set(OPS) - {"distance", "tangent_norm", "direction"})
 
 
-@pytest.mark.parametrize("dim", DIMENSIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
 def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
     x, y, c, kinds = pairs(dtype, dim)
     a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
@@ -103,8 +102,7 @@ def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
             assert_close(got[name][i], want[name], bound, context)
 
 
-@pytest.mark.parametrize("dim", DIMENSIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
 def test_values_at_the_origin_of_the_maps(dtype, dim):
     x, y, c, _ = pairs(dtype, dim)
     x, y, c = x[:12], y[:12], c[:12]
