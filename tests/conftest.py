@@ -49,13 +49,14 @@ PROGRAMS = {
 MOST_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
-LONGEST = (
+FIRST = (
     "test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py",
     "test_parity.py",
 )  # fmt: skip
-"""Files that take longest start first, lest one process end with them alone.
+"""Files that start first: those that take longest, lest one process end with them alone.
 
-Parity besides, lest both processes compile the same recorded run at the same time.
+test_parity.py is early for another reason: beside test_parity_hlformer.py, which would be next to
+it, both processes would compile the same programs at the same time.
 """
 
 
@@ -126,6 +127,6 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that take longest."""
-    place = lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    """Starts with the files that are to be first."""
+    place = lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
     items.sort(key=lambda item: place(item.path.name))

@@ -77,9 +77,8 @@ def teacher_cosines(
       Cosines, float32; 0 of a zero vector.
     """
     pooled = _span_means(frames, boundaries(len(frames), num_frames))
-    wide = (vectors.astype(np.float64, copy=False) for vectors in (captions, pooled))
-    captions, pooled = (unit(vectors, _LEAST_NORM) for vectors in wide)
-    return (captions @ pooled.T).astype(np.float32)
+    captions = unit(captions.astype(np.float64, copy=False), _LEAST_NORM)
+    return (captions @ unit(pooled, _LEAST_NORM).T).astype(np.float32)
 
 
 def unit(

@@ -87,8 +87,9 @@ def _measure(
 ) -> tuple[dict[str, np.ndarray], Sequence[Any]]:
     """The strips of a run by branch, and the first moments that it finds, for each caption."""
     [queries] = subject.encoder.captions(split, [video])
+    strips = _strips(subject, split, video, queries)
     scores = scores_over_time(subject, split, video, queries)
-    return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
+    return strips, localisation.first_moments(scores, duration)
 
 
 def _draw_strips(axes: Any, strips: Mapping[str, np.ndarray], duration: float) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.data.split import Split
+from hlformer_jax.data.transforms import unit
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
 
@@ -33,7 +34,7 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
     def scores(split: Split, penalty: float) -> Float[np.ndarray, "Q V"]:
         weights = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), cross)
         words, frames = _pooled(split)
-        return _unit((words - word_mean) @ weights) @ _unit(frames - frame_mean).T
+        return unit((words - word_mean) @ weights) @ unit(frames - frame_mean).T
 
     def mean_rank(penalty: float) -> float:
         similarity = scores(val, penalty)
@@ -51,7 +52,3 @@ def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "
         words.extend(caption.mean(axis=0, dtype=np.float64) for caption in example.words)
         frames.append(example.frames.mean(axis=0, dtype=np.float64))
     return np.stack(words), np.stack(frames)
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

@@ -261,7 +261,7 @@ def test_numerical_gradients(float64, name):
     if name == "triplet":  # its sort is not differentiated twice
         check_grads(jax.jit(function), arguments, order=1, modes=["rev"], rtol=1e-4, atol=1e-6)
     else:
-        check_curvature(function, arguments)
+        check_curvature(function, arguments, atol=1e-6)
 
 
 @pytest.mark.parametrize("hard", [False, True])
