@@ -112,12 +112,11 @@ def in_halves(case, narrow):
     return call, low, jax.tree.map(lambda v: v.astype(jnp.float32), low)
 
 
-NARROW = pytest.mark.parametrize(
-    "narrow", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
-)
+NARROW = pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
 
 
 @NARROW
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", FLOAT32, ids=NAME)
 def test_of_narrow_numbers_float32_is_returned(case, narrow):

@@ -11,6 +11,7 @@ import flax.struct
 import jax
 import numpy as np
 import optax
+import pytest
 
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.examples import ExampleFeed
@@ -107,6 +108,7 @@ def _config():
     return config
 
 
+@pytest.mark.slow  # test_loop.py trains another such family
 def test_a_family_of_another_kind_trains_evaluates_and_resumes(tmp_path):
     mesh = devices.mesh()
     before = Toy(mesh).test(Toy(mesh).init_params()).metrics["MRR"]

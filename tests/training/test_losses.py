@@ -143,7 +143,7 @@ def _numpy_matching(queries, clips, pairs):
 
 
 @pytest.mark.parametrize("clips", [1, 3, 4, 9])  # fewer than captions, as many, more
-@pytest.mark.parametrize("most", [None, 4, 7])
+@pytest.mark.parametrize("most", [None, 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most):
     pairs = _pairs()
     loss = jax.jit(lambda q, c: losses.optimal_matching(q, c, pairs, most))

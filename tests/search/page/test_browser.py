@@ -319,8 +319,15 @@ def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp
         entry.path = kept
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 380])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (380, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(380, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_it_fits_and_is_named_at_both_widths_in_both_schemes(opened, url, tmp_path, width, scheme):
     folder = pathlib.Path(os.environ.get("HLFORMER_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
