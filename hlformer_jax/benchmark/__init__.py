@@ -42,9 +42,6 @@ a device has no room for is refused with what to change. A checkpoint, once a mi
 `config.dtype = "bfloat16"` computes the encoders in bfloat16, with parameters, geometry, softmax
 and losses in float32 (whose products a GPU may round to TensorFloat-32): `configs/synthetic.py`
 then reaches a SumR of 352.5 with seed 0, in float32 353.7 and with seed 1 364.0.
-`config.kernels = "pallas"` takes attention and similarity from kernels that keep their logits out
-of memory (`ops/fused_*.py`); they are tested in interpret mode and compile for CUDA, but none has
-run on a GPU, so XLA's programs are the default.
 
 Search in one's own videos (`search`): the ten best frames for a query, of simulated vectors of
 width 768 at a frame a second, mapped into memory; two cores and nothing else at work, medians of 4

@@ -61,9 +61,6 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
     # it is.
     "dtype": Field("float32", one_of("float32", "bfloat16")),
-    # Implementation of attention and similarity: "xla", compiled from JAX's own operations, or
-    # "pallas", the kernels of ops/fused_*.py, for one GPU. Equal up to rounding.
-    "kernels": Field("xla", one_of("xla", "pallas")),
     # Compile for the least time to compile, not for speed: for runs of seconds.
     "compile_fast": Field(False, flag()),
     "data": {

@@ -55,9 +55,8 @@ def cost(config: ConfigDict) -> Cost:
 def countable(config: ConfigDict) -> ConfigDict:
     """The configuration of the same operations in a form that `analysis.count` sees.
 
-    The compiler does not see into a kernel written here, and counts a loop over parts of a batch as
-    one part.
+    The compiler counts a loop over parts of a batch as one part.
     """
     plain = config.copy_and_resolve_references()
-    plain.kernels, plain.train.encode_parts = "xla", 1
+    plain.train.encode_parts = 1
     return plain

@@ -51,10 +51,6 @@ class MSSL(TwoBranch):
                 "config.model.video_level pools the frames, among which ms_sl's clips are to"
                 " choose: switch it off"
             )
-        if config.kernels != "xla":
-            raise ConfigError(
-                f"config.kernels {config.kernels!r} has no kernel for ms_sl: use 'xla'"
-            )
         return super().from_config(config)
 
     def setup(self) -> None:

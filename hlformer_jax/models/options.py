@@ -123,7 +123,6 @@ def from_config(config: ConfigDict, expansion: int) -> TwoBranchOptions:
                 dropout=model.dropout,
                 expansion=expansion,
                 dtype=jnp.dtype(config.dtype),
-                implementation=config.kernels,
             ),
             lorentz=LorentzOptions(model.lorentz_dim, model.lorentz_window, model.head_merge),
             euclidean_blocks=model.euclidean_blocks,
@@ -146,7 +145,6 @@ def _check(config: ConfigDict) -> None:
     _choice("model.head_merge", model.head_merge, blocks.HEAD_MERGES)
     _choice("model.fusion", model.fusion, fusion.FUSIONS)
     _choice("model.block_curvature", model.block_curvature, BLOCK_CURVATURES)
-    _choice("kernels", config.kernels, blocks.IMPLEMENTATIONS)
     if not (model.gaze or model.glance):
         raise ConfigError("config.model.gaze and config.model.glance are both off: keep one branch")
     if model.video_level and not model.gaze:

@@ -57,16 +57,3 @@ def build(config: ConfigDict) -> Model:
     if name not in MODELS:
         raise ConfigError(f"config.model.name {name!r} is unknown: use {', '.join(MODELS)}")
     return Model(MODELS[name].from_config(config), options.hyperparameters(config))
-
-
-def check_devices(config: ConfigDict, num_devices: int) -> None:
-    """Refuses kernels that so many devices cannot share.
-
-    Raises:
-      ConfigError: saying what to change.
-    """
-    if config.kernels == "pallas" and num_devices > 1:
-        raise ConfigError(
-            f"config.kernels is 'pallas', which is for one device, and there are {num_devices}: set"
-            " 'xla', or show the process one GPU"
-        )

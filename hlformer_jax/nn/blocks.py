@@ -6,7 +6,6 @@ Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 import flax.linen as nn
@@ -23,12 +22,9 @@ from hlformer_jax.nn.layers import (
     dense,
     layer_norm,
 )
-from hlformer_jax.ops import attention, fused_attention, lorentz, lorentz_linear
+from hlformer_jax.ops import attention, lorentz, lorentz_linear
 from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array
-
-IMPLEMENTATIONS: Mapping[str, ModuleType] = {"xla": attention, "pallas": fused_attention}
-"""Attention backend: XLA or Pallas."""
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
     "released": lambda log_window: {"window": jnp.exp(log_window)},
@@ -56,14 +52,12 @@ class BlockOptions:
       expansion: width of the feed-forward network over H; 0 leaves it out and puts one linear layer
         after the attention (see `_post_norm`).
       dtype: compute dtype of the dense layers.
-      implementation: attention backend, a key of `IMPLEMENTATIONS`; equal up to rounding.
     """
 
     num_heads: int
     dropout: float
     expansion: int = 4
     dtype: Any = jnp.float32
-    implementation: str = "xla"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +95,7 @@ class EuclideanAttention(nn.Module):
             dense(features, name, options.dtype)(x), options.num_heads
         )
         query, key = project("query", query), project("key", key_value)
-        backend = choose("implementation", options.implementation, IMPLEMENTATIONS)
-        attended = backend.euclidean_attention(
+        attended = attention.euclidean_attention(
             query, key, project("value", key_value), window, mask, dropout_key, options.dropout
         )
         attended = jnp.moveaxis(attended, -3, -2)
@@ -243,10 +236,9 @@ class LorentzAttention(nn.Module):
         linear = lambda name: LorentzLinear(options.num_heads, options.dropout, name=name)(
             point, train
         )
-        backend = choose("implementation", options.implementation, IMPLEMENTATIONS)
         merge = choose("head_merge", self.lorentz.head_merge, HEAD_MERGES)
         use = choose("window", self.lorentz.window, LORENTZ_WINDOWS)
-        centroids = backend.lorentz_attention(
+        centroids = attention.lorentz_attention(
             linear("query"),
             linear("key"),
             linear("value"),

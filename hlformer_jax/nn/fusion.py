@@ -67,7 +67,7 @@ class Fusion(nn.Module):
     @property
     def cross_options(self) -> BlockOptions:
         """Options of the cross-attention by which weights are asked for."""
-        return dataclasses.replace(self.options, expansion=1, implementation="xla")
+        return dataclasses.replace(self.options, expansion=1)
 
 
 class MeanGuided(Fusion):

@@ -7,7 +7,6 @@
     frechet, wrapped_normal, horospheres    statistics: means, densities, projections for figures
     windows          windows over positions
     attention        attention in both geometries
-    fused_attention, fused_similarity    the same as Pallas kernels (`kernels`: what they share)
     lorentz_linear   the last step of a fully Lorentzian linear map
     dropout, keys    dropout from a cheap generator; random keys derived by name
     numerics         safe primitives, each with its gradient at the edge

@@ -23,10 +23,10 @@ from hlformer_jax.typing import Array
 
 # What is added to a masked key's logit, as released: a row without any real key still gives a
 # defined (uniformly shifted) softmax.
-EUCLIDEAN_MASKED = -1e4
+_EUCLIDEAN_MASKED = -1e4
 
 
-def lorentz_masked(dtype: jnp.dtype) -> float:
+def _lorentz_masked(dtype: jnp.dtype) -> float:
     """What a masked key's Lorentz logit is replaced by: below that of any two points.
 
     The released code has -1e18, which real logits fall below from a distance of 22 from the origin
@@ -73,7 +73,7 @@ def euclidean_attention(
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if mask is not None:
-        masked = jnp.where(mask, 0.0, EUCLIDEAN_MASKED).astype(logits.dtype)
+        masked = jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)
         logits = logits + masked[..., None, None, :]
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(value.dtype), rate)
     return jnp.einsum("...ml,...ld->...md", weights, value)
@@ -132,7 +132,7 @@ def single_query_attention(
     shift = jnp.einsum("...nd,nd->...n", query, key.bias, preferred_element_type=exact)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
-        masked = jnp.where(mask, 0.0, EUCLIDEAN_MASKED).astype(logits.dtype)
+        masked = jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)
         logits = logits + masked[..., None, :]
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
     seen = jnp.einsum("...nl,...lh->...nh", weights, inputs)
@@ -186,7 +186,7 @@ def lorentz_attention(
     if log_window is not None:
         logits = _broadcast_window(log_window, logits) + logits
     if mask is not None:
-        masked = lorentz_masked(logits.dtype)
+        masked = _lorentz_masked(logits.dtype)
         logits = jnp.where(mask[..., None, None, :], logits, masked)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
@@ -239,38 +239,3 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
 
 def _broadcast_window(window: Float[Array, "#M #L"], logits: Array) -> Array:
     return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)
-
-
-def broadcast(
-    query: Array, key: Array, value: Array, window: Array | None, mask: Array | None
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Gives the arguments of an attention the batch axes, heads and positions of its result.
-
-    Args:
-      query: [*batch, N, M, d], as `euclidean_attention` takes it; so are the others.
-      key: [*batch, N, L, d].
-      value: [*batch, N, L, d].
-      window: [M, L] or None.
-      mask: [*batch, L] or None.
-
-    Returns:
-      The same, without an axis of length 1 that another has longer.
-
-    Raises:
-      ValueError: for shapes that do not go together.
-    """
-    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"queries and keys of different widths: {shapes}")
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"keys and values at different numbers of positions: {shapes}")
-    try:
-        lead = jnp.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
-    except ValueError:
-        raise ValueError(f"batch axes and heads that do not broadcast: {shapes}") from None
-    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (query, key, value))
-    if window is not None:
-        window = jnp.broadcast_to(window, (query.shape[-2], key.shape[-2]))
-    if mask is not None:
-        mask = jnp.broadcast_to(mask, (*lead[:-1], key.shape[-2]))
-    return query, key, value, window, mask

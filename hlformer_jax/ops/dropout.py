@@ -29,20 +29,15 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     Returns:
       Bits; row-major element i is a function of the key and i alone.
     """
-    low, high = halves(key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    data = jax.random.key_data(key) if typed else jnp.asarray(key)
+    low, high = data[..., 0], data[..., -1]
     strides = np.cumprod((1, *shape[:0:-1]), dtype=np.uint64)[::-1] if shape else ()
     index = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(strides):
         counter = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         index = index + counter * jnp.uint32(stride % 2**32)
-    return mix(mix(index ^ low) ^ high)
-
-
-def halves(key: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
-    """Both words of a random key, typed or raw."""
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    data = jax.random.key_data(key) if typed else jnp.asarray(key)
-    return data[..., 0], data[..., -1]
+    return _mix(_mix(index ^ low) ^ high)
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
@@ -69,7 +64,7 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
-def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """A bijection of 32-bit words in which every input bit moves every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x21F0AAAD)
     x = (x ^ (x >> 15)) * jnp.uint32(0xD35A2D97)

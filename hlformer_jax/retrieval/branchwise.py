@@ -58,12 +58,11 @@ class BranchwiseSimilarity(MaximumSimilarity):
         queries: Float[Array, "Q H"],
         videos: VideoEncoding,
         owner: Int[Array, " Q"],
-        implementation: str = "xla",
     ) -> Similarities:
         """Maxima over positions, each branch with its own query; see `scoring.TrainingScorer`."""
         alone = {"clips": videos._replace(frames=None), "frames": videos._replace(clips=None)}
         found = {
-            name: MaximumSimilarity.similarities(self, part, alone[name], owner, implementation)
+            name: MaximumSimilarity.similarities(self, part, alone[name], owner)
             for name, part in self.of_branches(queries).items()
         }
         return Similarities(*found["clips"][:2], *found["frames"][2:])

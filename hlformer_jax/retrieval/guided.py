@@ -86,7 +86,6 @@ class GuidedSimilarity:
         queries: Float[Array, "Q H"],
         videos: GuidedEncoding,
         owner: Int[Array, " Q"],
-        implementation: str = "xla",
     ) -> Similarities:
         """Proposals against videos, guided vectors against captions; see `scoring.TrainingScorer`.
 

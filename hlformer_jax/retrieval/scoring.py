@@ -98,7 +98,6 @@ class TrainingScorer(Scorer, Protocol):
         queries: Float[Array, "Q H"],
         videos: Any,
         owner: Int[Array, " Q"],
-        implementation: str = "xla",
     ) -> Similarities:
         """Cosines and dot products of both branches, as the training losses need them.
 
@@ -106,5 +105,4 @@ class TrainingScorer(Scorer, Protocol):
           queries: sentence embeddings.
           videos: encoded videos.
           owner: row of each caption's video.
-          implementation: backend, "xla" or "pallas".
         """

@@ -14,7 +14,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.ops.fused_similarity import max_similarities
 from hlformer_jax.ops.numerics import inverse_norm
 from hlformer_jax.retrieval import over_time, vectors
 from hlformer_jax.retrieval.scoring import Similarities
@@ -109,20 +108,16 @@ class MaximumSimilarity:
         queries: Float[Array, "Q H"],
         videos: VideoEncoding,
         owner: Int[Array, " Q"],
-        implementation: str = "xla",
     ) -> Similarities:
         """Maxima over positions of both branches; see `scoring.TrainingScorer`.
 
-        One product serves both: the cosines are the dot products over the norms. With "pallas" it
-        is never written to memory, and the gradient of a tie goes to the first of the positions.
+        One product serves both: the cosines are the dot products over the norms.
         """
         query_norm = inverse_norm(queries)
 
         def both(positions: Array | None) -> tuple[Array | None, Array | None]:
             if positions is None:
                 return None, None
-            if implementation == "pallas":
-                return max_similarities(queries, positions)
             dots = jnp.einsum("qh,vlh->qvl", queries, positions)
             cosines = best(dots * inverse_norm(positions)[None]) * query_norm[:, None]
             return cosines, best(dots)

@@ -24,6 +24,9 @@ MOVABLE = (
 )
 """Fields that may differ when a run resumes: where things lie and fit, not what they are."""
 
+RETIRED = ("kernels",)
+"""Fields that earlier versions recorded with a run, and that changed no result."""
+
 
 class WorkdirError(UserError, ValueError):
     """The directory holds another run; the message names the difference."""
@@ -143,7 +146,7 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    movable = {f"config.{field}" for field in MOVABLE}
+    movable = {f"config.{field}" for field in (*MOVABLE, *RETIRED)}
     return [
         f"{name} ({found.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
         for name in sorted(found.keys() | wanted.keys())

@@ -14,6 +14,7 @@ from hlformer_jax.config.families import leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.parallel import devices
 from hlformer_jax.run import checkpoint
+from hlformer_jax.run.workdir import RETIRED
 from hlformer_jax.training import families
 
 
@@ -49,6 +50,7 @@ def read_config(directory: Path) -> ConfigDict:
     path = directory / "config.json"
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["config"]
+        recorded = {name: value for name, value in recorded.items() if name not in RETIRED}
         config = default(family_of(ConfigDict({"model": recorded["model"]})))
         with config.ignore_type():
             config.update(recorded)

@@ -57,7 +57,6 @@ class Objective:
       distillation_decay: form of the decay of the distillation's weight, likewise.
       encode_twice: whether captions are encoded once more, see config/fields.py.
       encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
-      implementation: backend of the similarities, "xla" or "pallas".
       steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
       most_captions: largest number of captions of a video, see `losses.optimal_matching`.
     """
@@ -70,7 +69,6 @@ class Objective:
     distillation_decay: str = flax.struct.field(pytree_node=False)
     encode_twice: bool = flax.struct.field(pytree_node=False)
     encode_parts: int = flax.struct.field(pytree_node=False)
-    implementation: str = flax.struct.field(pytree_node=False)
     steps_per_epoch: int = flax.struct.field(pytree_node=False)
     most_captions: int | None = flax.struct.field(pytree_node=False)
 
@@ -128,7 +126,7 @@ class Objective:
             queries=alone,
             videos=videos,
             lift=lambda: models.lift(model, params, videos, alone),
-            similarities=scorer.similarities(queries, videos, pairs.video, self.implementation),
+            similarities=scorer.similarities(queries, videos, pairs.video),
             pairs=pairs,
             columns=FRAME_COLUMNS[scorer.frame_columns],
             negatives=negatives,
@@ -179,7 +177,6 @@ def build(
         distillation_decay=config.loss.distillation_decay,
         encode_twice=config.loss.encode_twice,
         encode_parts=config.train.encode_parts,
-        implementation=config.kernels,
         steps_per_epoch=steps_per_epoch,
         most_captions=most_captions,
     )

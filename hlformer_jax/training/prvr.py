@@ -38,10 +38,9 @@ class PRVR:
         """Builds the model; the data is opened when it is asked for.
 
         Raises:
-          ConfigError: when the model's options make no sense, or so many devices cannot share it.
+          ConfigError: when the model's options make no sense.
         """
         self._config, self._mesh = config, mesh
-        models.check_devices(config, mesh.size)
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
         self._validation = KeptFeed(lambda: self._whole(self.data.val))
@@ -152,7 +151,6 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
         says what to change.
     """
     model = models.build(config)
-    models.check_devices(config, num_devices)
     objective.active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
     if parts > 1 and devices.round_up(size, num_devices) % (parts * num_devices):

@@ -38,7 +38,6 @@ def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
         "model.lorentz_window": blocks.LORENTZ_WINDOWS,
         "model.head_merge": blocks.HEAD_MERGES,
         "model.block_curvature": options.BLOCK_CURVATURES,
-        "kernels": blocks.IMPLEMENTATIONS,
         "eval.corpus": vectors.DTYPES,
     }.items():
         assert sorted(LEAVES[name].rule.choices) == sorted(known), name

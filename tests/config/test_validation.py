@@ -24,7 +24,7 @@ REFUSED = {
         ("../../x", "..", ".", "a/b", "a\\b", "~x", "", " ", "a\nb", "a\0b", 3),
     ),
     "a path": (("data.manual_dir", "data.data_dir"), ("a\nb", "a\0b", 3)),
-    "a choice": (("dtype", "kernels", "model.window", "loss.diversity_form"), ("words", "", 0)),
+    "a choice": (("dtype", "model.window", "loss.diversity_form"), ("words", "", 0)),
     "a metric": (("eval.select",), ("", " ", 1)),
     "widths": (("model.euclidean_widths",), ((-1.0,), ("wide",), (math.nan,), (True,), 3.0, "12")),
     "sizes of splits": (

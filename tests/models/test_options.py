@@ -21,7 +21,6 @@ from hlformer_jax.models import options
             family.EUCLIDEAN | {"model.name": "ms_sl", "model.video_level": True},
             "video_level pools",
         ),
-        ({"model.name": "ms_sl", "loss.partial_order": 0.0, "kernels": "pallas"}, "no kernel"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(options, message):

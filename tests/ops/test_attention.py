@@ -7,7 +7,7 @@ import pytest
 from compiled import lorentz
 from jax.test_util import check_grads
 
-from hlformer_jax.ops import attention, fused_attention, windows
+from hlformer_jax.ops import attention, windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
 
@@ -206,17 +206,36 @@ def test_half_precision_inputs_give_float32_centroids():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("module", [attention, fused_attention])
-def test_complex_numbers_integers_and_lists_are_refused(module):
+def test_complex_numbers_integers_and_lists_are_refused():
     x = _points(0, np.float32)
     for wrong in (x.astype(complex), x.astype(int), x.tolist()):
         for i in range(3):
             arguments = [wrong if i == j else x for j in range(3)]
             with pytest.raises(TypeError, match="takes floating arrays, not"):
-                module.euclidean_attention(*arguments)
+                attention.euclidean_attention(*arguments)
     for wrong in (x.astype(complex), x.tolist()):
         with pytest.raises(TypeError):
-            module.lorentz_attention(wrong, x, x, jnp.float32(1))
+            attention.lorentz_attention(wrong, x, x, jnp.float32(1))
+
+
+@pytest.mark.parametrize("use", ["", "window", "log_window"])
+def test_no_distance_makes_lorentz_attention_attend_to_a_masked_key(use):
+    tangents = np.array([[[22.0, 0]], [[-22.0, 0]], [[31.8, 0]], [[0.3, 0.1]]], np.float32)
+    mask = np.array([True, False, False, False])
+    window = {use: jnp.ones((1, 4)) if use == "window" else jnp.zeros((1, 4))} if use else {}
+
+    @jax.jit
+    def attend(tangents):
+        points = lorentz.exp_map0(tangents)  # the query, a far real key, masked ones
+        query, key = points[:1], jnp.roll(points, -1, axis=0).reshape(1, 4, 3)
+        attended = lambda v: attention.lorentz_attention(
+            query, key, v, jnp.float32(2), mask=mask, **window
+        )
+        return key, attended(key), jax.grad(lambda v: jnp.sum(attended(v)[..., 1]))(key)
+
+    key, out, gradient = attend(tangents)
+    np.testing.assert_allclose(out[0, 0, 1], key[0, 0, 1], rtol=2e-5)
+    assert np.isfinite(gradient).all() and not gradient[0, 1:].any()
 
 
 def test_two_windows_are_refused():

@@ -41,6 +41,14 @@ def test_another_configuration_or_data_is_refused_with_the_difference_named(
         workdir.claim(started, runs.tree(**options), fingerprint, writes=False)
 
 
+def test_a_field_that_earlier_versions_recorded_does_not_matter(started):
+    path = started / "config.json"
+    content = json.loads(path.read_text())
+    content["config"]["kernels"] = "xla"
+    path.write_text(json.dumps(content))
+    workdir.claim(started, runs.tree(), "data").close()
+
+
 @pytest.mark.parametrize("field", workdir.MOVABLE)
 def test_where_things_lie_and_fit_may_change(started, field):
     value = {"data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never"}.get(field, 7.0)

@@ -30,6 +30,13 @@ def test_a_configuration_of_another_family_is_read_with_that_family_s_fields(tmp
     assert finished.read_config(tmp_path) == config
 
 
+def test_a_field_that_earlier_versions_recorded_does_not_matter(tmp_path):
+    config = runs.retrieval(tmp_path)
+    recorded = json.loads(config.to_json()) | {"kernels": "xla"}
+    (tmp_path / "config.json").write_text(json.dumps({"config": recorded}))
+    assert finished.read_config(tmp_path) == config
+
+
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     with pytest.raises(FinishedError, match="has no config.json: give the directory of a run"):
         finished.load(tmp_path / "nowhere")

@@ -103,7 +103,6 @@ def test_what_cannot_be_trained_is_refused_before_its_data_is_looked_at(tmp_path
 @pytest.mark.parametrize(
     ("options", "num_devices", "message"),
     [
-        ({"kernels": "pallas"}, 2, "'pallas', which is for one device, and there are 2"),
         ({"train.encode_parts": 3}, 1, r"multiple of .*encode_parts .*, 3 x 1"),
         ({"train.encode_parts": 4}, 4, r"batch_size is 4: .* 4 x 4"),
     ],
