@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ def interrupted() -> int:
     """Prints that Ctrl-C ended the program at once; returns the exit status."""
     print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
     return 128 + signal.SIGINT
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits or all of its whole part, never with an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.3g}'):f}"
 
 
 def parse(argv: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "evaluate: a run's directory or a converted checkpoint; default workdir."
 )
 PROFILE = flags.DEFINE_bool(
-    "profile", False, "train: trace the second group of steps into WORKDIR/profile."
+    "profile", False, "train: trace the second (or the only) group of steps into WORKDIR/profile."
 )
 COORDINATOR = flags.DEFINE_string(
     "coordinator", "", "HOST:PORT of process 0 of several; under Slurm it is known."

@@ -19,6 +19,17 @@ def test_a_wrong_input_is_one_line_and_status_1(capsys):
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1234.5, "1,234"), (-2e13, "-20,000,000,000,000"), (99.96, "100"), (1.5, "1.5"),
+        (0.123456, "0.123"), (1.5e-7, "0.00000015"), (0.0, "0"),
+    ],
+)  # fmt: skip
+def test_a_number_is_never_written_with_an_exponent(value, text):
+    assert command.three_digits(value) == text
+
+
+@pytest.mark.parametrize(
     ("error", "line"),
     [
         (ValueError("context\n\n  'the reason'\n"), "'the reason'"),

@@ -41,11 +41,13 @@ Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been meas
     compile: initial parameters, training, evaluation    6, 28, 12 s
 """
 
+import importlib
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import rich.box
@@ -55,16 +57,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
-from hlformer_jax.benchmark import (
-    asking,
-    extracting,
-    geometry,
-    measure,
-    preparing,
-    scaling,
-    searching,
-    training,
-)
+from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.peer import Released
 from hlformer_jax.config import ConfigError, check, default
@@ -85,24 +78,25 @@ HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archiv
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
 STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
 
-NAMES: dict[str, Callable[..., Iterator[Row]]] = {
-    "step": training.step,
-    "epoch": training.epoch,
-    "evaluate": searching.evaluate,
-    "query": searching.query,
-    "prepare": preparing.prepare,
-    "compile": training.compilation,
-    "scaling": scaling.scaling,
-    "extract": extracting.extract,
-    "search": asking.search,
-    "geometry": geometry.geometry,
+PROGRAMS = {
+    "step": "training.step",
+    "epoch": "training.epoch",
+    "evaluate": "searching.evaluate",
+    "query": "searching.query",
+    "prepare": "preparing.prepare",
+    "compile": "training.compilation",
+    "scaling": "scaling.scaling",
+    "extract": "extracting.extract",
+    "search": "asking.search",
+    "geometry": "geometry.geometry",
 }
+"""The programs by name; the module of one is imported when it is asked for."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
-    if len(argv) != 2 or argv[1] not in NAMES:
-        return command.fail(f"give one name: {', '.join(NAMES)}")
+    if len(argv) != 2 or argv[1] not in PROGRAMS:
+        return command.fail(f"give one name: {', '.join(PROGRAMS)}")
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -144,11 +138,33 @@ def _options(name: str) -> Options:
     return Options(int(videos), repeats, steps, folder, ENCODER.value, HOURS.value)
 
 
+def _program(name: str) -> Callable[..., Iterator[Row]]:
+    """The program of that name.
+
+    Raises:
+      ConfigError: when it needs packages that are not installed.
+    """
+    module, function = PROGRAMS[name].split(".")
+    try:
+        program: Any = importlib.import_module(f"hlformer_jax.benchmark.{module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hlformer_jax"):
+            raise
+        raise ConfigError(
+            f"benchmark {name} needs more packages: pip install 'hlformer-jax[search]' (there is no"
+            f" {error.name})"
+        ) from None
+    run: Callable[..., Iterator[Row]] = getattr(program, function)
+    return run
+
+
 def _told(name: str, config: ConfigDict, options: Options, peer: Released | None) -> Iterable[Row]:
     """Rows as they come, each named on standard error meanwhile."""
     arguments = (config, options) if peer is None else (config, options, peer)
-    work = [NAMES[name](*arguments)]
+    work = [_program(name)(*arguments)]
     if peer is not None and name == "step":
+        from hlformer_jax.benchmark import training
+
         # Its loader forks: before this process has computed anything.
         work.insert(0, training.loader(config, options, peer))
     for row in itertools.chain.from_iterable(work):
@@ -168,7 +184,9 @@ def _print(name: str, rows: Sequence[Row]) -> None:
         low, high = _seconds(row.timing.low), _seconds(row.timing.high)
         floor = _seconds(row.floor.seconds) if row.floor else "-"
         ratio = f"{row.timing.median / row.floor.seconds:.2f}" if row.floor else "-"
-        facts = "\n".join(f"{name} {_figure(value)}" for name, value in row.facts.items())
+        facts = "\n".join(
+            f"{name} {command.three_digits(value)}" for name, value in row.facts.items()
+        )
         median = _seconds(row.timing.median)
         table.add_row(row.what, median, f"{low} - {high}", floor, ratio, facts)
     console = rich.console.Console(width=110)
@@ -176,8 +194,8 @@ def _print(name: str, rows: Sequence[Row]) -> None:
     used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
     for dtype, ceiling in used.items():
         console.print(
-            f"{dtype}: matrix product {ceiling.flops / 1e12:.3g} TFLOP/s,"
-            f" copy {ceiling.bytes / 1e9:.3g} GB/s"
+            f"{dtype}: matrix product {command.three_digits(ceiling.flops / 1e12)} TFLOP/s,"
+            f" copy {command.three_digits(ceiling.bytes / 1e9)} GB/s"
         )
 
 
@@ -206,12 +224,8 @@ def _as_json(name: str, rows: Sequence[Row], config: ConfigDict) -> dict:
 def _seconds(value: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale or unit == "us":
-            return f"{value / scale:.3g} {unit}"
+            return f"{command.three_digits(value / scale)} {unit}"
     return ""
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

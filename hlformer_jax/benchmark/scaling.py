@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 
-import jax
 from ml_collections import ConfigDict
 
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.measure import timed
-from hlformer_jax.benchmark.searching import SEARCHED_VIDEOS, random_corpus, search_floor
+from hlformer_jax.benchmark.searching import (
+    SEARCHED_VIDEOS,
+    random_corpus,
+    random_queries,
+    search_floor,
+)
 from hlformer_jax.benchmark.training import Training
 from hlformer_jax.retrieval import corpus
 
@@ -31,7 +35,7 @@ def scaling(config: ConfigDict, options: Options) -> Iterator[Row]:
     videos = options.videos or 2 * SEARCHED_VIDEOS
     for count in (videos // 8, videos // 4, videos // 2, videos):
         stored = random_corpus(config, count, "bfloat16")
-        queries = jax.random.normal(jax.random.key(0), (256, config.model.hidden_size))
+        queries = random_queries(stored, 256)
         timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
         floor = search_floor(stored, 256)
         yield Row(

@@ -1,11 +1,13 @@
 """Work of retrieval: an evaluation, and search in a corpus."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import models
@@ -15,14 +17,17 @@ from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
 from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.models.cost import cost
-from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.parallel import analysis, devices
-from hlformer_jax.retrieval import corpus, vectors
+from hlformer_jax.retrieval import corpus, scorers, vectors
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.typing import Array
 
 VALIDATION = 4_917, 17_505
 """Videos and captions of ActivityNet Captions' validation split."""
+
+BLOCK = 256
+"""Videos of a corpus that are scored together."""
 
 SEARCHED_VIDEOS = 2_500
 """As in GMMFormer v2's Table 2."""
@@ -79,8 +84,9 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     for dtype in vectors.DTYPES:
         stored = random_corpus(config, videos, dtype)
         for count in (1, 256):
-            queries = jax.random.normal(jax.random.key(count), (count, config.model.hidden_size))
-            timing = timed(corpus.search, stored, queries, 10, repeats=options.repeats)
+            timing = timed(
+                corpus.search, stored, random_queries(stored, count), 10, repeats=options.repeats
+            )
             yield Row(
                 f"search, {dtype}, {count} at once",
                 each(timing, count),
@@ -101,14 +107,35 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
-    """A corpus of random videos, to be searched."""
-    data, width = config.data, config.model.hidden_size
-    clip_key, frame_key = jax.random.split(jax.random.key(0))
-    encoded = VideoEncoding(
-        jax.random.normal(clip_key, (videos, data.max_clips, width)),
-        jax.random.normal(frame_key, (videos, data.max_frames, width)),
-    )
-    return corpus.build(encoded, dtype=dtype)
+    """A corpus of random vectors, as many a video as the model has, with its scorer."""
+    mesh, model = devices.mesh(), models.build(config)
+    size = devices.round_up(min(BLOCK, videos), mesh.size)
+
+    def encode() -> Any:
+        params = models.init_params(model, config)
+        return models.encode_video(model, params, models.zero_batch(config, size).videos)
+
+    shapes, treedef = jax.tree.flatten(jax.eval_shape(encode))
+    scorer, blocks = scorers.build(config, model), -(-videos // size)
+    stored = corpus.empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
+
+    # Block by block, as an evaluation fills it: all of them in float32 may be too many.
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=corpus.shardings(mesh, stored))
+    def fill(stored: Corpus, block: Array) -> Corpus:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), block), len(shapes))
+        random = [jax.random.normal(key, one.shape) for key, one in zip(keys, shapes, strict=True)]
+        real = block * size + jnp.arange(size) < videos
+        return corpus.write(stored, block, jax.tree.unflatten(treedef, random), real)
+
+    for block in range(blocks):
+        stored = fill(stored, devices.replicate(mesh, np.int32(block)))
+    return stored
+
+
+def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
+    """Random queries of the width that a corpus asks for."""
+    shape = count, stored.scorer.width(stored.stored)
+    return jax.random.normal(jax.random.key(count), shape)
 
 
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:

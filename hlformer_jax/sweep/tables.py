@@ -11,6 +11,7 @@ import rich.console
 import rich.markup
 import rich.table
 
+from hlformer_jax import command
 from hlformer_jax.retrieval import results
 from hlformer_jax.run import files
 from hlformer_jax.sweep import comparison
@@ -71,6 +72,7 @@ def sections(table: Table) -> list[Section]:
 
 def _cells(row: Mapping[str, Any], metrics: Sequence[str], ranked: bool) -> list[str]:
     seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
+    seconds = row["seconds_per_epoch"]
     return [
         row["variant"],
         *_means(row, metrics),
@@ -80,7 +82,7 @@ def _cells(row: Mapping[str, Any], metrics: Sequence[str], ranked: bool) -> list
         _formatted(row["parameters"], ",d"),
         _formatted(row["flops_video"], ".3f", 1e9),
         _formatted(row["flops_caption"], ".2f", 1e6),
-        _formatted(row["seconds_per_epoch"], ".3g"),
+        "-" if seconds is None else command.three_digits(seconds),
     ]
 
 

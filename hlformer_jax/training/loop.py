@@ -111,8 +111,13 @@ class Trainer:
             self._claim, self._epoch_start = claim.pop_all(), time.monotonic()
 
     def run(self, profile: bool = False) -> None:
-        """Trains from where the run stands to its end; `profile` traces its second chunk."""
+        """Trains from where the run stands to its end.
+
+        Args:
+          profile: whether to trace the second chunk, or the first where it is the last.
+        """
         first, steps_per_epoch = int(self.state.step), self.schedule.steps_per_epoch
+        last = steps_per_epoch * self.config.train.epochs
         monitor = Monitor(self.directory, self.config, steps_per_epoch, first, self.progress)
         with (
             self._claim,
@@ -124,13 +129,15 @@ class Trainer:
             for index, chunk in enumerate(self.feed.chunks(first)):
                 if self.progress.is_over(self.config.train.patience):
                     break
+                end = chunk.first + chunk.num_steps
+                traces = profile and (index == 1 or (index == 0 and end == last))
                 with contextlib.ExitStack() as stack:
-                    if profile and index == 1:
+                    if traces:
                         stack.enter_context(traced(self.directory / "profile", self.state))
                     self.state, scalars = self.steps(self.state, chunk)
-                    if profile and index == 1:
+                    if traces:
                         jax.block_until_ready(self.state)
-                ends_epoch = (chunk.first + chunk.num_steps) % steps_per_epoch == 0
+                ends_epoch = end % steps_per_epoch == 0
                 stop = processes.any_process(received() is not None)
                 monitor.watch(chunk, scalars, wait=ends_epoch or stop)
                 if ends_epoch:

@@ -38,6 +38,7 @@ def searched(monkeypatch):
     monkeypatch.setattr(scaling, "Training", Training)
     monkeypatch.setattr(scaling, "timed", timed)
     monkeypatch.setattr(scaling, "random_corpus", lambda config, videos, dtype: videos)
+    monkeypatch.setattr(scaling, "random_queries", lambda stored, count: None)
     monkeypatch.setattr(scaling, "search_floor", lambda stored, queries: Floor(0.0, 0.0, 1.0))
     Training.sizes.clear()
     return corpora

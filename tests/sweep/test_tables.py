@@ -60,6 +60,13 @@ def test_a_result_without_a_metric_of_the_sweep_is_named(small, tmp_path):
         summary.collect(sweep, planned, tmp_path)
 
 
+def test_an_epoch_of_minutes_is_written_in_whole_seconds(small, tmp_path):
+    sweep, planned = small
+    result = sweeps.result(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
+    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    assert tables.sections(publish.write(sweep, planned, tmp_path))[0].rows[1][-1] == "1,234"
+
+
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])

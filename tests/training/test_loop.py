@@ -260,6 +260,11 @@ def test_nothing_is_compiled_after_the_first_epoch_and_a_chunk_can_be_traced(tmp
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
+def test_the_only_chunk_of_a_run_can_be_traced(tmp_path):
+    runs.trainer(runs.tree(**{"train.epochs": 1, "train.log_every": 9}), tmp_path).run(profile=True)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
 def test_a_best_epoch_that_is_damaged_is_reported_before_training_resumes(tmp_path, finished):
     path = tmp_path / "best"
     shutil.copytree(finished, path)
