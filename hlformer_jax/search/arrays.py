@@ -32,6 +32,7 @@ class VideoArrays(NamedTuple):
       segments: vectors of the intervals, float32.
       duration: seconds of the video, float64.
       warning: what of the video could not be used, in one line; "" where all could.
+      recorded: when the video was recorded, seconds since the epoch; 0 where the file does not say.
     """
 
     times: Float[np.ndarray, " F"]
@@ -40,6 +41,7 @@ class VideoArrays(NamedTuple):
     segments: Float[np.ndarray, "I d"]
     duration: Float[np.ndarray, ""]
     warning: str = ""
+    recorded: float = 0.0
 
 
 def write(path: Path, arrays: VideoArrays, content: str, key: str) -> None:
@@ -88,8 +90,9 @@ def read(path: Path, content: str, key: str) -> VideoArrays:
             f"{path} is damaged, or not of this index: index the folder again to make it anew"
         )
     with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-        found = VideoArrays(*(file[name] for name in VideoArrays._fields))
-    return found._replace(warning=str(found.warning))
+        # An older file has no date.
+        found = VideoArrays(**{name: file[name] for name in VideoArrays._fields if name in file})
+    return found._replace(warning=str(found.warning), recorded=float(found.recorded))
 
 
 def _digest(whole: bytes, content: str, key: str) -> bytes:

@@ -63,10 +63,11 @@ def preprocessing(encoder: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class Opened(NamedTuple):
-    """A video was opened; its length in seconds."""
+    """A video was opened: its length in seconds, and when it was recorded (`video.Info`)."""
 
     path: Path
     duration: float
+    recorded: float = 0.0
 
 
 class Frames(NamedTuple):
@@ -234,7 +235,8 @@ def _work(pipe: connection.Connection, job: Job) -> None:
 
 def _events(path: Path, job: Job) -> Iterator[Event]:
     try:
-        yield Opened(path, float(job.video.probe(path).duration))
+        info = job.video.probe(path)
+        yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
         times: list[float] = []
         images: list[np.ndarray] = []
         last = -np.inf

@@ -234,7 +234,7 @@ class _Run:
                 path, content = event.path, of_path[event.path]
                 founds = tasks[content]
                 if isinstance(event, Opened):
-                    under_way[path] = _Encoded(event.duration)
+                    under_way[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encoding.encode(encoder, event)
@@ -303,8 +303,8 @@ class _Run:
 class _Encoded:
     """The frames of a video that are encoded so far."""
 
-    def __init__(self, duration: float) -> None:
-        self.duration = duration
+    def __init__(self, duration: float, recorded: float = 0.0) -> None:
+        self.duration, self.recorded = duration, recorded
         self.times: list[np.ndarray] = []
         self.vectors: list[np.ndarray] = []
 
@@ -319,7 +319,7 @@ class _Encoded:
         lengths = (done.end, self.duration, times[-1] + period)
         duration = next(length for length in lengths if np.isfinite(length) and length > 0)
         seconds = np.asarray(duration, np.float64)
-        return VideoArrays(times, vectors, spans, rows, seconds, done.warning)
+        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -43,6 +43,7 @@ class Entry(NamedTuple):
       frames: number of frames that were encoded.
       state: "indexed" or "failed".
       reason: why it failed, or what of it could not be used; "" where all is well.
+      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
     """
 
     id: str
@@ -55,6 +56,17 @@ class Entry(NamedTuple):
     frames: int
     state: str
     reason: str
+    recorded: float = 0.0
+
+    @property
+    def date(self) -> float:
+        """When it was recorded or else last modified, seconds since the epoch."""
+        return self.recorded or self.modified
+
+    @property
+    def date_of(self) -> str:
+        """What `date` is: "recording", or "file" for that of its last modification."""
+        return "recording" if self.recorded else "file"
 
 
 class Index:
@@ -152,7 +164,8 @@ class Index:
         folder = name.rpartition("/")[0]
         modified = record.modified_ns / 1e9
         sizes = record.size, modified, record.duration, record.frames
-        return Entry(record.id, name, folder, self.root / name, *sizes, record.state, record.reason)
+        state = record.state, record.reason, record.recorded
+        return Entry(record.id, name, folder, self.root / name, *sizes, *state)
 
     def name_of(self, video: str) -> str:
         """The path, as a record names it, of a video that a person names.
@@ -259,7 +272,7 @@ class Index:
         self._put(name, Record(
             self._id(name, content), content, size, modified_ns, "indexed", found.warning,
             duration=float(found.duration), frames=len(found.times),
-            intervals=len(found.spans), stamp=self.stamp(content),
+            intervals=len(found.spans), stamp=self.stamp(content), recorded=found.recorded,
         ))  # fmt: skip
 
     def record_failure(

@@ -63,6 +63,7 @@ class Record:
       frames: number F of frames.
       intervals: number I of intervals of the ranker `segments`.
       stamp: size and time of modification in nanoseconds of the file of its vectors.
+      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Record:
     frames: int = 0
     intervals: int = 0
     stamp: tuple[int, int] = (0, 0)
+    recorded: float = 0.0
 
     @property
     def indexed(self) -> bool:
@@ -182,7 +184,7 @@ def _parse(content: Mapping[str, Any]) -> Manifest:
     videos = {}
     for name, fields in content["videos"].items():
         size, modified = fields["stamp"]
-        record = _typed(Record, dict(fields) | {"stamp": (size, modified)})
+        record = _typed(Record, {"recorded": 0.0, **fields, "stamp": (size, modified)})
         if record.content.strip("0123456789abcdef") or record.state not in ("indexed", "failed"):
             raise ValueError(f"the record of {name!r}")
         videos[name] = record

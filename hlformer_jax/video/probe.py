@@ -1,6 +1,8 @@
 """What a video file states about itself, and what its first frame shows."""
 
+import contextlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +18,10 @@ _MOST_BYTES_READ = 2**26
 """Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
 
 
+_CLOCK_IS_SET = 2 * 86_400
+"""Seconds since 1970, where clocks begin that nobody has set."""
+
+
 class Info(NamedTuple):
     """What is known of a video before it is decoded.
 
@@ -26,6 +32,7 @@ class Info(NamedTuple):
       rate: frames a second on average.
       codec: FFmpeg's name of it, for example h264.
       start: the timestamp that is second 0, in seconds.
+      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
     """
 
     duration: float
@@ -34,6 +41,7 @@ class Info(NamedTuple):
     rate: float
     codec: str
     start: float
+    recorded: float = 0.0
 
 
 def probe(path: str | Path) -> Info:
@@ -60,10 +68,21 @@ def probe(path: str | Path) -> Info:
             duration = _stated(video)
             rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
             start = float(video.start or 0)
+            recorded = _recorded(video)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start)
+    return Info(float(duration), width, height, rate, codec, start, recorded)
+
+
+def _recorded(video: Video) -> float:
+    """The container's `creation_time`; 0 for none, and for a clock that was never set."""
+    stated = video.container.metadata.get("creation_time", "")
+    with contextlib.suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(stated.strip())
+        seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+        return seconds if seconds > _CLOCK_IS_SET else 0.0
+    return 0.0
 
 
 def _stated(video: Video) -> Fraction | None:

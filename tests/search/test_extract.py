@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import archive
 import numpy as np
@@ -41,6 +42,17 @@ def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, 
     after = {entry.video: entry.id for entry in index.entries()}
     assert after["other place/new ‘name’.film"] == before["a.film"]
     assert archive.arrays(index) == vectors
+
+
+def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films):
+    probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
+    archive.film(films / "new.film", ["white"] * 3)
+    archive.fill(index, video=archive.VIDEO._replace(probe=probe))
+    (films / "new.film").rename(films / "moved.film")
+    archive.fill(index)
+    dates = {entry.video: (entry.date, entry.date_of) for entry in index.entries()}
+    assert dates["moved.film"] == (1.5e9, "recording")
+    assert dates["b.film"] == ((films / "b.film").stat().st_mtime_ns / 1e9, "file")
 
 
 def test_a_touched_file_is_not_decoded_and_a_changed_one_is(index, films):

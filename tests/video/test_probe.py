@@ -1,5 +1,8 @@
 """What a file states about itself."""
 
+from datetime import UTC, datetime
+
+import av
 import pytest
 import videos
 
@@ -46,3 +49,26 @@ def test_probing_decodes_one_frame_alone(tmp_path):
     content[middle : middle + 200] = bytes(200)
     path.write_bytes(bytes(content))
     assert video.probe(path).duration == pytest.approx(5)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+@pytest.mark.parametrize(
+    ("stated", "date"),
+    [
+        ("2021-05-06T07:08:09Z", datetime(2021, 5, 6, 7, 8, 9, tzinfo=UTC)),
+        ("1970-01-01T00:00:01Z", None),  # a clock that was never set
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_the_recording_date_is_the_container_s(tmp_path, name, stated, date):
+    plain, dated = videos.write(tmp_path / "plain.mp4"), tmp_path / name
+    with av.open(str(plain)) as source, av.open(str(dated), "w") as out:
+        if stated:
+            out.metadata["creation_time"] = stated
+        copy = out.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = copy
+                out.mux(packet)
+    assert video.probe(dated).recorded == (date.timestamp() if date else 0)
