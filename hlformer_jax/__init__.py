@@ -5,7 +5,7 @@ From the bottom up:
     typing, errors, config    axis glossary; errors that a user sees; every field with its rule
     ops                       pure functions of arrays
     manifolds                 optimisers of parameters that are points; HoroPCA
-    parallel, run             devices and processes; the directory of a run
+    files, parallel           files that are written whole; devices and processes
     data                      sources → prepared records → batches on the devices
     nn, models                Linen modules; the models of the papers
     retrieval                 scores, ranks, a corpus to search

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax.parallel import processes, runtime
+    from hlformer_jax import parallel
     from hlformer_jax.retrieval import results
     from hlformer_jax.training import evaluate, loop
 
@@ -59,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
-        processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
-        runtime.configure(config)
+        parallel.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+        parallel.configure(config)
         if MODE.value == "train":
             if CHECKPOINT.value or SCORES.value:
                 return command.fail("--checkpoint and --scores go with --mode=evaluate")
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         result = evaluate.evaluate_checkpoint(config, source, scores, print, directory)
-        if processes.is_first():
+        if parallel.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             results.print_table(title, {"checkpoint": result.metrics})
             results.write(result, directory)

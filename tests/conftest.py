@@ -24,8 +24,8 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "main", "manifolds",
-    "models", "nn", "ops", "parallel", "plots", "retrieval", "run", "search", "sweep",
+    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "main",
+    "manifolds", "models", "nn", "ops", "parallel", "plots", "retrieval", "search", "sweep",
     "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
@@ -50,7 +50,7 @@ MOST_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
 FIRST = (
-    "test_sweeps_end_to_end.py", "test_devices.py", "test_processes.py", "test_prvr.py",
+    "test_sweeps_end_to_end.py", "test_parallel.py", "test_processes.py", "test_prvr.py",
     "test_parity.py",
 )  # fmt: skip
 """Files that start first: those that take longest, lest one process end with them alone.

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hlformer_jax import parallel
 from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.ops import lorentz
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval.results import Result
 
 PARENTS = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4], np.int32)  # of nodes 1 to 10
@@ -49,7 +49,7 @@ class Tree:
     fingerprint, num_examples = "a tree of 11 nodes", len(PARENTS)
 
     def __init__(self, config, mesh=None):
-        self.config, self.mesh = config, mesh or devices.mesh()
+        self.config, self.mesh = config, mesh or parallel.mesh()
 
     def check_trainable(self):
         """Whatever the configuration, a tree can be trained."""

@@ -6,12 +6,12 @@ import archive
 import tiny
 
 from hlformer_jax.data import extracted
-from hlformer_jax.run import checkpoint
+from hlformer_jax.training import checkpoints
 
 
 def write_run(path, config, fingerprint="f" * 64):
     config.data.manual_dir = str(path / "features")
-    checkpoint.save_params(path / "checkpoints" / "best", tiny.params(config), {"epoch": 1})
+    checkpoints.save_params(path / "checkpoints" / "best", tiny.params(config), {"epoch": 1})
     (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
     (path / "features").mkdir()
     facts = {"name": "colours", "fingerprint": fingerprint}

@@ -56,14 +56,12 @@ import rich.table
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from hlformer_jax import command
+from hlformer_jax import command, files, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.peer import Released
 from hlformer_jax.config import ConfigError, check, default
 from hlformer_jax.errors import UserError
-from hlformer_jax.parallel import runtime
-from hlformer_jax.run import files
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
@@ -102,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = _options(name)
         check(config)
-        runtime.configure(config)
+        parallel.configure(config)
         peer = None
         if PEER.value:
             if name not in ("step", "evaluate"):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.benchmark.measure import Floor, Timing
 from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.released.collection import Collection
@@ -14,7 +15,6 @@ from hlformer_jax.data.released.writer import write_corpus
 from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.synthetic import Corpus
-from hlformer_jax.parallel import analysis
 from hlformer_jax.typing import Batch
 
 
@@ -76,7 +76,7 @@ def released_files(directory: str, videos: int, config: ConfigDict) -> Collectio
 
 def memory(program: Any) -> dict[str, float]:
     """Memory on each device: by the compiler's plan, and where a device tells, what was in use."""
-    facts = {"peak GB (planned)": analysis.memory(program).get("peak", float("nan")) / 1e9}
+    facts = {"peak GB (planned)": parallel.memory_plan(program).get("peak", float("nan")) / 1e9}
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         facts["peak GB (used so far)"] = stats["peak_bytes_in_use"] / 1e9

@@ -10,14 +10,13 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import Options, Row, each, first_batch, simulated_split
 from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
 from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.models.cost import cost
-from hlformer_jax.parallel import analysis, devices
 from hlformer_jax.retrieval import corpus, scorers, vectors
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluator import Evaluator
@@ -37,9 +36,9 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
     videos = options.videos or VALIDATION[0]
     captions = round(videos * VALIDATION[1] / VALIDATION[0])
-    mesh, model = devices.mesh(), models.build(config)
+    mesh, model = parallel.mesh(), models.build(config)
     split = simulated_split(videos, captions, config)
-    params = devices.replicate(mesh, models.init_params(model, config))
+    params = parallel.replicate(mesh, models.init_params(model, config))
     evaluator = Evaluator(model, config, mesh)
     resident = evaluator.feed(split, resident=True)
     stored, queries = evaluator.encode(params, resident)
@@ -47,7 +46,7 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     whole = timed(measured, repeats=options.repeats)
     encode = timed(evaluator.encode, params, resident, repeats=options.repeats)
     rank = timed(lambda: evaluator.rank(stored, queries, split).metrics, repeats=options.repeats)
-    moved = resident.bytes_per_device + analysis.nbytes((params, stored)) / mesh.size
+    moved = resident.bytes_per_device + parallel.nbytes((params, stored)) / mesh.size
     one = cost(config)
     flops = (videos * one.flops_video + captions * one.flops_caption) / mesh.size
     encoding = measure.floor(flops, moved, config.dtype)
@@ -55,7 +54,7 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     both = Floor(*(a + b for a, b in zip(encoding, ranking, strict=True)))
     sizes = {"videos": float(videos), "captions": float(captions)}
     yield Row("evaluate", whole, both, sizes)
-    yield Row("  encode", encode, encoding, {"corpus GB": analysis.nbytes(stored) / 1e9})
+    yield Row("  encode", encode, encoding, {"corpus GB": parallel.nbytes(stored) / 1e9})
     yield Row("  rank", rank, ranking, {})
     if peer is None:
         return
@@ -92,7 +91,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
                 each(timing, count),
                 search_floor(stored, count, count),
                 {
-                    "bytes/video": analysis.nbytes(stored) / videos,
+                    "bytes/video": parallel.nbytes(stored) / videos,
                     "parameters": float(one.parameters),
                 },
             )
@@ -100,7 +99,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     for count in (1, 256):
         captions = models.zero_batch(config, captions=count).captions
         timing = each(timed(encode, params, captions, repeats=options.repeats), count)
-        moved = analysis.nbytes((params, captions)) / count
+        moved = parallel.nbytes((params, captions)) / count
         floor = measure.floor(one.flops_caption, moved, config.dtype)
         operations = {"MFLOPs": one.flops_caption / 1e6}
         yield Row(f"encode {count} queries, each", timing, floor, operations)
@@ -108,8 +107,8 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
     """A corpus of random vectors, as many a video as the model has, with its scorer."""
-    mesh, model = devices.mesh(), models.build(config)
-    size = devices.round_up(min(BLOCK, videos), mesh.size)
+    mesh, model = parallel.mesh(), models.build(config)
+    size = parallel.round_up(min(BLOCK, videos), mesh.size)
 
     def encode() -> Any:
         params = models.init_params(model, config)
@@ -128,7 +127,7 @@ def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
         return corpus.write(stored, block, jax.tree.unflatten(treedef, random), real)
 
     for block in range(blocks):
-        stored = fill(stored, devices.replicate(mesh, np.int32(block)))
+        stored = fill(stored, parallel.replicate(mesh, np.int32(block)))
     return stored
 
 
@@ -141,7 +140,7 @@ def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:
 def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
     """Of `queries` queries over `units`: products with every position, the corpus read once."""
     coordinates = [branch.values for branch in stored.stored.values()]
-    flops = 2 * queries * sum(x.size for x in coordinates) / devices.mesh().size / units
-    moved = analysis.nbytes(stored) / devices.mesh().size / units
+    flops = 2 * queries * sum(x.size for x in coordinates) / parallel.mesh().size / units
+    moved = parallel.nbytes(stored) / parallel.mesh().size / units
     dtype = "float32" if coordinates[0].dtype == jnp.float32 else "bfloat16"
     return measure.floor(flops, moved, dtype)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import (
     Options,
@@ -32,13 +32,10 @@ from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax.data.split import Split
 from hlformer_jax.models.cost import countable
-from hlformer_jax.parallel import analysis, devices
 from hlformer_jax.retrieval.evaluator import Evaluator
-from hlformer_jax.run import checkpoint
-from hlformer_jax.training import objective, optim
+from hlformer_jax.training import checkpoints, objective, optim
 from hlformer_jax.training.prvr import check_trainable
-from hlformer_jax.training.step import compile_steps, train_step
-from hlformer_jax.training.train_state import TrainState, init_state
+from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
 PEER_WORKERS = 32
 """Processes of the released loader, as its configuration has it; here no more than processors."""
@@ -57,7 +54,7 @@ class Training:
         self, config: ConfigDict, data: int | Split, longest: int, resident: bool = True
     ) -> None:
         """Compiles steps on a split, or on so many videos with simulated features."""
-        self.config, self.mesh = config, devices.mesh()
+        self.config, self.mesh = config, parallel.mesh()
         check_trainable(config, self.mesh.size)
         model = models.build(config)
         if isinstance(data, int):
@@ -69,7 +66,7 @@ class Training:
         self.steps_per_epoch = schedule.steps_per_epoch
         self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
         state = init_state(models.init_params(model, config), self._optimiser)
-        self.state: TrainState = devices.replicate(self.mesh, state)
+        self.state: TrainState = parallel.replicate(self.mesh, state)
         self._project = functools.partial(models.project, config=config)
         loss = objective.build(config, model, self.steps_per_epoch, self._most_captions())
         self.compiled = compile_steps(
@@ -91,7 +88,7 @@ class Training:
         data = self.config.data
         vectors = videos * (data.max_clips + data.max_frames) * data.visual_dim
         batch = self.split.dtype.itemsize * (vectors + captions * data.max_words * data.text_dim)
-        moved = 2 * analysis.nbytes(self.state) + batch / self.mesh.size
+        moved = 2 * parallel.nbytes(self.state) + batch / self.mesh.size
         return measure.floor(self.flops(), moved, self.config.dtype)
 
     def flops(self) -> float:
@@ -108,7 +105,7 @@ class Training:
         step = lambda loss, state, batch: train_step(loss, self._optimiser, self._project)(
             state, batch
         )
-        return analysis.count(step, loss, self.state, batch) / self.mesh.size
+        return parallel.count_flops(step, loss, self.state, batch) / self.mesh.size
 
 
 def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
@@ -211,10 +208,10 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
 def _save(state: TrainState, options: Options) -> Row:
     """What a run does at most every `checkpoint_seconds`, after a validation."""
     with tempfile.TemporaryDirectory() as directory:
-        series, steps = checkpoint.newest(Path(directory)), itertools.count(1)
+        series, steps = checkpoints.newest(Path(directory)), itertools.count(1)
         timing = timed(lambda: series.save(next(steps), state, {}), repeats=options.repeats)
         series.close()
-    return Row("checkpoint", timing, None, {"GB": analysis.nbytes(state) / 1e9})
+    return Row("checkpoint", timing, None, {"GB": parallel.nbytes(state) / 1e9})
 
 
 def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -229,7 +226,7 @@ def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
     yield Row("training", summary([time.perf_counter() - start]), None, {})
     start = time.perf_counter()
     split = simulated_split(config.eval.video_batch, 2 * config.eval.video_batch, config)
-    evaluator = Evaluator(model, config, devices.mesh())
-    params = devices.replicate(devices.mesh(), models.init_params(model, config))
+    evaluator = Evaluator(model, config, parallel.mesh())
+    params = parallel.replicate(parallel.mesh(), models.init_params(model, config))
     evaluator.evaluate(params, evaluator.feed(split))
     yield Row("evaluation", summary([time.perf_counter() - start]), None, {})

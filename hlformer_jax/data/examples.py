@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Int
 
+from hlformer_jax import parallel
 from hlformer_jax.data.schedule import Group
-from hlformer_jax.parallel import devices
 from hlformer_jax.typing import Array
 
 
@@ -73,7 +73,7 @@ class ExampleFeed:
     def load(self) -> None:
         """Puts the examples on the devices."""
         if self._resident is None:
-            self._resident = devices.replicate(self.mesh, self.examples)
+            self._resident = parallel.replicate(self.mesh, self.examples)
 
     def chunks(self, first: int = 0) -> Iterator[ExampleChunk]:
         """Chunks of the steps from `first` on."""
@@ -82,12 +82,12 @@ class ExampleFeed:
             indices = np.full(self._shape, -1, np.int32)
             for row, step in zip(indices, group.steps, strict=False):
                 row[: len(step)] = step
-            indices = devices.replicate(self.mesh, indices)
+            indices = parallel.replicate(self.mesh, indices)
             yield ExampleChunk(group.first, len(group.steps), self._resident, indices)
 
     def shapes(self) -> tuple[Any, Any]:
         """Shapes of a chunk's examples and indices."""
-        return devices.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
+        return parallel.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
 
     def gather(
         self, features: Any, indices: Int[Array, "S B"], step: Int[Array, ""]

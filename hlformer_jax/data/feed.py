@@ -16,11 +16,11 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.data import packing
 from hlformer_jax.data.packed import Features, GatherIndices, gather
 from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.split import Split
-from hlformer_jax.parallel import devices, processes
 from hlformer_jax.typing import Array, Batch
 
 B = TypeVar("B")
@@ -118,7 +118,7 @@ class DeviceFeed(Generic[B]):
 
     def shapes(self) -> tuple[Features, Any]:
         """Shapes of a chunk's features and indices, to compile for before there are any."""
-        count, sharding = self.mesh.size, devices.sharded(self.mesh)
+        count, sharding = self.mesh.size, parallel.sharded(self.mesh)
 
         def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
             return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
@@ -126,7 +126,7 @@ class DeviceFeed(Generic[B]):
         layout = self._capacity.layout(self._features)
         features = Features(*(rows(shape, dtype) for shape, dtype in layout))
         nothing = self._indices(Group(0, []), np.zeros(0, np.int64))
-        return features, devices.abstract(self.mesh, nothing)
+        return features, parallel.abstract(self.mesh, nothing)
 
     def batch(self, chunk: Chunk, step: int) -> B:
         """The batch of one step of a chunk, counted from 0, as the compiled programs see it."""
@@ -160,7 +160,7 @@ class DeviceFeed(Generic[B]):
         else:
             videos = self._videos(group)
             features = self._pack(videos)
-        indices = devices.replicate(self.mesh, self._indices(group, videos))
+        indices = parallel.replicate(self.mesh, self._indices(group, videos))
         return Chunk(group.first, len(group.steps), features, indices)
 
 
@@ -179,11 +179,11 @@ class VideoFeed(DeviceFeed[Batch]):
     ) -> None:
         """Each step of the groups has indices of videos."""
         self.split, self.batch_size = split, batch_size
-        self.videos = devices.round_up(batch_size, mesh.size)
+        self.videos = parallel.round_up(batch_size, mesh.size)
         counts = split.captions_per_video
         most = max(int(counts[step].sum()) for group in groups for step in group.steps)
         multiple = math.lcm(packing.CAPTION_MULTIPLE, mesh.size)
-        self.captions = devices.round_up(most, multiple)
+        self.captions = parallel.round_up(most, multiple)
         super().__init__(split, np.arange(len(split)), groups, mesh, resident)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Batch:
@@ -235,6 +235,6 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     if config.data.resident != "auto":
         return config.data.resident == "always"
     needed = packing.whole_capacity(split, mesh.size).bytes(split)
-    free = devices.available_bytes(mesh, free=True)
+    free = parallel.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
-    return not processes.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
+    return not parallel.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.parallel import devices
+from hlformer_jax import parallel
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 
@@ -77,7 +77,7 @@ def gather(
       Videos padded to F frames and captions padded to W words, sharded over the devices.
     """
     index = jax.tree.map(lambda x: x[step], indices)
-    take = lambda rows, row: devices.take(mesh, rows, row)
+    take = lambda rows, row: parallel.take_rows(mesh, rows, row)
     videos, captions = index.videos >= 0, index.captions >= 0
     video_rows, caption_rows = jnp.maximum(index.videos, 0), jnp.maximum(index.captions, 0)
     clips = _masked(videos, take(features.clips, video_rows))
@@ -102,7 +102,7 @@ def gather(
         Videos(clips, frames, frame_mask, videos),
         Captions(words, word_mask, jnp.asarray(index.video), captions, teacher),
     )
-    return devices.constrain(mesh, batch)
+    return parallel.constrain(mesh, batch)
 
 
 def _ragged(

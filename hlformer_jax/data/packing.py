@@ -14,10 +14,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
+from hlformer_jax import parallel
 from hlformer_jax.data import transforms
 from hlformer_jax.data.packed import Features, GatherIndices
 from hlformer_jax.data.split import Split
-from hlformer_jax.parallel import devices
 
 CAPTION_MULTIPLE = 16
 """Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
@@ -92,7 +92,7 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
             needed = (len(share), *(int(counts[share].sum()) for counts in per_video))
             rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
     multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
-    return Capacity(*map(devices.round_up, rows, multiples))
+    return Capacity(*map(parallel.round_up, rows, multiples))
 
 
 def pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
@@ -115,7 +115,7 @@ def pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep:
         if device.process_index == jax.process_index():
             packed = _pack_share(split, share, index, capacity, keep)
             parts[device] = [jax.device_put(array, device) for array in packed]
-    sharding = devices.sharded(mesh)
+    sharding = parallel.sharded(mesh)
     return Features(
         *(
             jax.make_array_from_single_device_arrays(

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.encoders import config as configs
 from hlformer_jax.encoders import hub, images, settings, tokenizer, weights
 from hlformer_jax.encoders.encoder import Encoder
 from hlformer_jax.encoders.errors import EncoderError
-from hlformer_jax.run import files
 
 
 def load(

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hlformer_jax import files
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures.encoding import Encoder
 from hlformer_jax.plots import style
 from hlformer_jax.plots.style import Figure
-from hlformer_jax.run import files
 from hlformer_jax.training.finished import Finished
 
 NAMES = {

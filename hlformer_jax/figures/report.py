@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax import files
 from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing, registry
 from hlformer_jax.figures.drawing import Options, Subject
 from hlformer_jax.retrieval import results
-from hlformer_jax.run import files
 
 STYLE = """
 :root { color-scheme: light; }

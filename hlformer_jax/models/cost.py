@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.models.encode import encode_query, encode_video
 from hlformer_jax.models.initialise import init_params, zero_batch
 from hlformer_jax.models.registry import build
-from hlformer_jax.parallel import analysis
 
 
 class Cost(NamedTuple):
@@ -43,7 +43,7 @@ def cost(config: ConfigDict) -> Cost:
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 
     def flops(function: Any, inputs: Any) -> float:
-        return analysis.count(lambda params, x: function(model, params, x), params, inputs)
+        return parallel.count_flops(lambda params, x: function(model, params, x), params, inputs)
 
     return Cost(
         sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
@@ -53,7 +53,7 @@ def cost(config: ConfigDict) -> Cost:
 
 
 def countable(config: ConfigDict) -> ConfigDict:
-    """The configuration of the same operations in a form that `analysis.count` sees.
+    """The configuration of the same operations in a form that `parallel.count_flops` sees.
 
     The compiler counts a loop over parts of a batch as one part.
     """

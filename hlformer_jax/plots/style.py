@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.lines import Line2D as Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

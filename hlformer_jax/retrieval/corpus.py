@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.parallel import devices
+from hlformer_jax import parallel
 from hlformer_jax.retrieval import vectors
 from hlformer_jax.retrieval.scoring import Scorer
 from hlformer_jax.retrieval.similarity import MaximumSimilarity
@@ -68,17 +68,17 @@ def empty(scorer: Scorer, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: 
     Returns:
       Zeros.
     """
-    sharding = devices.sharded(mesh, axis=1)
+    sharding = parallel.sharded(mesh, axis=1)
     zeros = lambda x: jnp.zeros((num_blocks, *x.shape), x.dtype, device=sharding)
     stored = jax.eval_shape(lambda videos: scorer.store(videos, dtype), videos)
     size = jax.tree.leaves(stored)[0].shape[0]
     mask = jnp.zeros((num_blocks, size), bool, device=sharding)
-    return Corpus(devices.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
+    return Corpus(parallel.replicate(mesh, scorer), jax.tree.map(zeros, stored), mask)
 
 
 def shardings(mesh: Mesh, corpus: Corpus) -> Corpus:
     """The shardings of the arrays of a corpus, in its own form."""
-    block, whole = devices.sharded(mesh, axis=1), devices.replicated(mesh)
+    block, whole = parallel.sharded(mesh, axis=1), parallel.replicated(mesh)
     return Corpus(
         jax.tree.map(lambda x: whole, corpus.scorer),
         jax.tree.map(lambda x: block, corpus.stored),
@@ -127,8 +127,8 @@ def build(
         raise ValueError("a corpus needs at least one encoded video")
     if scorer is None:
         scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
-    mesh = devices.mesh() if mesh is None else mesh
-    size = devices.round_up(min(block, count), mesh.size)
+    mesh = parallel.mesh() if mesh is None else mesh
+    size = parallel.round_up(min(block, count), mesh.size)
     num_blocks = -(-count // size)
 
     def cut(encoded: Array) -> Array:
@@ -142,7 +142,7 @@ def build(
         return Corpus(scorer, stored, mask)
 
     # Each device gets its own videos alone: all of them may be more than it has room for.
-    laid = devices.place(jax.tree.map(cut, videos), devices.sharded(mesh, axis=1))
+    laid = parallel.place(jax.tree.map(cut, videos), parallel.sharded(mesh, axis=1))
     layout = shardings(mesh, jax.eval_shape(make, laid, scorer))
     return jax.jit(make, out_shardings=layout)(laid, scorer)
 

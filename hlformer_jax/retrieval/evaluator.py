@@ -14,14 +14,13 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.packed import Features, GatherIndices, gather
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, localisation, ranking, scorers
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.results import Result
@@ -41,10 +40,10 @@ class Evaluator:
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scorers.build(config, model)
         self._config, self._mesh = config, mesh
-        self._model: Model = devices.replicate(mesh, model)
+        self._model: Model = parallel.replicate(mesh, model)
         self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
         self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
-        whole = devices.replicated(mesh)
+        whole = parallel.replicated(mesh)
         self._pick = jax.jit(
             lambda rows, index: rows.reshape(-1, rows.shape[-1])[index], out_shardings=whole
         )
@@ -55,7 +54,7 @@ class Evaluator:
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""
         # All blocks but the last are full, so that the column of a video is its index.
-        size = devices.round_up(self._config.eval.video_batch, self._mesh.size)
+        size = parallel.round_up(self._config.eval.video_batch, self._mesh.size)
         longest = len(split) if resident else CHUNK_BATCHES
         return VideoFeed(split, in_order(len(split), size, longest), self._mesh, size, resident)
 
@@ -80,11 +79,11 @@ class Evaluator:
         dtype = dtype or self._config.eval.corpus
         stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
         shape = (len(steps), *queries.shape)
-        sharding = devices.sharded(self._mesh, axis=1)
+        sharding = parallel.sharded(self._mesh, axis=1)
         encoded = jnp.zeros(shape, queries.dtype, device=sharding)
         for chunk in feed.chunks():
             span = chunk.first, chunk.num_steps
-            first, count = (devices.replicate(self._mesh, np.int32(x)) for x in span)
+            first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
@@ -125,7 +124,7 @@ class Evaluator:
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
         layout = corpus.shardings(self._mesh, stored)
-        return jax.lax.with_sharding_constraint(stored, layout), devices.constrain(
+        return jax.lax.with_sharding_constraint(stored, layout), parallel.constrain(
             self._mesh, encoded, axis=1
         )
 
@@ -147,7 +146,7 @@ class Evaluator:
         """Ranking scores of a split whose videos and captions are encoded; see `scores`."""
         scores = np.empty((len(queries), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries)):
-            rows = devices.host(self._score(stored, block))
+            rows = parallel.to_host(self._score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
         return scores
@@ -159,7 +158,7 @@ class Evaluator:
     def rank(self, stored: Corpus, queries: Float[Array, "Q H"], split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
         ranks = self._rank(stored, queries, split.caption_video, self._config.eval.query_batch)
-        return self._made(devices.host(ranks), split, self._overlaps(stored, queries, split))
+        return self._made(parallel.to_host(ranks), split, self._overlaps(stored, queries, split))
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
         """Metrics of a score matrix of a split; those of its moments need more than scores."""
@@ -185,7 +184,7 @@ class Evaluator:
             return None
         size = self._config.eval.query_batch
         cosines = self._locate(stored, queries, split.caption_video, size)
-        cosines = {name: devices.host(rows) for name, rows in cosines.items()}
+        cosines = {name: parallel.to_host(rows) for name, rows in cosines.items()}
         data, spans = self._config.data, split.caption_spans()
         counts = split.captions_per_video
         found = []

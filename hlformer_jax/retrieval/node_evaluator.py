@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.trees.dataset import TreeSplit
 from hlformer_jax.data.trees.feed import NodeFeed
@@ -17,7 +18,6 @@ from hlformer_jax.data.trees.packed import gather_nodes
 from hlformer_jax.models.hover import Hover, Points
 from hlformer_jax.models.hover.space import angles
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import hierarchy, nodes
 from hlformer_jax.retrieval.hierarchy import Coordinates
 from hlformer_jax.retrieval.nodes import NodeRanks
@@ -33,7 +33,7 @@ class NodeEvaluator:
 
     def __init__(self, model: Hover, config: ConfigDict, mesh: Mesh) -> None:
         self._model, self._config, self._mesh = model, config, mesh
-        whole = devices.replicated(mesh)
+        whole = parallel.replicated(mesh)
         self._encode = jax.jit(self._encode_chunk, donate_argnums=5)
         self._search = jax.jit(self._search_vectors, out_shardings=whole)
         self._similar = jax.jit(model.options.space.similarities, out_shardings=whole)
@@ -46,7 +46,7 @@ class NodeEvaluator:
 
     def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
         """A feed of the nodes of a split in their order, for any number of evaluations."""
-        size = devices.round_up(self._config.eval.node_batch, self._mesh.size)
+        size = parallel.round_up(self._config.eval.node_batch, self._mesh.size)
         longest = split.num_nodes if resident else CHUNK_BATCHES
         return NodeFeed(split, in_order(split.num_nodes, size, longest), self._mesh, resident)
 
@@ -54,12 +54,12 @@ class NodeEvaluator:
         """The points of all nodes of a split, in their order, on every device."""
         steps = sum(len(group.steps) for group in feed.groups)
         width = self._model.options.hyperbolic_dim
-        sharding = devices.sharded(self._mesh, axis=1)
+        sharding = parallel.sharded(self._mesh, axis=1)
         zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
         stored = Points(zeros, jnp.copy(zeros))
         for chunk in feed.chunks():
             first, count = (
-                devices.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
+                parallel.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
             )
             inputs = chunk.features, chunk.indices, first, count
             stored = self._encode(params, *inputs, stored)
@@ -82,7 +82,7 @@ class NodeEvaluator:
             return jax.tree.map(put, stored, points)
 
         stored = jax.lax.fori_loop(0, count, body, stored)
-        return devices.constrain(self._mesh, stored, axis=1)
+        return parallel.constrain(self._mesh, stored, axis=1)
 
     def _search_vectors(self, queries: Array, candidates: Array) -> tuple[Array, Array]:
         return self._model.options.space.search_vectors(queries, candidates)
@@ -100,7 +100,7 @@ class NodeEvaluator:
         size = self._config.eval.query_batch
         blocks = range(0, feed.split.num_nodes, size)
         rows = [self._similar(points.text[k : k + size], points.video) for k in blocks]
-        return np.concatenate([devices.host(block) for block in rows])
+        return np.concatenate([parallel.to_host(block) for block in rows])
 
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
         """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
@@ -133,10 +133,11 @@ class NodeEvaluator:
         """
         points, split = self.encode(params, feed), feed.split
         found = self.ranks(points, split)
-        toward = devices.replicate(self._mesh, direction.astype(np.float32))
+        toward = parallel.replicate(self._mesh, direction.astype(np.float32))
         measured = [self._measure(x, toward) for x in points]
         norms, cosines = (
-            Coordinates(*(devices.host(x[k]).astype(np.float64) for x in measured)) for k in (0, 1)
+            Coordinates(*(parallel.to_host(x[k]).astype(np.float64) for x in measured))
+            for k in (0, 1)
         )
         result = self.result(found, split)
         more = hierarchy.metrics(split.pool, norms, cosines, found)
@@ -144,7 +145,7 @@ class NodeEvaluator:
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
         """The direction of time of a split's siblings; see `hierarchy.fit_direction`."""
-        units = [devices.host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
+        units = [parallel.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
         left, right = feed.split.pool.siblings.T
         pairs = [np.concatenate([x[rows] for x in units]) for rows in (left, right)]
         return hierarchy.fit_direction(*pairs)

@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
+from hlformer_jax import parallel
 from hlformer_jax.data.trees.pool import Pool
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.typing import Array
 
@@ -95,15 +95,15 @@ def ranks(
     Returns:
       The ranks, on the host.
     """
-    size = devices.round_up(min(block, len(queries)), mesh.size)
-    found = _program(size, mesh)(*devices.replicate(mesh, (queries, candidates, nodes)))
-    return NodeRanks(*(devices.host(x) for x in found))
+    size = parallel.round_up(min(block, len(queries)), mesh.size)
+    found = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
+    return NodeRanks(*(parallel.to_host(x) for x in found))
 
 
 @functools.cache
 def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(
-        functools.partial(_ranks, size=size, mesh=mesh), out_shardings=devices.replicated(mesh)
+        functools.partial(_ranks, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
     )
 
 
@@ -116,7 +116,7 @@ def _ranks(
     tree, group = jnp.asarray(nodes.tree), jnp.asarray(nodes.group)
 
     def block(rows: Array) -> tuple[Array, ...]:
-        rows = devices.constrain(mesh, rows)
+        rows = parallel.constrain(mesh, rows)
         own = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
         others = columns[None] != own[:, None]

@@ -9,7 +9,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 """What `write` writes: metrics of the test split, and what each of its queries adds to them."""

@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         if options.command in COMPILING:
-            from hlformer_jax.parallel import runtime
+            from hlformer_jax import parallel
 
-            runtime.keep_programs()
+            parallel.keep_programs()
         status: int = COMMANDS[options.command].run(options)
         sys.stdout.flush()
         return status

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 from hlformer_jax.search.errors import DamagedError
 
 _DIGEST = 64

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hlformer_jax import files
 from hlformer_jax.errors import suggestion
-from hlformer_jax.run import lock
 from hlformer_jax.search import arrays, manifest
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import DamagedError, SearchError
@@ -228,7 +228,7 @@ class Index:
           SearchError: when another process writes, or the disk is full.
         """
         try:
-            with lock.hold(self.directory):
+            with files.lock(self.directory):
                 if not fresh:
                     self.manifest = manifest.read(self.directory)
                 self._clear_drafts()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 NAME = "manifest.json"

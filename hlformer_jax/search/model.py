@@ -19,16 +19,14 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, scorers
 from hlformer_jax.retrieval.corpus import Corpus
-from hlformer_jax.run import checkpoint
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
-from hlformer_jax.training import finished
+from hlformer_jax.training import checkpoints, finished
 from hlformer_jax.training.finished import FinishedError
 from hlformer_jax.typing import Captions, Videos
 
@@ -63,9 +61,9 @@ def load(path: Path) -> Model:
     config = read_config(path)
     model = models.build(config)
     template = jax.eval_shape(lambda: models.init_params(model, config))
-    series = checkpoint.open_params(path)
+    series = checkpoints.open_params(path)
     try:
-        restored = series.restore(devices.abstract(devices.mesh(), template))
+        restored = series.restore(parallel.abstract(parallel.mesh(), template))
     finally:
         series.close()
     params = models.project(restored, config)
@@ -164,8 +162,8 @@ def empty_corpus(found: Model, count: int) -> Corpus:
       found: the model.
       count: number of videos that it is for, at least 1.
     """
-    mesh = devices.mesh()
-    size = devices.round_up(min(found.config.eval.video_batch, count), mesh.size)
+    mesh = parallel.mesh()
+    size = parallel.round_up(min(found.config.eval.video_batch, count), mesh.size)
     encode = lambda videos: models.encode_video(found.model, found.params, videos)
     shapes = jax.eval_shape(encode, videos_of([], found.config.data, size))
     dtype = found.config.eval.corpus

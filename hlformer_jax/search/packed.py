@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.index import Index
 

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax import files
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, vectors
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.similarity import MaximumSimilarity
 from hlformer_jax.retrieval.vectors import Vectors
-from hlformer_jax.run import files
 from hlformer_jax.search import model
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.index import Index

@@ -23,11 +23,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.parallel import runtime
-from hlformer_jax.run import files, workdir
 from hlformer_jax.sweep.definition import Run
-from hlformer_jax.training import families, loop
+from hlformer_jax.training import checkpoints, families, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -49,7 +48,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
-        workdir.check(root / run.directory, run.config)
+        checkpoints.check_workdir(root / run.directory, run.config)
 
 
 def finished(run: Run, root: Path) -> bool:
@@ -92,7 +91,7 @@ def perform(
             result = execute(run, directory)
         except loop.Stopped:
             raise
-        except workdir.OccupiedError:
+        except checkpoints.OccupiedError:
             report(f"left to the process that does it: {run.title}")
             continue
         except Exception as error:  # whatever it is, the other runs can do without this one
@@ -124,7 +123,7 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
         key = _data_fields(run.config)
         if key not in fingerprints:
             fingerprints[key] = families.build(run.config).fingerprint
-        workdir.check(root / run.directory, run.config, fingerprints[key])
+        checkpoints.check_workdir(root / run.directory, run.config, fingerprints[key])
 
 
 def _data_fields(config: ConfigDict) -> str:
@@ -134,7 +133,7 @@ def _data_fields(config: ConfigDict) -> str:
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
-    with runtime.configured(run.config):
+    with parallel.configured(run.config):
         outcome = loop.train(run.config, directory)
         costs = families.build(run.config).cost()
     progress = outcome.progress

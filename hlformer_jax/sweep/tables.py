@@ -11,9 +11,8 @@ import rich.console
 import rich.markup
 import rich.table
 
-from hlformer_jax import command
+from hlformer_jax import command, files
 from hlformer_jax.retrieval import results
-from hlformer_jax.run import files
 from hlformer_jax.sweep import comparison
 from hlformer_jax.sweep.summary import Table
 

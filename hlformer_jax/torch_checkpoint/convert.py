@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax.run import checkpoint
 from hlformer_jax.torch_checkpoint import names, pickle_reader
 from hlformer_jax.torch_checkpoint.errors import ConversionError, quoted
+from hlformer_jax.training import checkpoints
 
 STATES = ("state_dict", "model")
 """Where a released file keeps its parameters: HLFormer and GMMFormer, and the others."""
@@ -89,7 +89,7 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
     except ConversionError as error:
         raise ConversionError(f"{source}: {error}") from None
     info = {"source": source.name, **info}
-    checkpoint.save_params(out, params, info)
+    checkpoints.save_params(out, params, info)
     return info
 
 

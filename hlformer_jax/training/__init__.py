@@ -12,11 +12,9 @@
     tree_objective    its loss: the weighted sum of its terms
     tree_losses   its losses as pure functions
     optim         the released optimiser
-    train_state   the state that a step changes
     loop          the loop: chunks of steps, validation, early stopping, the test
-    progress      what the loop knows beside the state
-    checkpoints   the checkpoints that a run keeps
-    monitor       what is watched of a run while it trains
+    checkpoints   the directory of a run: whose it is, and its checkpoints
+    metrics       metrics.jsonl, TensorBoard, the progress bar; checks for finite losses
     signals       SIGTERM and Ctrl-C
     evaluate      what `--mode=evaluate` does with a checkpoint
     finished      a finished run, to look at or to search with

@@ -1,19 +1,269 @@
-"""The checkpoints that a run keeps: its newest state, and the parameters of its best epoch."""
+"""The directory of a run: whose it is, and its checkpoints. The only file that knows orbax.
 
+    config.json               the configuration and the data that the run belongs to
+    checkpoints/newest/STEP   the whole training state, and the progress of the run as JSON
+    checkpoints/best/STEP     the parameters of the best epoch, and what is known of it as JSON
+
+From its first checkpoint on a directory belongs to one configuration and one data source. Until
+then nothing in it is worth keeping: what could not start is started again, put right.
+
+Of the best epoch the one before is kept too: it is what `newest` knows of until that is saved. A
+parameter checkpoint elsewhere (a converted one) is a directory like `best`. Orbax writes under a
+temporary name and renames when all is on disk, so that a save that is killed leaves the one before.
+STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were when written.
+"""
+
+import contextlib
+import hashlib
+import json
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from ml_collections import ConfigDict
 
-from hlformer_jax.parallel import processes
-from hlformer_jax.run import checkpoint
-from hlformer_jax.training.progress import Progress
-from hlformer_jax.training.train_state import TrainState
+from hlformer_jax import files, parallel
+from hlformer_jax.errors import UserError
+from hlformer_jax.training.step import TrainState
+
+_SUMS = "SHA256SUMS"
+
+MOVABLE = (
+    "data.manual_dir",
+    "data.data_dir",
+    "data.cache_gib",
+    "data.resident",
+    "train.checkpoint_seconds",
+)
+"""Fields that may differ when a run resumes: where things lie and fit, not what they are."""
+
+RETIRED = ("kernels",)
+"""Fields that earlier versions recorded with a run, and that changed no result."""
 
 
-class Checkpoints:
+class CheckpointError(UserError, ValueError):
+    """A checkpoint is missing, or not what the run expects; the message says what to do."""
+
+
+class WorkdirError(UserError, ValueError):
+    """The directory holds another run; the message names the difference."""
+
+
+class OccupiedError(WorkdirError):
+    """The run of the directory is under way."""
+
+
+# Checkpoints
+
+
+class Series:
+    """Checkpoints in one directory, each a tree of arrays and a JSON; the latest is what counts."""
+
+    def __init__(self, directory: Path, clean: bool = False, keep: int = 1) -> None:
+        """Opens a directory of which the last `keep` are kept.
+
+        `clean` removes what a killed save left, for the one who writes.
+        """
+        # Orbax reports every save at the level of information; a run has its own log.
+        logging.get_absl_logger().addFilter(_not_orbax)
+        self._manager = ocp.CheckpointManager(
+            Path(directory).absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep,
+                enable_async_checkpointing=False,
+                create=True,
+                cleanup_tmp_directories=clean,
+            ),
+            item_handlers={
+                "tree": ocp.StandardCheckpointHandler(),
+                "info": ocp.JsonCheckpointHandler(),
+            },
+        )
+
+    def latest(self) -> int | None:
+        """Step of the latest complete checkpoint, None when there is none."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, tree: Any, info: Mapping[str, Any]) -> None:
+        """Saves, unless there is a checkpoint of that step or a later one.
+
+        A run that was killed between a save and the next repeats its steps with the same results,
+        so what is there is what would be written.
+
+        Raises:
+          CheckpointError: when it cannot be written; the one before is still there.
+        """
+        latest = self.latest()
+        if latest is not None and latest >= step:
+            return
+        args = ocp.args.Composite(
+            tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
+        )
+        with self._explained(f"step {step} cannot be written", "make room there and resume"):
+            self._manager.save(step, args=args)
+            self._manager.wait_until_finished()
+            if jax.process_index() == 0:
+                _write_sums(self._directory(step))
+
+    def info(self) -> dict[str, Any]:
+        """The JSON of the latest checkpoint.
+
+        Raises:
+          CheckpointError: when there is none, or it is damaged.
+        """
+        args = ocp.args.Composite(info=ocp.args.JsonRestore())
+        return self._read(lambda step: self._manager.restore(step, args=args)["info"])
+
+    def restore(self, like: Any) -> Any:
+        """The arrays of the latest checkpoint.
+
+        Args:
+          like: a tree of arrays or shapes that the checkpoint must have.
+
+        Raises:
+          CheckpointError: when there is none, it is damaged, or its structure or a shape differs.
+        """
+        self.check()
+        self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
+        return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
+
+    def check(self) -> None:
+        """Reads the latest checkpoint through.
+
+        Raises:
+          CheckpointError: when there is none, or it is damaged.
+        """
+        self._read(lambda step: _check_sums(self._directory(step)))
+
+    def forget_after(self, step: int | None) -> None:
+        """Removes the checkpoints of later steps; of all, where it is None."""
+        for found in self._manager.all_steps():
+            if step is None or found > step:
+                self._manager.delete(found)
+
+    def _directory(self, step: int) -> Path:
+        return Path(self._manager.directory, str(step))
+
+    def _read(self, read: Callable[[int], Any]) -> Any:
+        step = self.latest()
+        if step is None:
+            raise CheckpointError(f"{self._manager.directory} holds no checkpoint")
+        with self._explained(f"step {step} is damaged", "put a copy of it there or start anew"):
+            return read(step)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str, hint: str) -> Iterator[None]:
+        """Turns what orbax and its stores raise, on a full disk say, into one line."""
+        try:
+            yield
+        except (OSError, ValueError, KeyError) as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            where = f"{self._manager.directory}: the checkpoint of {what}"
+            raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
+
+    def _check_shapes(self, metadata: Any, like: Any) -> None:
+        found, wanted = _shapes(metadata), _shapes(like)
+        if differing := sorted(
+            name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
+        ):
+            name = differing[0]
+            raise CheckpointError(
+                f"{self._manager.directory}: {name} has shape {found.get(name, 'none')} in the"
+                f" checkpoint and {wanted.get(name, 'none')} in the configured model"
+                f" ({len(differing)} of {len(wanted)} parameters differ); set config.model"
+                " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim, text_dim) to"
+                " those it was trained with"
+            )
+
+    def close(self) -> None:
+        """Ends what orbax has running."""
+        self._manager.close()
+
+
+def newest(workdir: Path) -> Series:
+    """The whole training state of a run."""
+    return Series(Path(workdir) / "checkpoints" / "newest", clean=True)
+
+
+def best(workdir: Path) -> Series:
+    """The parameters of a run's best epoch."""
+    return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)
+
+
+def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
+    """Writes parameters alone into a new directory.
+
+    Raises:
+      CheckpointError: when the directory holds something already.
+    """
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
+    series = Series(directory)
+    series.save(int(info.get("step", 0)), params, info)
+    series.close()
+
+
+def open_params(path: Path) -> Series:
+    """Opens a checkpoint of parameters.
+
+    Args:
+      path: a directory of `save_params`, or a run's directory, whose best epoch is taken.
+
+    Returns:
+      The series, to restore from and to close.
+
+    Raises:
+      CheckpointError: when there is no checkpoint.
+    """
+    path = Path(path)
+    directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
+    if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
+        raise CheckpointError(
+            f"{path} holds no checkpoint: give the directory of a run (--workdir of the training)"
+            " or of a converted checkpoint (OUT of hlformer_jax.torch_checkpoint)"
+        )
+    return Series(directory)
+
+
+class Progress(NamedTuple):
+    """What a run knows of itself beside its state; saved with it.
+
+    Attributes:
+      best_epoch: the epoch, from 0, of the best validation; -1 before the first.
+      best_metric: the metric of that validation that chooses it (`config.eval.select`).
+      epochs: number of epochs validated.
+      log_position: length of metrics.jsonl in bytes.
+      seconds: what the epochs took to train, validation excluded; it alone depends on the clock.
+    """
+
+    best_epoch: int = -1
+    best_metric: float | None = None
+    epochs: int = 0
+    log_position: int = 0
+    seconds: float = 0.0
+
+    def validated(self, epoch: int, metric: float) -> "Progress":
+        """The progress after the validation of an epoch; the first of equal ones stays the best."""
+        progress = self._replace(epochs=epoch + 1)
+        if self.best_metric is None or metric > self.best_metric:
+            progress = progress._replace(best_epoch=epoch, best_metric=metric)
+        return progress
+
+    def is_over(self, patience: int) -> bool:
+        """Whether `patience` epochs have passed without a better one."""
+        return self.epochs > 0 and self.epochs - 1 - self.best_epoch >= patience
+
+
+class RunCheckpoints:
     """Both series of a run's directory.
 
     Attributes:
@@ -28,7 +278,7 @@ class Checkpoints:
           directory: the run's directory.
           seconds: time between two saves.
         """
-        self.newest, self.best = checkpoint.newest(directory), checkpoint.best(directory)
+        self.newest, self.best = newest(directory), best(directory)
         self._seconds, self._saved = seconds, time.monotonic()
         self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
         # A run that was killed before its newest state was saved need not come to the same best
@@ -56,7 +306,7 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Whether it is time to save, in every process when in one."""
-        return processes.any_process(time.monotonic() - self._saved >= self._seconds)
+        return parallel.any_process(time.monotonic() - self._saved >= self._seconds)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Saves the best epoch first: what the newest state says of it is then there."""
@@ -65,3 +315,168 @@ class Checkpoints:
             self._unsaved_best = None
         self.newest.save(int(state.step), state, progress._asdict())
         self._saved = time.monotonic()
+
+
+def _write_sums(directory: Path) -> None:
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    lines = [f"{_sum(path)}  {path.relative_to(directory).as_posix()}\n" for path in paths]
+    draft = directory / f".{_SUMS}"
+    draft.write_text("".join(lines), encoding="utf-8")
+    draft.replace(directory / _SUMS)
+
+
+def _check_sums(directory: Path) -> None:
+    """Raises an error when a file is not what was written.
+
+    The stores below check the lists of what they hold, but not the numbers themselves; and when one
+    array cannot be read, orbax does not wait for the others, each of which then prints a traceback.
+    """
+    sums = directory / _SUMS
+    if not sums.exists():  # a save that was killed when all but these were written
+        return
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        written, _, name = line.partition("  ")
+        if _sum(directory / name) != written:
+            raise ValueError(f"{name} is not as it was written")
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {".".join(_key(entry) for entry in path): np.shape(leaf) for path, leaf in leaves}
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _not_orbax(record: Any) -> bool:
+    return "orbax" not in record.pathname or record.levelname not in ("INFO", "DEBUG")
+
+
+# The directory
+
+
+def claim_workdir(
+    workdir: Path, config: ConfigDict, fingerprint: str, writes: bool = True
+) -> contextlib.ExitStack:
+    """Makes the directory this run's, or finds that it is; saves the resolved configuration.
+
+    Args:
+      workdir: the run's directory.
+      config: the resolved configuration.
+      fingerprint: fingerprint of the data source.
+      writes: whether it is this one, of several processes of a run, that writes there; the others
+        find out whether that one's configuration and data are theirs.
+
+    Returns:
+      What keeps other processes out of the directory until it is closed.
+
+    Raises:
+      WorkdirError: when a run with another configuration or other data was started there.
+      OccupiedError: when it is under way.
+    """
+    if not writes:
+        _compare(workdir, config, fingerprint)
+        return contextlib.ExitStack()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.lock(workdir))
+        except BlockingIOError:
+            raise OccupiedError(
+                f"a run is under way in {workdir}: wait for it, or choose another --workdir"
+            ) from None
+        check_workdir(workdir, config, fingerprint)
+        files.write_json(workdir / "config.json", _wanted(config, fingerprint))
+        return stack.pop_all()
+
+
+def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:
+    """Finds whether the directory is free, without a checkpoint, or this run's; changes nothing.
+
+    Args:
+      workdir: the run's directory.
+      config: the resolved configuration.
+      fingerprint: fingerprint of the data source; None where any will do.
+
+    Raises:
+      WorkdirError: when a run with another configuration or other data was started there.
+    """
+    results = (workdir / "test_metrics.json").exists()  # of a run without its checkpoints, even
+    if results or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
+        _compare(workdir, config, fingerprint)
+
+
+def check_workdir_data(workdir: Path, fingerprint: str) -> None:
+    """Refuses to mix results on other data with those of the directory's run, if it has one.
+
+    Raises:
+      WorkdirError: when the run of the directory was started on other data.
+    """
+    found = _recorded(workdir)
+    if found is not None and found.get("data_fingerprint") != fingerprint:
+        raise WorkdirError(
+            f"{workdir} holds a run on other data (other files, or their times changed in a copy):"
+            " correct config.data, or give the checkpoint by --checkpoint and another --workdir"
+        )
+
+
+def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
+    found = _recorded(workdir)
+    if found is None:
+        return
+    there = found.get("data_fingerprint")
+    fingerprint = there if fingerprint is None else fingerprint
+    differences = _differences(_flat(found), _flat(_wanted(config, fingerprint)))
+    if differences:
+        hint = (
+            " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
+            if there != fingerprint
+            else ""
+        )
+        raise WorkdirError(
+            f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
+            " another --workdir, or give what it was started with to resume it"
+        )
+
+
+def _recorded(workdir: Path) -> dict[str, Any] | None:
+    """The config.json of a directory; None where there is none."""
+    path = workdir / "config.json"
+    if not path.exists():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+    return found
+
+
+def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
+    return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        name: value
+        for key, child in tree.items()
+        for name, value in _flat(child, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    movable = {f"config.{field}" for field in (*MOVABLE, *RETIRED)}
+    return [
+        f"{name} ({found.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
+        for name in sorted(found.keys() | wanted.keys())
+        if name not in movable and found.get(name) != wanted.get(name)
+    ]

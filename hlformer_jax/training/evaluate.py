@@ -10,10 +10,9 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax.parallel import devices, processes
+from hlformer_jax import files, parallel
 from hlformer_jax.retrieval.results import Result
-from hlformer_jax.run import checkpoint, files, workdir
-from hlformer_jax.training import families
+from hlformer_jax.training import checkpoints, families
 from hlformer_jax.training.families import ConfiguredFamily
 
 
@@ -27,7 +26,7 @@ def _check_same_model(path: Path, info: Mapping[str, Any], family: ConfiguredFam
         what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
         quoted = (shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
         flags = " ".join(quoted)
-        raise checkpoint.CheckpointError(
+        raise checkpoints.CheckpointError(
             f"{path} is of another model: {what}; to evaluate it add {flags}"
         )
 
@@ -60,24 +59,24 @@ def evaluate_checkpoint(
       WorkdirError: when the directory is that of a run on other data.
       OSError: when the scores cannot be written.
     """
-    with processes.first_alone("scores"):
-        if scores_file is not None and processes.is_first():
+    with parallel.first_alone("scores"):
+        if scores_file is not None and parallel.is_first():
             files.check_place(scores_file)  # now, and not when all is computed
-    mesh = devices.mesh() if mesh is None else mesh
+    mesh = parallel.mesh() if mesh is None else mesh
     family = families.build(config, mesh)
-    template = devices.abstract(mesh, jax.eval_shape(family.init_params))
-    with contextlib.closing(checkpoint.open_params(path)) as saved:
+    template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
+    with contextlib.closing(checkpoints.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, family)
         params = family.project(saved.restore(template))
     described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
-    if processes.is_first():
+    if parallel.is_first():
         tell(f"checkpoint {path} ({described})")
     if directory is not None:
-        workdir.check_data(directory, family.fingerprint)
+        checkpoints.check_workdir_data(directory, family.fingerprint)
     if scores_file is None:
         return family.test(params)
     result, arrays = family.test_scores(params)
-    if processes.is_first():
+    if parallel.is_first():
         files.write_npz(scores_file, arrays)
     return result

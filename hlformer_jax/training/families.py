@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.config import family_of
-from hlformer_jax.parallel import devices
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
 
@@ -31,4 +31,4 @@ def build(config: ConfigDict, mesh: Mesh | None = None) -> ConfiguredFamily:
     Raises:
       ConfigError: when the model's options make no sense, or so many devices cannot share it.
     """
-    return FAMILIES[family_of(config)](config, devices.mesh() if mesh is None else mesh)
+    return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)

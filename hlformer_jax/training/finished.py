@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.config import default, family_of
 from hlformer_jax.config.families import leaves
 from hlformer_jax.errors import UserError
-from hlformer_jax.parallel import devices
-from hlformer_jax.run import checkpoint
-from hlformer_jax.run.workdir import RETIRED
-from hlformer_jax.training import families
+from hlformer_jax.training import checkpoints, families
+from hlformer_jax.training.checkpoints import RETIRED
 
 
 class FinishedError(UserError, ValueError):
@@ -83,9 +82,9 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Finished:
     fields = {name for name, _ in leaves(family_of(config))}
     known = {name: value for name, value in (changes or {}).items() if name in fields}
     config.update_from_flattened_dict(known)
-    mesh = devices.mesh()
+    mesh = parallel.mesh()
     family = families.build(config, mesh)
-    template = devices.abstract(mesh, jax.eval_shape(family.init_params))
-    with contextlib.closing(checkpoint.open_params(directory)) as saved:
+    template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
+    with contextlib.closing(checkpoints.open_params(directory)) as saved:
         params = family.project(saved.restore(template))
     return Finished(directory, config, family, params)

@@ -13,13 +13,13 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.data.feed import KeptFeed, fits
 from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.trees.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.trees.feed import NodeFeed, SubtreeFeed
 from hlformer_jax.models import hover
 from hlformer_jax.models.cost import Cost
-from hlformer_jax.parallel import analysis, processes
 from hlformer_jax.retrieval.node_evaluator import NodeEvaluator
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training import optim, tree_objective
@@ -52,7 +52,7 @@ class HOVER:
           DataError: when the data is missing or wrong.
         """
         elsewhere = self._config.eval.test_collection
-        with processes.first_alone("data"):
+        with parallel.first_alone("data"):
             opened = open_trees(self._config)
             if not elsewhere:
                 return opened
@@ -140,7 +140,7 @@ class HOVER:
         """Its parameters, and the operations of encoding a node's frames and its text."""
         config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
-        flops = lambda method: analysis.count(
+        flops = lambda method: parallel.count_flops(
             lambda params, nodes: model.apply({"params": params}, nodes, method=method),
             params,
             node,

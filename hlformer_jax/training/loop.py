@@ -17,20 +17,17 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.parallel import devices, processes, runtime
 from hlformer_jax.retrieval import results
 from hlformer_jax.retrieval.results import Result
-from hlformer_jax.run import workdir
-from hlformer_jax.training import families, signals
-from hlformer_jax.training.checkpoints import Checkpoints
+from hlformer_jax.training import checkpoints, families, signals
+from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
 from hlformer_jax.training.family import Family
-from hlformer_jax.training.monitor import Monitor, traced
-from hlformer_jax.training.progress import Progress
+from hlformer_jax.training.metrics import Monitor, traced
 from hlformer_jax.training.signals import Stopped
-from hlformer_jax.training.step import compile_steps
-from hlformer_jax.training.train_state import TrainState, init_state
+from hlformer_jax.training.step import TrainState, compile_steps, init_state
 
 
 class Outcome(NamedTuple):
@@ -73,30 +70,30 @@ class Trainer:
           family: the family of models; by default that of `config.model.name`.
         """
         self.config, self.directory = config, directory
-        self._mesh = devices.mesh() if mesh is None else mesh
+        self._mesh = parallel.mesh() if mesh is None else mesh
         self.family: Family = family or families.build(config, self._mesh)
         self.family.check_trainable()
         fingerprint = self.family.fingerprint
-        with processes.first_alone("workdir"):
-            claim = workdir.claim(directory, config, fingerprint, processes.is_first())
+        with parallel.first_alone("workdir"):
+            claim = checkpoints.claim_workdir(directory, config, fingerprint, parallel.is_first())
         with claim:  # given back if the rest fails
             train = config.train
             self.schedule = Schedule(self.family.num_examples, train.batch_size, config.seed)
             self.feed = self.family.feed(self.schedule.groups(train.epochs, train.log_every))
             self.feed.load()
-            self.checkpoints = Checkpoints(directory, train.checkpoint_seconds)
+            self.checkpoints = RunCheckpoints(directory, train.checkpoint_seconds)
             steps_per_epoch = self.schedule.steps_per_epoch
             optimiser = self.family.optimiser(steps_per_epoch * train.epochs)
             # Traced once, for its shapes and to be compiled.
             initial = jax.jit(lambda: init_state(self.family.init_params(), optimiser)).trace()
-            template = devices.abstract(self._mesh, initial.out_info)
+            template = parallel.abstract(self._mesh, initial.out_info)
             restored = self.checkpoints.restore(template)
             self.progress = restored[1] if restored else Progress()
             with (
-                runtime.without_garbage_collection(),
+                parallel.without_garbage_collection(),
                 ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
             ):
-                start = lambda: devices.replicate(self._mesh, initial.lower().compile()())
+                start = lambda: parallel.replicate(self._mesh, initial.lower().compile()())
                 state = aside.submit((lambda: restored[0]) if restored else start)
                 compiled = compile_steps(
                     self.family.loss(steps_per_epoch),
@@ -138,7 +135,7 @@ class Trainer:
                     if traces:
                         jax.block_until_ready(self.state)
                 ends_epoch = end % steps_per_epoch == 0
-                stop = processes.any_process(received() is not None)
+                stop = parallel.any_process(received() is not None)
                 monitor.watch(chunk, scalars, wait=ends_epoch or stop)
                 if ends_epoch:
                     self._validate(monitor)
@@ -147,7 +144,7 @@ class Trainer:
                     break
             self._save(monitor)
             # Also of a run that has come to its end: its test, or another run, would be next.
-            if processes.any_process(received() is not None):
+            if parallel.any_process(received() is not None):
                 by = received() or signal.SIGTERM  # or another process received it
                 raise Stopped(
                     f"{by.name}: saved step {int(self.state.step)} in {self.directory}; the same"
@@ -223,7 +220,7 @@ def train(
     trainer.run(profile)
     rows = trainer.test()
     first = next(iter(rows.values()))
-    if processes.is_first():
+    if parallel.is_first():
         results.write(first, directory)
         title = f"Test split: {first.queries} queries, {first.videos} videos"
         results.print_table(title, {name: result.metrics for name, result in rows.items()})

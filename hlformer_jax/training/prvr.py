@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import KeptFeed, VideoFeed, fits
@@ -18,7 +18,6 @@ from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.split import Split
 from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning
-from hlformer_jax.parallel import devices, processes
 from hlformer_jax.retrieval import baseline, ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.retrieval.results import Result
@@ -52,7 +51,7 @@ class PRVR:
         Raises:
           DataError: when the data is missing or wrong.
         """
-        with processes.first_alone("data"):
+        with parallel.first_alone("data"):
             return open_data(self._config)
 
     @property
@@ -153,7 +152,7 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
     model = models.build(config)
     objective.active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
-    if parts > 1 and devices.round_up(size, num_devices) % (parts * num_devices):
+    if parts > 1 and parallel.round_up(size, num_devices) % (parts * num_devices):
         raise ConfigError(
             f"config.train.batch_size is {size}: it must be a multiple of"
             f" config.train.encode_parts times the number of devices, {parts} x {num_devices}"

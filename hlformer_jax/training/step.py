@@ -8,6 +8,7 @@ gathers a batch from the features of the chunk and takes a step.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +17,36 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.parallel import analysis, devices, processes, runtime
-from hlformer_jax.training.train_state import TrainState
 from hlformer_jax.typing import Array
 
 Params = Any
 Scalars = dict[str, Array]
+
+
+@flax.struct.dataclass
+class TrainState:
+    """The state of training, one frozen pytree: everything that a step changes.
+
+    Random keys are derived from it, none is stored.
+
+    Attributes:
+      step: number of steps taken, Int[Array, ""]; in trees that JAX makes of it, anything.
+      params: parameters of the model.
+      optimiser: state of the optimiser.
+    """
+
+    step: Any
+    params: Any
+    optimiser: Any
+
+
+def init_state(params: Any, optimiser: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params))
+
+
 Step = Callable[[TrainState, Any], tuple[TrainState, Scalars]]
 Steps = Callable[[TrainState, "Chunk"], tuple[TrainState, Scalars]]
 
@@ -199,18 +223,18 @@ def compile_steps(
       ConfigError: when the devices have less memory than the program takes.
     """
     mesh = feed.mesh
-    whole = devices.replicated(mesh)
+    whole = parallel.replicated(mesh)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-    loss = devices.replicate(mesh, loss)
+    loss = parallel.replicate(mesh, loss)
     program = jax.jit(
         chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
     )
     lowered = program.lower(state, *feed.shapes(), count, loss)
-    compiled = lowered.compile(runtime.compiler_options(config))
+    compiled = lowered.compile(parallel.compiler_options(config))
     _check_memory(compiled, feed)
 
     def steps(state: TrainState, chunk: Chunk) -> tuple[TrainState, Scalars]:
-        count = devices.replicate(mesh, np.int32(chunk.num_steps))
+        count = parallel.replicate(mesh, np.int32(chunk.num_steps))
         return compiled(state, chunk.features, chunk.indices, count, loss)
 
     return Compiled(steps, compiled)
@@ -222,9 +246,9 @@ def _check_memory(program: Any, feed: Feed) -> None:
     Raises:
       ConfigError: in every process when in one the plan is larger than a device's memory.
     """
-    limit = devices.available_bytes(feed.mesh)
-    needed = analysis.memory(program).get("peak", 0) + feed.bytes_ahead
-    if processes.any_process(limit is not None and needed > limit):
+    limit = parallel.available_bytes(feed.mesh)
+    needed = parallel.memory_plan(program).get("peak", 0) + feed.bytes_ahead
+    if parallel.any_process(limit is not None and needed > limit):
         raise ConfigError(
             f"a training step takes {needed / 1e9:.1f} GB on each device, of which JAX has"
             f" {(limit or np.nan) / 1e9:.1f} GB: raise config.train.encode_parts (to 2, 4, 8), set"

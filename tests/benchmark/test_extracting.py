@@ -8,11 +8,11 @@ import processes
 import pytest
 from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
 from hlformer_jax.benchmark import extracting
 from hlformer_jax.benchmark.extracting import operations
 from hlformer_jax.benchmark.inputs import Options
 from hlformer_jax.encoders import train, vision
-from hlformer_jax.parallel import analysis
 from hlformer_jax.video import probe
 
 
@@ -21,7 +21,7 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
     encoder = train.untrained(32, ["a b"], size=train.Size(64, 1, 4, 4, 8))
     config, shapes = encoder.config, jax.ShapeDtypeStruct((4, 32, 32, 3), np.uint8)
     encode = lambda params, pixels: vision.encode(params, config, pixels, (0.0,) * 3, (1.0,) * 3)
-    counted = analysis.count(encode, encoder.params["vision"], shapes)
+    counted = parallel.count_flops(encode, encoder.params["vision"], shapes)
     # Beside products there are norms, softmax and GELU: tens of operations an element.
     assert 1 <= counted / (4 * operations(config.vision)) < 1.15
 

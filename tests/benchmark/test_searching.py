@@ -9,10 +9,10 @@ import processes
 import pytest
 import runs
 
+from hlformer_jax import parallel
 from hlformer_jax.benchmark import searching
 from hlformer_jax.config import of_model
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.parallel import analysis
 from hlformer_jax.retrieval import corpus
 
 
@@ -23,7 +23,7 @@ def test_operations_of_a_compiled_search_are_those_counted_by_hand():
     queries = jnp.ones((32, 256))
     compiled = jax.jit(corpus.scores).lower(built, queries).compile()
     by_hand = 2 * 32 * 8 * 16 * 256
-    assert 1 <= analysis.flops(compiled) / by_hand < 1.05
+    assert 1 <= parallel.flops(compiled) / by_hand < 1.05
 
 
 @pytest.mark.parametrize(

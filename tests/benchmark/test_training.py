@@ -4,12 +4,11 @@ import jax
 import pytest
 import runs
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.benchmark.training import Training
 from hlformer_jax.config import default
-from hlformer_jax.parallel import analysis
 from hlformer_jax.training import objective, optim, step
-from hlformer_jax.training.train_state import init_state
+from hlformer_jax.training.step import init_state
 
 
 def _config():
@@ -87,14 +86,14 @@ def test_operations_of_a_step_are_those_counted_by_hand():
         )
 
     by_hand = _by_hand(config, videos, captions)
-    counted = analysis.count(forward, params, batch)
+    counted = parallel.count_flops(forward, params, batch)
     # Beside products there are normalisation, softmax, geometry: tens of operations an element.
     assert 1 <= counted / by_hand < 1.1
 
     optimiser, loss = optim.build(config, 10), objective.build(config, model)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
-    counted = analysis.count(take, loss, state, batch)
+    counted = parallel.count_flops(take, loss, state, batch)
     # Backwards every product becomes two, but for features, which have no gradient.
     inputs = videos * (config.data.max_clips + config.data.max_frames) * config.data.visual_dim
     inputs += captions * config.data.max_words * config.data.text_dim
@@ -109,7 +108,7 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
         Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 8}), 8, 1)
         for parts in ({}, {"train.encode_parts": 4})
     )
-    plan, less = (analysis.memory(x.compiled.program) for x in (plain, in_parts))
+    plan, less = (parallel.memory_plan(x.compiled.program) for x in (plain, in_parts))
     # The parameters, their gradients and what the optimiser keeps of them stay.
     assert less["temporary"] < 0.75 * plan["temporary"]
     assert in_parts.flops() == plain.flops() > 1e8

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
+from hlformer_jax import parallel
 from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.parallel import devices
 from hlformer_jax.training.step import Chunk, Feed
 
 DATA = {"x": np.arange(20, dtype=np.float32).reshape(10, 2), "label": np.arange(10, dtype=np.int32)}
@@ -21,7 +21,7 @@ def batches(feed, first=0):
 
 def test_batches_are_the_rows_of_the_schedule_and_the_last_is_padded_and_says_so():
     schedule = Schedule(10, 4, seed=3)
-    feed = ExampleFeed(DATA, schedule.groups(epochs=2, longest=2), devices.mesh())
+    feed = ExampleFeed(DATA, schedule.groups(epochs=2, longest=2), parallel.mesh())
     assert isinstance(feed, Feed)
     seen = dict(batches(feed))
     assert list(seen) == list(range(6))
@@ -37,7 +37,7 @@ def test_batches_are_the_rows_of_the_schedule_and_the_last_is_padded_and_says_so
 
 
 def test_its_shapes_are_those_of_its_chunks():
-    feed = ExampleFeed(DATA, Schedule(10, 4, 0).groups(epochs=1, longest=2), devices.mesh())
+    feed = ExampleFeed(DATA, Schedule(10, 4, 0).groups(epochs=1, longest=2), parallel.mesh())
     chunk = next(feed.chunks())
     shapes = jax.tree.map(lambda x: (x.shape, x.dtype), feed.shapes())
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), (chunk.features, chunk.indices))

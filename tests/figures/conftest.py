@@ -8,12 +8,11 @@ import tiny
 
 from hlformer_jax.figures.drawing import Options, Subject
 from hlformer_jax.models import hover
-from hlformer_jax.run import checkpoint
-from hlformer_jax.training import finished
+from hlformer_jax.training import checkpoints, finished
 
 
 def write(path, config, params):
-    checkpoint.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
+    checkpoints.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
     (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
     return path
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from hlformer_jax import parallel
 from hlformer_jax.data.trees import pool as pools
 from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import build
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import nodes
 
 COUNTS = (2, 3, 5, 6, 1)
@@ -38,4 +38,4 @@ def vectors(pool):
 @pytest.fixture(scope="session")
 def found(pool, vectors):
     """The ranks of all queries."""
-    return nodes.ranks(*vectors, nodes.relatives(pool), 7, devices.mesh())
+    return nodes.ranks(*vectors, nodes.relatives(pool), 7, parallel.mesh())

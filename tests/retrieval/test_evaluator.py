@@ -4,12 +4,12 @@ import linear
 import numpy as np
 import pytest
 
+from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.spans import Span
 from hlformer_jax.data.split import Split
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.retrieval.moments import moments
@@ -34,7 +34,7 @@ def split(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return Evaluator(linear.Linear(), config, devices.mesh())
+    return Evaluator(linear.Linear(), config, parallel.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         start, end = np.sort(rng.uniform(0, lengths[video], 2))
         spans[name] = Span(float(start), float(end), float(lengths[video]))
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    evaluator = Evaluator(linear.Linear(), config, devices.mesh())
+    evaluator = Evaluator(linear.Linear(), config, parallel.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0

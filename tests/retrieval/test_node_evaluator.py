@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import runs
 
+from hlformer_jax import parallel
 from hlformer_jax.data.schedule import in_order
 from hlformer_jax.data.trees.dataset import open_trees
 from hlformer_jax.data.trees.feed import NodeFeed
 from hlformer_jax.models import hover
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import hierarchy, nodes
 from hlformer_jax.retrieval.hierarchy import Coordinates
 from hlformer_jax.retrieval.node_evaluator import NodeEvaluator
@@ -38,7 +38,7 @@ def params(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return NodeEvaluator(hover.build(config), config, devices.mesh())
+    return NodeEvaluator(hover.build(config), config, parallel.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def feed(evaluator, split):
 @pytest.fixture(scope="module")
 def points(config, split, params):
     """The points of all nodes, of one batch that holds them all."""
-    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), devices.mesh(), True)
+    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), parallel.mesh(), True)
     [chunk] = feed.chunks()
     batch = feed.batch(chunk, 0)
     feed.close()
@@ -111,7 +111,7 @@ def test_candidates_are_of_trees_with_as_many_leaves_where_that_is_asked_for(
 ):
     config = config.copy_and_resolve_references()
     config.eval.pool = "group"
-    evaluator = NodeEvaluator(hover.build(config), config, devices.mesh())
+    evaluator = NodeEvaluator(hover.build(config), config, parallel.mesh())
     groups = nodes.leaf_groups(split.pool)
     assert len(np.unique(groups)) > 1
     found = evaluator.ranks(evaluator.encode(params, feed), split)["t2v"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hlformer_jax.parallel import devices
+from hlformer_jax import parallel
 from hlformer_jax.retrieval import nodes
 
 
@@ -29,7 +29,7 @@ def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, found):
 
 
 def test_candidates_may_be_those_of_trees_with_as_many_leaves(pool, vectors):
-    found = nodes.ranks(*vectors, nodes.relatives(pool, by_group=True), 64, devices.mesh())
+    found = nodes.ranks(*vectors, nodes.relatives(pool, by_group=True), 64, parallel.mesh())
     scores, groups = vectors[0] @ vectors[1].T, np.minimum(pool.leaves, 5)
     for u, rank in enumerate(found.rank):
         assert rank == _rank(scores[u], u, np.flatnonzero(groups == groups[u]))

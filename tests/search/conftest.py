@@ -3,14 +3,14 @@
 import archive
 import pytest
 
-from hlformer_jax.parallel import runtime
+from hlformer_jax import parallel
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch):
     """How often a command asked for programs to be kept; none are, in a process of tests."""
     asked = []
-    monkeypatch.setattr(runtime, "keep_programs", lambda: asked.append(None))
+    monkeypatch.setattr(parallel, "keep_programs", lambda: asked.append(None))
     return asked
 
 

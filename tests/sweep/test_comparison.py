@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.run import files
 from hlformer_jax.sweep import comparison
 from hlformer_jax.sweep.definition import Run
 

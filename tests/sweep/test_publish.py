@@ -6,8 +6,7 @@ import json
 
 import sweeps
 
-from hlformer_jax import plots
-from hlformer_jax.run import files
+from hlformer_jax import files, plots
 from hlformer_jax.sweep import publish, tables
 from hlformer_jax.sweep.definition import expand
 

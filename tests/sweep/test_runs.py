@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import sweeps
 
+from hlformer_jax import files
 from hlformer_jax.config import ConfigError
-from hlformer_jax.run import files
-from hlformer_jax.run.workdir import OccupiedError, WorkdirError
 from hlformer_jax.sweep import runs, summary, tables
 from hlformer_jax.sweep.definition import expand
 from hlformer_jax.training import loop
-from hlformer_jax.training.monitor import NonFiniteLossError
+from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
+from hlformer_jax.training.metrics import NonFiniteLossError
 
 
 def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sweeps
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 from hlformer_jax.sweep import publish, summary, tables
 from hlformer_jax.sweep.definition import expand
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import sweeps
 
+from hlformer_jax import files
 from hlformer_jax.config import ConfigError
-from hlformer_jax.run import files
 from hlformer_jax.sweep import publish, summary, tables
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import released
 
-from hlformer_jax.run import checkpoint
 from hlformer_jax.torch_checkpoint import convert, pickle_reader
 from hlformer_jax.torch_checkpoint.errors import ConversionError
+from hlformer_jax.training import checkpoints
 
 RUN = released.GOLDEN / "released_run"
 FILE = RUN / "gmmformer.ckpt"
@@ -27,7 +27,7 @@ def content(monkeypatch):
 def saved(monkeypatch):
     """What would be written: parameters and information."""
     saved = []
-    monkeypatch.setattr(checkpoint, "save_params", lambda *arguments: saved.extend(arguments))
+    monkeypatch.setattr(checkpoints, "save_params", lambda *arguments: saved.extend(arguments))
     return saved
 
 
@@ -162,6 +162,6 @@ def test_the_checkpoint_of_another_model_is_refused(content, saved, tmp_path):
 def test_an_existing_directory_is_not_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("precious")
-    with pytest.raises(checkpoint.CheckpointError, match="not empty"):
+    with pytest.raises(checkpoints.CheckpointError, match="not empty"):
         convert.convert(FILE, tmp_path / "out")
     assert (tmp_path / "out" / "mine").read_text() == "precious"

@@ -15,9 +15,9 @@ import released
 from torch_files import named, text, write_zip
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.run import checkpoint
 from hlformer_jax.torch_checkpoint import convert
 from hlformer_jax.torch_checkpoint import errors as own
+from hlformer_jax.training import checkpoints
 
 FILE = released.GOLDEN / "released_run" / "ms_sl.ckpt"
 LARGEST = 100e6
@@ -101,7 +101,7 @@ def outcomes(count, seed, tmp_path):
 
 
 def test_a_damaged_file_is_read_or_refused_in_a_line_within_its_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "save_params", lambda *arguments: None)
+    monkeypatch.setattr(checkpoints, "save_params", lambda *arguments: None)
     tracemalloc.start()
     try:
         counted = outcomes(120, 0, tmp_path)

@@ -13,9 +13,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from hlformer_jax.config import load
-from hlformer_jax.run import checkpoint
 from hlformer_jax.torch_checkpoint import __main__ as command
-from hlformer_jax.training import evaluate
+from hlformer_jax.training import checkpoints, evaluate
 
 RUN = released.GOLDEN / "released_run"
 ROOT = released.GOLDEN.parents[1]
@@ -112,7 +111,7 @@ def test_options_are_compared_by_what_they_mean(tmp_path, convert):
             evaluate.evaluate_checkpoint(config, out, None, print)  # refused for its data alone
     config.model.euclidean_widths = (2.0,)
     config.model.fusion = "maim"
-    with pytest.raises(checkpoint.CheckpointError, match="config.model.fusion is maim") as caught:
+    with pytest.raises(checkpoints.CheckpointError, match="config.model.fusion is maim") as caught:
         evaluate.evaluate_checkpoint(config, out, None, print)
     missing = "'--config.model.euclidean_widths=[0.0]' --config.model.fusion=mean"
     assert str(caught.value).endswith(f"to evaluate it add {missing}")

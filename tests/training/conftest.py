@@ -10,7 +10,7 @@ import jax
 import pytest
 import runs
 
-from hlformer_jax.run import lock
+from hlformer_jax import files
 from hlformer_jax.training import hover, loop, prvr
 
 
@@ -83,7 +83,7 @@ class Retrieval(NamedTuple):
 def retrieval(shared, data_dir):
     """A run of retrieval that was never interrupted, made once in a session."""
     seen = shared / "seen.pickle"
-    with lock.hold(shared, waiting=lambda: None):
+    with files.lock(shared, waiting=lambda: None):
         if not seen.exists():
             seen.write_bytes(pickle.dumps(tuple(_train(data_dir, shared / "whole"))))
     return Retrieval(*pickle.loads(seen.read_bytes()))

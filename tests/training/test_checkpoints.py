@@ -1,13 +1,214 @@
-"""The checkpoints of a run: the best epoch is on disk before the state that speaks of it."""
+"""The directory of a run: it belongs to one configuration and one data source.
 
+What is saved there comes back, and what is damaged or of another shape says so.
+"""
+
+import json
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import runs
 
-from hlformer_jax.run.checkpoint import CheckpointError
-from hlformer_jax.training.checkpoints import Checkpoints
-from hlformer_jax.training.progress import Progress
-from hlformer_jax.training.train_state import TrainState
+from hlformer_jax.training import checkpoints
+from hlformer_jax.training.checkpoints import CheckpointError, Progress, RunCheckpoints
+from hlformer_jax.training.step import TrainState
+
+
+@pytest.fixture
+def started(tmp_path):
+    """The directory of a run that has a checkpoint."""
+    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
+    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
+    return tmp_path
+
+
+def test_the_same_run_resumes(started):
+    checkpoints.claim_workdir(started, runs.tree(), "data").close()
+    checkpoints.check_workdir(started, runs.tree())
+
+
+@pytest.mark.parametrize(
+    ("options", "fingerprint", "message"),
+    [
+        ({"optim.learning_rate": 0.5}, "data", r"config\.optim\.learning_rate \(0\.1 .*0\.5 now"),
+        ({"train.encode_parts": 2}, "data", r"config\.train\.encode_parts \(1 there, 2 now\)"),
+        ({"data.synthetic_videos": (11, 4, 5)}, "data", "synthetic_videos"),
+        ({}, "other data", "the data's files are others"),
+    ],
+    ids=str,
+)
+def test_another_configuration_or_data_is_refused_with_the_difference_named(
+    started, options, fingerprint, message
+):
+    with pytest.raises(checkpoints.WorkdirError, match=message):
+        checkpoints.claim_workdir(started, runs.tree(**options), fingerprint)
+    # Processes beside the one that writes there find out too.
+    with pytest.raises(checkpoints.WorkdirError, match=message):
+        checkpoints.claim_workdir(started, runs.tree(**options), fingerprint, writes=False)
+
+
+def test_a_field_that_earlier_versions_recorded_does_not_matter(started):
+    path = started / "config.json"
+    content = json.loads(path.read_text())
+    content["config"]["kernels"] = "xla"
+    path.write_text(json.dumps(content))
+    checkpoints.claim_workdir(started, runs.tree(), "data").close()
+
+
+@pytest.mark.parametrize("field", checkpoints.MOVABLE)
+def test_where_things_lie_and_fit_may_change(started, field):
+    value = {"data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never"}.get(field, 7.0)
+    checkpoints.claim_workdir(started, runs.tree(**{field: value}), "data").close()
+
+
+def test_a_directory_without_a_checkpoint_is_anyones(tmp_path):
+    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
+    checkpoints.claim_workdir(tmp_path, runs.tree(**{"optim.learning_rate": 0.5}), "data").close()
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["config"]["optim"]["learning_rate"] == 0.5
+
+
+def test_results_without_checkpoints_still_say_whose_they_are(tmp_path):
+    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
+    (tmp_path / "test_metrics.json").write_text("{}")
+    checkpoints.check_workdir(tmp_path, runs.tree())
+    with pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
+        checkpoints.check_workdir(tmp_path, runs.tree(**{"optim.learning_rate": 0.5}))
+
+
+def test_a_run_that_is_under_way_is_refused(tmp_path):
+    with checkpoints.claim_workdir(tmp_path, runs.tree(), "data"):
+        with pytest.raises(checkpoints.OccupiedError, match="a run is under way in"):
+            checkpoints.claim_workdir(tmp_path, runs.tree(), "data")
+        # Another process of the run.
+        checkpoints.claim_workdir(tmp_path, runs.tree(), "data", writes=False)
+    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
+
+
+def test_results_on_other_data_are_not_mixed(started, tmp_path_factory):
+    checkpoints.check_workdir_data(started, "data")
+    checkpoints.check_workdir_data(tmp_path_factory.mktemp("new"), "other data")
+    with pytest.raises(checkpoints.WorkdirError, match="holds a run on other data"):
+        checkpoints.check_workdir_data(started, "other data")
+
+
+def test_a_record_that_is_no_json_is_refused(started):
+    (started / "config.json").write_text("{")
+    with pytest.raises(checkpoints.WorkdirError, match=r"config\.json is not JSON"):
+        checkpoints.check_workdir(started, runs.tree())
+
+
+TREE = {"block": {"kernel": np.arange(6.0, dtype=np.float32).reshape(2, 3)}, "bias": np.ones(2)}
+
+
+@pytest.fixture
+def series(tmp_path):
+    series = checkpoints.Series(tmp_path / "series")
+    series.save(3, TREE, {"epoch": 0, "metric": 1.5})
+    return series
+
+
+def _delete(file):
+    file.unlink()
+
+
+def _flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_arrays_and_information_come_back(series, tmp_path):
+    again = checkpoints.Series(tmp_path / "series")
+    assert again.latest() == 3
+    assert again.info() == {"epoch": 0, "metric": 1.5}
+    for one, other in zip(*map(jax.tree.leaves, (again.restore(TREE), TREE)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_step_that_is_there_is_not_written_again(series):
+    series.save(3, {"other": np.zeros(1)}, {})
+    series.save(2, {"other": np.zeros(1)}, {})
+    assert series.latest() == 3 and series.info()["epoch"] == 0
+
+
+def test_the_best_series_keeps_the_one_before_and_forgets_what_came_later(tmp_path):
+    best = checkpoints.best(tmp_path)
+    for step in (3, 6, 9):
+        best.save(step, TREE, {"epoch": step})
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints/best").iterdir()) == [6, 9]
+    best.forget_after(6)
+    assert best.latest() == 6
+    best.forget_after(None)
+    assert best.latest() is None
+
+
+@pytest.mark.parametrize("damage", [_delete, _flip_a_bit])
+@pytest.mark.parametrize("what", ["manifest.ocdbt", "d/*", "metadata"])
+def test_a_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
+    files = list((tmp_path / "series").rglob(what))
+    assert files
+    for file in files:
+        damage(file)
+    with pytest.raises(
+        checkpoints.CheckpointError, match=r"of step 3 is damaged \(.*\): put a copy"
+    ):
+        checkpoints.Series(tmp_path / "series").restore(TREE)
+
+
+def test_a_save_that_was_killed_before_its_sums_were_written_is_there(series, tmp_path):
+    step = tmp_path / "series" / "3"
+    (step / "SHA256SUMS").rename(step / ".SHA256SUMS")
+    again = checkpoints.Series(tmp_path / "series")
+    np.testing.assert_array_equal(again.restore(TREE)["bias"], TREE["bias"])
+    again.save(4, TREE, {})
+    assert again.latest() == 4
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    series = checkpoints.Series(tmp_path)
+
+    def fail(*_, **__):
+        raise ValueError("RESOURCE_EXHAUSTED: no space left\nand more")
+
+    monkeypatch.setattr(series._manager, "save", fail)
+    with pytest.raises(
+        checkpoints.CheckpointError, match=r"step 3 cannot .* left\): make room there"
+    ):
+        series.save(3, {"x": np.zeros(2)}, {})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"block": {"kernel": jnp.zeros((2, 4))}, "bias": jnp.zeros(2)},
+        {"block": {"kernel": jnp.zeros((2, 3))}},
+        {"block": {"kernel": jnp.zeros((2, 3)), "scale": jnp.zeros(2)}, "bias": jnp.zeros(2)},
+    ],
+    ids=["another shape", "one less", "one more"],
+)
+def test_parameters_of_another_shape_are_refused_with_the_fields_to_set(series, template):
+    with pytest.raises(checkpoints.CheckpointError, match=r"has shape .* config\.model"):
+        series.restore(template)
+
+
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(checkpoints.CheckpointError, match="holds no checkpoint"):
+            checkpoints.open_params(path)
+    with pytest.raises(checkpoints.CheckpointError, match="holds no checkpoint"):
+        checkpoints.best(tmp_path).info()
+
+
+def test_parameters_alone_are_written_into_a_new_directory(tmp_path):
+    checkpoints.save_params(tmp_path / "converted", TREE, {"step": 7})
+    saved = checkpoints.open_params(tmp_path / "converted")
+    np.testing.assert_array_equal(saved.restore(TREE)["bias"], TREE["bias"])
+    assert saved.latest() == 7
+    with pytest.raises(checkpoints.CheckpointError, match="is not empty"):
+        checkpoints.save_params(tmp_path / "converted", TREE, {})
 
 
 def _state(step):
@@ -15,17 +216,17 @@ def _state(step):
 
 
 def test_a_run_without_checkpoints_has_nothing_to_restore(tmp_path):
-    assert Checkpoints(tmp_path, 0.0).restore(_state(0)) is None
+    assert RunCheckpoints(tmp_path, 0.0).restore(_state(0)) is None
 
 
 def test_state_progress_and_best_parameters_come_back(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 0.0)
+    checkpoints = RunCheckpoints(tmp_path, 0.0)
     first, second = Progress().validated(0, 3.5), Progress().validated(0, 3.5).validated(1, 2.0)
     checkpoints.keep_best(3, _state(3).params, {"epoch": 0})
     assert checkpoints.best.latest() is None  # saved with the next state
     checkpoints.save(_state(3), first)
     checkpoints.save(_state(6), second)
-    again = Checkpoints(tmp_path, 0.0)
+    again = RunCheckpoints(tmp_path, 0.0)
     state, progress = again.restore(_state(0))
     assert int(state.step) == 6 and progress == second
     np.testing.assert_array_equal(state.params["x"], np.full(3, 6.0))
@@ -33,7 +234,7 @@ def test_state_progress_and_best_parameters_come_back(tmp_path):
 
 
 def test_the_parameters_that_are_kept_outlive_a_donated_state(tmp_path):
-    checkpoints, state = Checkpoints(tmp_path, 0.0), _state(3)
+    checkpoints, state = RunCheckpoints(tmp_path, 0.0), _state(3)
     checkpoints.keep_best(3, state.params, {"epoch": 0})
     state.params["x"].delete()
     checkpoints.save(_state(3), Progress().validated(0, 1.0))
@@ -41,20 +242,44 @@ def test_the_parameters_that_are_kept_outlive_a_donated_state(tmp_path):
 
 
 def test_a_best_epoch_that_the_newest_state_does_not_know_is_forgotten(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 0.0)
+    checkpoints = RunCheckpoints(tmp_path, 0.0)
     checkpoints.keep_best(3, _state(3).params, {"epoch": 0})
     checkpoints.save(_state(3), Progress().validated(0, 1.0))
     checkpoints.best.save(6, _state(6).params, {"epoch": 1})  # and then the run is killed
-    assert Checkpoints(tmp_path, 0.0).best.latest() == 3
+    assert RunCheckpoints(tmp_path, 0.0).best.latest() == 3
 
 
 def test_a_state_whose_best_epoch_is_missing_is_refused(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 0.0)
+    checkpoints = RunCheckpoints(tmp_path, 0.0)
     checkpoints.save(_state(3), Progress().validated(0, 1.0))
     with pytest.raises(CheckpointError, match="best holds no checkpoint"):
-        Checkpoints(tmp_path, 0.0).restore(_state(0))
+        RunCheckpoints(tmp_path, 0.0).restore(_state(0))
 
 
 def test_a_save_is_due_after_the_seconds_between_two(tmp_path):
-    assert Checkpoints(tmp_path, 0.0).due()
-    assert not Checkpoints(tmp_path, 1e9).due()
+    assert RunCheckpoints(tmp_path, 0.0).due()
+    assert not RunCheckpoints(tmp_path, 1e9).due()
+
+
+def _after(*metrics):
+    progress = Progress()
+    for epoch, metric in enumerate(metrics):
+        progress = progress.validated(epoch, metric)
+    return progress
+
+
+def test_the_first_of_equal_epochs_stays_the_best():
+    progress = _after(1.0, 3.0, 3.0, 2.0)
+    assert (progress.best_epoch, progress.best_metric, progress.epochs) == (1, 3.0, 4)
+
+
+def test_a_metric_below_zero_can_be_the_best():
+    assert _after(-2.0, -1.0).best_epoch == 1
+
+
+def test_a_run_is_over_after_so_many_epochs_without_a_better_one():
+    assert not Progress().is_over(1)
+    assert not _after(1.0).is_over(1)
+    assert _after(1.0, 1.0).is_over(1)
+    assert not _after(1.0, 0.5, 0.5).is_over(3)
+    assert _after(1.0, 0.5, 0.5, 0.5).is_over(3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.run import checkpoint, workdir
+from hlformer_jax.training import checkpoints
 from hlformer_jax.training.evaluate import evaluate_checkpoint
 
 
@@ -27,14 +27,14 @@ def test_a_run_is_evaluated_to_the_metrics_it_reported(retrieval, data_dir, tmp_
 def test_a_checkpoint_of_another_model_is_refused_with_the_field_to_set(retrieval, data_dir):
     config = runs.retrieval(data_dir, **{"model.fusion": "maim"})
     config.model.hidden_size = 16
-    with pytest.raises(checkpoint.CheckpointError, match=r"fusion=mean --config.*hidden_size=8"):
+    with pytest.raises(checkpoints.CheckpointError, match=r"fusion=mean --config.*hidden_size=8"):
         evaluate_checkpoint(config, retrieval.path, None, print)
 
 
 def test_an_evaluation_does_not_overwrite_the_result_on_other_data(retrieval, data_dir, tmp_path):
     saved = json.loads((retrieval.path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(saved | {"data_fingerprint": "other"}))
-    with pytest.raises(workdir.WorkdirError, match="holds a run on other data"):
+    with pytest.raises(checkpoints.WorkdirError, match="holds a run on other data"):
         evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, print, tmp_path)
 
 

@@ -3,8 +3,8 @@
 import pytest
 import runs
 
+from hlformer_jax import parallel
 from hlformer_jax.config import families as configured
-from hlformer_jax.parallel import devices
 from hlformer_jax.training import families
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
@@ -27,7 +27,7 @@ def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_pat
 def test_the_devices_are_those_that_are_given_or_all(tmp_path, monkeypatch):
     given = []
     monkeypatch.setitem(families.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
-    mesh = devices.mesh(devices.mesh().devices.ravel().tolist()[:1])
+    mesh = parallel.mesh(parallel.mesh().devices.ravel().tolist()[:1])
     families.build(runs.hover(tmp_path), mesh)
     families.build(runs.hover(tmp_path))
-    assert given[0] is mesh and given[1] == devices.mesh()
+    assert given[0] is mesh and given[1] == parallel.mesh()

@@ -13,10 +13,10 @@ import numpy as np
 import optax
 import pytest
 
+from hlformer_jax import parallel
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.examples import ExampleFeed
 from hlformer_jax.ops import lorentz
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus, ranking
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training import loop
@@ -110,7 +110,7 @@ def _config():
 
 @pytest.mark.slow  # test_loop.py trains another such family
 def test_a_family_of_another_kind_trains_evaluates_and_resumes(tmp_path):
-    mesh = devices.mesh()
+    mesh = parallel.mesh()
     before = Toy(mesh).test(Toy(mesh).init_params()).metrics["MRR"]
     outcome = loop.train(_config(), tmp_path / "whole", family=Toy(mesh))
     best = next(iter(outcome.results.values())).metrics["MRR"]

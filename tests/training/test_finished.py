@@ -10,8 +10,8 @@ import tiny
 from trained_runs import configuration, write_run
 
 from hlformer_jax.config import ConfigError
-from hlformer_jax.run.checkpoint import CheckpointError
 from hlformer_jax.training import finished
+from hlformer_jax.training.checkpoints import CheckpointError
 from hlformer_jax.training.finished import FinishedError
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.run import checkpoint
-from hlformer_jax.training import evaluate, families, hover, loop, optim
+from hlformer_jax.training import checkpoints, evaluate, families, hover, loop, optim
 
 DIRECTIONS = ("t2v", "v2t")
 
@@ -33,7 +32,7 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, 
         terms = {name: line[f"loss/{name}"] for name in ("align", "tree", "chain", "order")}
         total = sum(weights[name] * value for name, value in terms.items())
         assert line["loss"] == pytest.approx(total, rel=1e-5)
-    assert checkpoint.best(path).info()["model.geometry"] == "poincare"
+    assert checkpoints.best(path).info()["model.geometry"] == "poincare"
 
 
 @pytest.mark.slow  # test_prvr.py says it of the other family, with the same loop and feed
@@ -65,7 +64,7 @@ def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_di
         assert written["scores"].shape == (again.queries, again.queries)
         best = np.mean(written["scores"].argmax(axis=1) == np.arange(again.queries))
     assert 100 * best == pytest.approx(again.metrics["t2v/R@1"])
-    with pytest.raises(checkpoint.CheckpointError, match="--config.model.geometry=poincare"):
+    with pytest.raises(checkpoints.CheckpointError, match="--config.model.geometry=poincare"):
         config.model.geometry = "lorentz"
         evaluate.evaluate_checkpoint(config, path, None, lambda line: None)
 

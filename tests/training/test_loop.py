@@ -16,10 +16,10 @@ import pytest
 import runs
 import toy
 
+from hlformer_jax import files
 from hlformer_jax.config import ConfigError
-from hlformer_jax.run import checkpoint, lock, workdir
-from hlformer_jax.training import loop
-from hlformer_jax.training.monitor import NonFiniteLossError
+from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.training.metrics import NonFiniteLossError
 
 
 def _signal_before(trainer, last, *numbers):
@@ -60,7 +60,7 @@ def test_a_run_leaves_its_records(finished):
 
 def test_the_best_epoch_is_the_one_with_the_best_validation(finished):
     found = [x["validation/nearest"] for x in runs.records(finished) if "validation/nearest" in x]
-    info = checkpoint.best(finished).info()
+    info = checkpoints.best(finished).info()
     assert info["epoch"] == int(np.argmax(found))
     assert info["validation_nearest"] == max(found)
     assert info["nodes"] == 11  # what the family says of itself
@@ -124,13 +124,13 @@ def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
     with pytest.raises(MemoryError):
         trainer.run()
     assert trainer.progress.epochs == 2 and trainer.checkpoints.newest.latest() is None
-    saved, save = [], checkpoint.Series.save
+    saved, save = [], checkpoints.Series.save
     with monkeypatch.context() as patch:
         patch.setattr(
-            checkpoint.Series, "save", lambda *given: (saved.append(given[1]), save(*given))
+            checkpoints.Series, "save", lambda *given: (saved.append(given[1]), save(*given))
         )
         runs.train(config, tmp_path)
-    assert saved == [checkpoint.best(tmp_path).latest(), runs.STEPS]
+    assert saved == [checkpoints.best(tmp_path).latest(), runs.STEPS]
     runs.assert_same(tmp_path, finished)
 
 
@@ -140,12 +140,12 @@ def test_a_best_epoch_that_a_run_does_not_come_to_again_is_forgotten(tmp_path, m
 
     def full(step, *given):
         if step == 6:
-            raise checkpoint.CheckpointError("no space left")
+            raise checkpoints.CheckpointError("no space left")
         save(step, *given)
 
     monkeypatch.setattr(trainer.checkpoints.newest, "save", full)
     _scored(trainer, 50.0, 60.0)
-    with pytest.raises(checkpoint.CheckpointError):
+    with pytest.raises(checkpoints.CheckpointError):
         trainer.run()
     assert trainer.checkpoints.best.latest() == 6
     again = runs.trainer(runs.tree(), tmp_path)
@@ -160,8 +160,8 @@ def test_patience_ends_a_run(tmp_path):
     trainer = runs.trainer(runs.tree(**{"train.patience": 1}), tmp_path)
     _scored(trainer, 50.0, 50.0)
     trainer.run()
-    assert checkpoint.newest(tmp_path).info()["epochs"] == 2
-    assert checkpoint.best(tmp_path).info()["epoch"] == 0
+    assert checkpoints.newest(tmp_path).info()["epochs"] == 2
+    assert checkpoints.best(tmp_path).info()["epoch"] == 0
 
 
 def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
@@ -175,17 +175,17 @@ def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
 
 def test_another_configuration_or_data_is_refused_with_the_difference_named(finished):
     config = runs.tree(**{"optim.learning_rate": 0.5})
-    with pytest.raises(workdir.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
+    with pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
         runs.trainer(config, finished)
     family = toy.Tree(runs.tree())
     family.fingerprint = "another tree"
-    with pytest.raises(workdir.WorkdirError, match="another tree now"):
+    with pytest.raises(checkpoints.WorkdirError, match="another tree now"):
         loop.Trainer(runs.tree(), finished, family=family)
 
 
 def test_a_directory_whose_run_is_under_way_is_refused(tmp_path, monkeypatch):
-    refused = pytest.raises(workdir.OccupiedError, match="a run is under way in")
-    with lock.hold(tmp_path), refused:
+    refused = pytest.raises(checkpoints.OccupiedError, match="a run is under way in")
+    with files.lock(tmp_path), refused:
         runs.trainer(runs.tree(), tmp_path)
     trainer = runs.trainer(runs.tree(), tmp_path)
     with refused:
@@ -270,8 +270,8 @@ def test_a_best_epoch_that_is_damaged_is_reported_before_training_resumes(tmp_pa
     shutil.copytree(finished, path)
     for file in (path / "checkpoints" / "best").rglob("manifest.ocdbt"):
         file.unlink()
-    with pytest.raises(checkpoint.CheckpointError, match=r"best: the checkpoint .* is damaged"):
+    with pytest.raises(checkpoints.CheckpointError, match=r"best: the checkpoint .* is damaged"):
         runs.trainer(runs.tree(), path)
     shutil.rmtree(path / "checkpoints" / "best")
-    with pytest.raises(checkpoint.CheckpointError, match="best holds no checkpoint"):
+    with pytest.raises(checkpoints.CheckpointError, match="best holds no checkpoint"):
         runs.trainer(runs.tree(), path)

@@ -12,8 +12,7 @@ import runs
 
 from hlformer_jax import models
 from hlformer_jax.config import WEIGHTS, ConfigError
-from hlformer_jax.run import checkpoint
-from hlformer_jax.training import loop, prvr
+from hlformer_jax.training import checkpoints, loop, prvr
 
 
 def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, data_dir):
@@ -31,7 +30,7 @@ def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, 
         *("step", "epoch", "loss", "gradient_norm"),
         *("loss/frame_triplet", "loss/frame_nce", "loss/query_diversity"),
     }
-    assert checkpoint.best(retrieval.path).info()["model.name"] == "gmmformer_v2"
+    assert checkpoints.best(retrieval.path).info()["model.name"] == "gmmformer_v2"
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ from typing import Any
 
 from absl import logging
 
+from hlformer_jax import files
 from hlformer_jax.data.prepared.builder import Prvr, make_builder, root_directory, write
 from hlformer_jax.data.prepared.reader import Prepared, is_complete, read_index
 from hlformer_jax.data.source import DataError, MissingSourceError, Source, teacher_width
-from hlformer_jax.run import lock
 
 _STORAGES = ("float32", "float16")
 
@@ -57,7 +57,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     if not is_complete(directory):
         busy = "Another process prepares %s; waiting for it"
         waiting = functools.partial(logging.info, busy, directory.parent)
-        with lock.hold(directory.parent, waiting) as alone:
+        with files.lock(directory.parent, waiting) as alone:
             if not is_complete(directory):  # another process may have made it meanwhile
                 _clear(directory, alone)
                 title = f"{source.name}/{source.feature}"

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
+from hlformer_jax import parallel
 from hlformer_jax.data import packing
 from hlformer_jax.data.feed import DeviceFeed
 from hlformer_jax.data.packed import Features
@@ -15,7 +16,6 @@ from hlformer_jax.data.schedule import Group
 from hlformer_jax.data.trees.dataset import TreeSplit
 from hlformer_jax.data.trees.nodes import evaluation_rows, training_intervals
 from hlformer_jax.data.trees.packed import NodeIndices, TreeIndices, gather_batch, gather_nodes
-from hlformer_jax.parallel import devices
 from hlformer_jax.typing import Array, Nodes, Subtrees, TreeBatch
 
 B = TypeVar("B", Nodes, TreeBatch)
@@ -30,7 +30,7 @@ class _TreeFeed(DeviceFeed[B]):
     ) -> None:
         self.split = split
         most = max(len(self._nodes(step)) for group in groups for step in group.steps)
-        self.nodes = devices.round_up(most, mesh.size)
+        self.nodes = parallel.round_up(most, mesh.size)
         self._intervals = self._choices()
         super().__init__(split.features, np.unique(split.video), groups, mesh, resident)
 
@@ -155,7 +155,7 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         return training_intervals(split.rows, split.num_rows, split.num_frames, split.short_video)
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> TreeIndices:
-        pool, size = self.split.pool, devices.round_up(self.batch_size, self.mesh.size)
+        pool, size = self.split.pool, parallel.round_up(self.batch_size, self.mesh.size)
         rows = np.asarray(nodes.node)
         subtrees = np.zeros((size, 3), np.int32)
         pair, mask = np.zeros((2, size), bool)

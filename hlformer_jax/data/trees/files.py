@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from hlformer_jax import files
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.trees.lines import (
     field,
@@ -32,7 +33,6 @@ from hlformer_jax.data.trees.lines import (
 from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.trees.rule import NEAR
 from hlformer_jax.data.trees.tree import Node, Tree
-from hlformer_jax.run import files
 
 OUTSIDE = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Bool, Int
 
+from hlformer_jax import parallel
 from hlformer_jax.data.packed import Features
 from hlformer_jax.data.trees.nodes import draw
-from hlformer_jax.parallel import devices
 from hlformer_jax.typing import Array, Nodes, Subtrees, TreeBatch
 
 
@@ -81,18 +81,18 @@ def gather_nodes(
         level=jnp.asarray(indices.level),
         position=jnp.asarray(indices.position),
     )
-    return devices.constrain(mesh, nodes)
+    return parallel.constrain(mesh, nodes)
 
 
 def gather_batch(features: Features, indices: TreeIndices, mesh: Mesh, seed: int) -> TreeBatch:
     """The batch of one step (inside of jit); as `gather_nodes`."""
     nodes = gather_nodes(features, indices.nodes, mesh, seed)
-    subtrees, below = devices.constrain(
+    subtrees, below = parallel.constrain(
         mesh, jax.tree.map(jnp.asarray, (indices.subtrees, indices.below))
     )
     return TreeBatch(nodes, subtrees, below)
 
 
 def _rows(mesh: Mesh, values: Array, rows: Array, mask: Array) -> jax.Array:
-    taken = devices.take(mesh, values, rows)
+    taken = parallel.take_rows(mesh, values, rows)
     return jnp.where(jnp.asarray(mask)[..., None], taken, jnp.zeros((), taken.dtype))

@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     """Prints the table; returns the exit status."""
     import tqdm
 
+    from hlformer_jax import files
     from hlformer_jax.retrieval import results
-    from hlformer_jax.run import files
     from hlformer_jax.search.evaluation import evaluate
 
     asked = captions.read(options.captions)

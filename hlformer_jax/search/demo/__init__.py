@@ -33,8 +33,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.errors import UserError
-from hlformer_jax.run import files
 from hlformer_jax.search import encoding, manifest
 from hlformer_jax.search.demo import render
 from hlformer_jax.search.demo.scenes import Story, stories

@@ -8,12 +8,12 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.schedule import Schedule, in_order
 from hlformer_jax.data.trees.dataset import open_trees
 from hlformer_jax.data.trees.feed import NodeFeed, SubtreeFeed
 from hlformer_jax.data.trees.synthetic import SyntheticTrees, TreeCorpus
-from hlformer_jax.parallel import devices
 from hlformer_jax.training.step import Chunk, Feed
 
 CORPUS = TreeCorpus(videos=(12, 3, 5), visual_dim=5, text_dim=4)
@@ -37,7 +37,7 @@ def train(tmp_path_factory):
 
 def training(split, resident=True, seed=3, epochs=2, longest=3):
     groups = Schedule(split.num_items, SIZE, 7).groups(epochs, longest)
-    return SubtreeFeed(split, groups, devices.mesh(), resident, SIZE, seed)
+    return SubtreeFeed(split, groups, parallel.mesh(), resident, SIZE, seed)
 
 
 def batches(feed, first=0):
@@ -145,7 +145,7 @@ def test_shapes_are_those_of_the_chunks(train, resident):
 def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
     pool, collected = train.pool, []
     for resident in (True, False):
-        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), devices.mesh(), resident)
+        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), parallel.mesh(), resident)
         collected.append([batch for _, batch in batches(feed)])
         feed.close()
     for one, other in zip(*collected, strict=True):
@@ -164,7 +164,7 @@ def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
     config = configured(tmp_path)
     config.trees.update(short_video="whole", node_frames=30)
     split = open_trees(config, SyntheticTrees(CORPUS)).train
-    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), devices.mesh(), resident=True)
+    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), parallel.mesh(), resident=True)
     ((_, nodes),) = batches(feed)
     feed.close()
     lengths = split.num_rows
@@ -182,12 +182,12 @@ import jax
 import numpy as np
 from test_feed import NodeFeed, SyntheticTrees, CORPUS, SIZE, configured, in_order, open_trees
 from test_feed import Schedule, SubtreeFeed
-from hlformer_jax.parallel import devices
+from hlformer_jax import parallel
 
 data = open_trees(configured(sys.argv[1]), SyntheticTrees(CORPUS))
 split, found = data.train, []
 for number in (1, 8):
-    mesh = devices.mesh(jax.devices()[:number])
+    mesh = parallel.mesh(jax.devices()[:number])
     groups = Schedule(split.num_items, SIZE, 7).groups(1, 3)
     for feed in (
         SubtreeFeed(split, groups, mesh, number == 8, SIZE, 3),

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from hlformer_jax import parallel
 from hlformer_jax.data.packed import Features
 from hlformer_jax.data.trees.nodes import draw
 from hlformer_jax.data.trees.packed import NodeIndices, TreeIndices, gather_batch, gather_nodes
-from hlformer_jax.parallel import devices
 from hlformer_jax.typing import Subtrees
 
 FRAMES = np.arange(20, dtype=np.float16)[:, None] * [1, 10]
@@ -38,7 +38,7 @@ INDICES = NodeIndices(
 
 @functools.cache
 def _gather(seed):
-    run = lambda features, indices: gather_nodes(features, indices, devices.mesh(), seed)
+    run = lambda features, indices: gather_nodes(features, indices, parallel.mesh(), seed)
     return jax.jit(run)
 
 
@@ -80,7 +80,7 @@ def test_a_batch_has_its_nodes_and_keeps_items_and_kin_as_they_were():
     subtrees = Subtrees(np.array([[1, 0, 0]], np.int32), np.array([False]), np.array([True]))
     below = np.zeros((3, 3), bool)
     below[1, 0] = True
-    run = lambda features, indices: gather_batch(features, indices, devices.mesh(), 7)
+    run = lambda features, indices: gather_batch(features, indices, parallel.mesh(), 7)
     batch = jax.jit(run)(FEATURES, TreeIndices(INDICES, subtrees, below))
     jax.tree.map(np.testing.assert_array_equal, batch.nodes, _gather(7)(FEATURES, INDICES))
     jax.tree.map(np.testing.assert_array_equal, (batch.subtrees, batch.below), (subtrees, below))

@@ -13,7 +13,7 @@ import processes
 import pytest
 import runs
 
-from hlformer_jax.run import lock
+from hlformer_jax import files
 
 READY = processes.ROOT / ".venv" / ".ready"
 
@@ -90,7 +90,7 @@ def test_processes_stop_together_and_any_number_resumes(tmp_path):
 
 
 def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
-    with lock.hold(tmp_path / "run"):
+    with files.lock(tmp_path / "run"):
         running = _start(tmp_path, tmp_path / "run", 2, devices=1)
         output = _output(running)
     assert [process.returncode for process in running] == [1, 1], output

@@ -1,12 +1,17 @@
-"""Any number of devices: the same losses, gradients, ranks and searches."""
+"""Any number of devices: the same losses, gradients, ranks and searches; what programs cost."""
 
 import json
 import sys
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import processes
 import pytest
+
+from hlformer_jax import parallel
+from hlformer_jax.config import debug, default
 
 # In a process of its own: the number of virtual devices is set before JAX starts.
 PROGRAM = """
@@ -16,16 +21,15 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)  # so that a difference is one, and not rounding
 
-from hlformer_jax import models
+from hlformer_jax import models, parallel
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.data.schedule import Schedule
 from hlformer_jax.data.simulated import SimulatedVideos
 from hlformer_jax.data.split import Split
-from hlformer_jax.parallel import devices
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.retrieval.evaluator import Evaluator
-from hlformer_jax.training import objective, optim, step, train_state
+from hlformer_jax.training import objective, optim, step
 
 config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
@@ -40,13 +44,13 @@ optimiser = optim.build(config, 10)
 project = functools.partial(models.project, config=config)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
 wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
-initial = train_state.init_state(models.init_params(models.build(config), config), optimiser)
+initial = step.init_state(models.init_params(models.build(config), config), optimiser)
 initial = jax.device_get(jax.tree.map(wide, initial))
 found = []
 for number, parts, dropout in json.loads(sys.argv[1]):
-    mesh = devices.mesh(jax.devices()[:number])
+    mesh = parallel.mesh(jax.devices()[:number])
     feed = VideoFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
-    state = devices.replicate(mesh, initial)
+    state = parallel.replicate(mesh, initial)
     config.train.encode_parts = parts
     config.model.update(dropout=dropout, input_dropout=dropout)
     model = models.build(config)
@@ -97,12 +101,16 @@ FEW = (Case(1), Case(4, parts=2))
 MORE = (Case(1), Case(1, dropout=0.1), Case(2, parts=3), Case(8, dropout=0.1))
 
 
-def _found(cases, options):
-    command = [sys.executable, "-c", PROGRAM, json.dumps(cases), json.dumps(options)]
-    done = processes.finish(command, env=processes.environment(devices=8))
+def _result(program, *arguments, timeout=300):
+    command = [sys.executable, "-c", program, *arguments]
+    done = processes.finish(command, env=processes.environment(devices=8), timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return dict(zip(cases, json.loads(line.removeprefix("RESULT ")), strict=True))
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def _found(cases, options):
+    return dict(zip(cases, _result(PROGRAM, json.dumps(cases), json.dumps(options)), strict=True))
 
 
 @pytest.fixture(
@@ -159,3 +167,123 @@ def test_each_device_holds_a_part_of_the_corpus_and_of_the_features(found):
         part, whole = run["part"]
         assert part * case.devices == whole
         assert run["videos_per_device"] == videos[case.devices]
+
+
+HOVER_PROGRAM = """
+import json, sys
+import jax
+import numpy as np
+
+from hlformer_jax import parallel
+from hlformer_jax.config import debug, default
+from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.training import families, step
+
+config = debug(default("hover"))
+config.data.update(data_dir=sys.argv[1], visual_dim=6, text_dim=5, synthetic_videos=(9, 3, 5))
+config.data.update(max_frames=64, max_clips=1)
+config.model.update(hidden_size=6, hyperbolic_dim=4, text_encoder="mean", lift="radius")
+config.train.update(batch_size=7)
+config.optim.warmup = 0.0
+found = []
+for number in (1, 8):
+    mesh = parallel.mesh(jax.devices()[:number])
+    family = families.build(config, mesh)
+    feed = family.feed(Schedule(family.num_examples, 7, 0).groups(1, 2)[:2])
+    optimiser = family.optimiser(10)
+    state = parallel.replicate(mesh, step.init_state(family.init_params(), optimiser))
+    loss = family.loss(3)
+    steps = step.compile_steps(loss, optimiser, family.project, feed, state, config).steps
+    losses = []
+    for chunk in feed.chunks():
+        state, records = steps(state, chunk)
+        losses += np.asarray(records["loss"])[: chunk.num_steps].tolist()
+    norms = [float(np.linalg.norm(x)) for x in jax.tree.leaves(jax.device_get(state.params))]
+    found.append({"losses": losses, "norms": norms, "metrics": family.test(state.params).metrics})
+print("RESULT", json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_losses_parameters_and_ranks_do_not_depend_on_the_devices(tmp_path):
+    one, several = _result(HOVER_PROGRAM, str(tmp_path), timeout=900)
+    # Parameters and losses are float32: sums in another order, through four steps.
+    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-4)
+    np.testing.assert_allclose(several["norms"], one["norms"], rtol=1e-4)
+    assert several["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-3)
+
+
+NAMES = ("jax_default_matmul_precision", "jax_compilation_cache_dir")
+
+
+@pytest.fixture
+def settings(monkeypatch, tmp_path):
+    """JAX's settings as they are before a program; put back after the test."""
+    before = {name: getattr(jax.config, name) for name in NAMES}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in NAMES:
+        jax.config.update(name, None)
+    yield lambda: {name: getattr(jax.config, name) for name in NAMES}
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_float32_products_are_as_precise_as_can_be_and_programs_are_kept(settings, tmp_path):
+    config = default()
+    config.dtype = "bfloat16"
+    parallel.configure(config)
+    assert settings()["jax_default_matmul_precision"] is None
+    config.dtype = "float32"
+    parallel.configure(config)
+    assert settings()["jax_default_matmul_precision"] == "highest"
+    assert settings()["jax_compilation_cache_dir"].startswith(str(tmp_path / "hlformer_jax"))
+
+
+def test_a_folder_of_programs_that_was_named_is_kept(settings, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
+    parallel.configure(default())
+    assert settings()["jax_compilation_cache_dir"] == str(tmp_path / "mine")
+
+
+def test_the_next_run_of_a_process_finds_the_precision_as_it_was(settings):
+    with pytest.raises(KeyError):
+        with parallel.configured(default()):
+            assert settings()["jax_default_matmul_precision"] == "highest"
+            raise KeyError
+    assert settings()["jax_default_matmul_precision"] is None
+
+
+def test_only_what_is_to_compile_fast_leaves_optimisations_out(settings, monkeypatch):
+    updates = {}  # JAX does not tell this one
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.config, "update", updates.__setitem__)
+        parallel.configure(default())
+        assert "jax_disable_most_optimizations" not in updates
+        parallel.configure(debug(default()))
+    assert updates["jax_disable_most_optimizations"] is True
+
+
+def test_only_what_is_to_compile_fast_has_options_of_the_compiler():
+    assert parallel.compiler_options(default()) is None
+    options = parallel.compiler_options(debug(default()))
+    jax.jit(lambda x: x + 1, compiler_options=options)(1)  # this compiler knows them
+
+
+def test_the_plan_of_memory_counts_arguments_and_results():
+    x = jnp.ones((64, 64))
+    plan = parallel.memory_plan(jax.jit(lambda x: (x @ x, x[0])).lower(x).compile())
+    assert plan["arguments"] == x.nbytes
+    assert x.nbytes + 64 * 4 <= plan["results"] <= x.nbytes + 64 * 4 + 64
+    assert plan["peak"] == plan["arguments"] + plan["results"] + plan["temporary"]
+
+
+def test_a_product_is_counted_by_its_multiplications_and_additions():
+    x, y = jax.ShapeDtypeStruct((5, 7), np.float32), jax.ShapeDtypeStruct((7, 11), np.float32)
+    assert parallel.count_flops(jnp.matmul, x, y) == 2 * 5 * 7 * 11
+    twice = lambda x, y: (x @ y, (2 * x) @ y)
+    assert parallel.count_flops(twice, x, y) == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
+
+
+def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
+    tree = {"a": np.zeros((3, 5), np.float16), "b": [jax.ShapeDtypeStruct((7,), np.int32)]}
+    assert parallel.nbytes(tree) == 3 * 5 * 2 + 7 * 4

@@ -1,12 +1,14 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all; a lock on a directory has one holder at a time."""
 
+import fcntl
 import json
 import math
+import threading
 
 import numpy as np
 import pytest
 
-from hlformer_jax.run import files
+from hlformer_jax import files
 
 
 def test_json_has_null_for_what_it_lacks(tmp_path):
@@ -39,3 +41,37 @@ def test_a_place_for_a_file_is_tried_and_left_as_it_was(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
         files.check_place(tmp_path / "file" / "scores.npz")
+
+
+def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
+    with files.lock(tmp_path / "new") as held:
+        assert held
+        with pytest.raises(BlockingIOError), files.lock(tmp_path / "new"):
+            pass
+    with files.lock(tmp_path / "new"):
+        pass
+
+
+def test_a_second_holder_may_wait(tmp_path):
+    waits, found = threading.Event(), []
+
+    def second():
+        with files.lock(tmp_path, waits.set):
+            found.append("second")
+
+    thread = threading.Thread(target=second)
+    with files.lock(tmp_path):
+        thread.start()
+        assert waits.wait(10)
+        found.append("first")
+    thread.join(10)
+    assert found == ["first", "second"]
+
+
+def test_a_disk_without_locks_keeps_no_one_out(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with files.lock(tmp_path) as held:
+        assert not held

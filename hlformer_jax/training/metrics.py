@@ -1,0 +1,255 @@
+"""The metrics of a run: metrics.jsonl, TensorBoard, the progress bar, and checks for finite losses.
+
+metrics.jsonl is the record. Its lines hold nothing that depends on the clock, and a run that
+resumes from a checkpoint first drops the lines written after it: an interrupted run leaves the same
+file as an uninterrupted one. TensorBoard is a view of it.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+from tqdm import tqdm
+
+from hlformer_jax import parallel
+from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval.results import Result
+from hlformer_jax.training.checkpoints import Progress
+from hlformer_jax.training.step import Chunk, Scalars
+
+
+class NonFiniteLossError(UserError, ArithmeticError):
+    """A loss became NaN or infinite; the message names the step and the term."""
+
+
+class ScalarLog:
+    """Scalars of a run: metrics.jsonl, which is the record, and TensorBoard, which is a view of it.
+
+    The JSON lines hold nothing that depends on the clock, and a run that resumes from a checkpoint
+    first drops the lines written after it: an interrupted run leaves the same file as an
+    uninterrupted one.
+    """
+
+    def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
+        """Opens both where they stood; of several processes one `writes`."""
+        self._file: Any = None
+        if not writes:
+            return
+        path = workdir / "metrics.jsonl"
+        path.touch()
+        if path.stat().st_size < position:
+            raise OSError(
+                f"{path} is shorter than when the newest checkpoint was written: restore it, or"
+                " choose another --workdir"
+            )
+        self._file = path.open("r+", encoding="utf-8")
+        self._file.truncate(position)
+        self._file.seek(position)
+        self._board = _Board(workdir / "tensorboard", step)
+
+    def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
+        """Records scalars at a step; `where` (the epoch) goes into the JSON line alone."""
+        if self._file is None:
+            return
+        line = {"step": step, **where, **scalars}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        self.board(step, scalars)
+
+    def board(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Shows scalars in TensorBoard alone: rates, which no two runs share."""
+        if self._file is not None:
+            self._board.show(step, scalars)
+
+    def position(self) -> int:
+        """Length of the record so far, in bytes; what is before it is on disk."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._board.flush()
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Closes both."""
+        if self._file is None:
+            return
+        self._file.close()
+        self._board.close()
+
+
+class _Board:
+    """A TensorBoard file. It is a view: a failure to write it is said, and ends no run.
+
+    tensorboardX's own writer hands events to a thread; when that has died of a full disk, the run
+    would wait for it for ever.
+    """
+
+    def __init__(self, directory: Path, step: int) -> None:
+        """Starts a file, which hides what earlier ones have from that step on."""
+        self._writer: EventsWriter | None = None
+        with self._given_up():
+            directory.mkdir(parents=True, exist_ok=True)
+            self._writer = EventsWriter(str(directory / "events"))
+            start = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(step=step, file_version="brain.Event:2"))
+            self._writer.write_event(Event(step=step, session_log=start))
+
+    def show(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Adds scalars of a step, by names without the @ that TensorBoard does not know."""
+        with self._given_up():
+            if self._writer is None:
+                return
+            for name, value in scalars.items():
+                summary = scalar(name.replace("@", "_"), value)
+                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+
+    def flush(self) -> None:
+        """Brings what there is to the disk."""
+        with self._given_up():
+            if self._writer:
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        with self._given_up():
+            if self._writer:
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _given_up(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            writer, self._writer = self._writer, None
+            with contextlib.suppress(OSError):
+                if writer:
+                    writer.close()
+            logging.warning("TensorBoard's file is given up: %s", error)
+
+
+class Monitor:
+    """Looks at the scalars of every step, one chunk behind the devices, and logs those due."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: ConfigDict,
+        steps_per_epoch: int,
+        first: int,
+        progress: Progress,
+    ) -> None:
+        """Opens the log where the run stood, and the bar.
+
+        Args:
+          directory: the run's directory.
+          config: the whole configuration.
+          steps_per_epoch: number of steps in an epoch.
+          first: number of the next step.
+          progress: progress of the run.
+        """
+        self._directory, self._config = directory, config
+        self._steps_per_epoch = steps_per_epoch
+        self._log = ScalarLog(directory, progress.log_position, first, parallel.is_first())
+        self._pending: list[tuple[Chunk, Scalars]] = []
+        self._best, self._since, self._first = progress.best_metric, time.monotonic(), first
+        self._bar = tqdm(
+            total=steps_per_epoch * config.train.epochs,
+            initial=first,
+            desc="Training",
+            unit="step",
+            dynamic_ncols=True,
+            disable=not parallel.is_first(),
+            mininterval=0.2 if sys.stderr.isatty() else 30.0,
+        )
+
+    def watch(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
+        """Takes the scalars of a chunk, and records those of the chunks before it.
+
+        Args:
+          chunk: the chunk.
+          scalars: the scalars of its steps, which may still be computed.
+          wait: whether to wait for these too.
+
+        Raises:
+          NonFiniteLossError: when a scalar is NaN or infinite.
+        """
+        self._pending.append((chunk, scalars))
+        while len(self._pending) > (0 if wait else 1):
+            self._record(*self._pending.pop(0))
+
+    def _record(self, chunk: Chunk, scalars: Scalars) -> None:
+        columns = {name: parallel.to_host(values) for name, values in scalars.items()}
+        for index in range(chunk.num_steps):
+            step = chunk.first + index
+            epoch = step // self._steps_per_epoch
+            values = {name: float(column[index]) for name, column in columns.items()}
+            self._check_finite(step, epoch, values)
+            if (step + 1) % self._config.train.log_every == 0:
+                self._log.write(step, values, epoch=epoch)
+        speed = (step + 1 - self._first) / (time.monotonic() - self._since)
+        rate = speed * self._config.train.batch_size
+        self._log.board(step, {"rate/examples_per_second": rate})
+        self._bar.update(chunk.num_steps)
+        best = "-" if self._best is None else f"{self._best:.4g}"
+        self._bar.set_postfix(
+            {
+                "epoch": f"{epoch + 1}/{self._config.train.epochs}",
+                "loss": f"{values['loss']:.3f}",
+                f"best_{self._config.eval.select}": best,
+                "examples_per_s": f"{rate:.0f}",
+            },
+            refresh=False,
+        )
+
+    def _check_finite(self, step: int, epoch: int, values: dict[str, float]) -> None:
+        broken = [name for name, value in values.items() if not np.isfinite(value)]
+        if broken:
+            terms = [name for name in broken if name != "loss"] or broken
+            raise NonFiniteLossError(
+                f"step {step} (epoch {epoch}): {', '.join(terms)} is not finite; the newest"
+                f" checkpoint in {self._directory}, if there is one, is from before it. Lower"
+                " config.optim.learning_rate, with another --workdir, or look at its batch"
+            )
+
+    def validated(
+        self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
+    ) -> None:
+        """Logs a validation after a step; the clock of the rates starts anew."""
+        scalars = {f"validation/{name}": value for name, value in result.metrics.items()}
+        self._log.write(step, scalars, epoch=epoch)
+        self._log.board(step, {"rate/validation_seconds": seconds})
+        self._best = progress.best_metric
+
+    def restart_clock(self, step: int) -> None:
+        """Rates are those of the steps from this one on."""
+        self._since, self._first = time.monotonic(), step
+
+    def position(self) -> int:
+        """Length of metrics.jsonl; what is before it is on disk."""
+        return self._log.position()
+
+    def close(self) -> None:
+        """Closes the log and the bar."""
+        self._log.close()
+        self._bar.close()
+
+
+@contextlib.contextmanager
+def traced(directory: Path, state: object) -> Iterator[None]:
+    """Traces what is computed inside into `directory`, for TensorBoard or Perfetto."""
+    jax.block_until_ready(state)
+    with jax.profiler.trace(str(directory)):
+        yield
