@@ -29,7 +29,7 @@ from hlformer_jax.benchmark.archive import prepared_encoder
 from hlformer_jax.benchmark.inputs import Options, Row
 from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
 from hlformer_jax.encoders.config import Vision
-from hlformer_jax.encoders.encoder import IMAGES_AT_ONCE, MOST_IMAGES
+from hlformer_jax.encoders.encoder import IMAGES_AT_ONCE, MAX_IMAGES_AT_ONCE
 from hlformer_jax.search import decoding
 from hlformer_jax.search.demo import render
 from hlformer_jax.search.demo.scenes import Story, stories
@@ -138,7 +138,7 @@ def _encoded(encoder: Any, images: int) -> Floor:
 
 def _program(encoder: Any, picture: np.ndarray) -> Row:
     """The encoder on a full batch: nothing filled up, nothing beside it."""
-    batch = IMAGES_AT_ONCE.get(jax.default_backend(), MOST_IMAGES)
+    batch = IMAGES_AT_ONCE.get(jax.default_backend(), MAX_IMAGES_AT_ONCE)
     timing = timed(encoder.images, np.stack([picture] * batch), repeats=5)
     floor = _encoded(encoder, batch)
     facts = {

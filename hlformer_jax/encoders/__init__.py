@@ -1,19 +1,13 @@
 """Image-text encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2.
 
-    encoder        images and sentences → unit vectors of one space
-    folder         an encoder read from a folder, and written to one
-    train          a tiny SigLIP from images and sentences of one's own: `train.train`
-    hub            a folder by its path or by an id of the hub
-    config         sizes and options, with the defaults that files leave out
-    settings       the JSON files of a folder
-    names          where each parameter stands in a file
-    weights        parameters from safetensors, and back
-    tokenizer      sentences → ids
-    sentence_piece a tokenizer from the file that old SigLIP folders have
-    images         how an image is resized and cropped
-    vision, text   the two encoders, pure functions over parameters
-    layers         the transformer that both are made of
-    errors         what is wrong with a folder, in one line
+    encoder      images and sentences → unit vectors of one space
+    folder       an encoder by a folder or an id of the hub, read and written
+    config       sizes and options, with the defaults that files leave out
+    weights      parameters from safetensors, and back
+    tokenizer    sentences → ids
+    images       how an image is resized and cropped
+    transformer  the two encoders, pure functions over parameters
+    train        a tiny SigLIP from images and sentences, for the demo
 
 SigLIP2 is read where its resolution is fixed. Neither transformers nor PyTorch is needed.
 
@@ -30,8 +24,8 @@ print(encoder.probability(sentences @ images.T))
 ```
 """
 
+from hlformer_jax.encoders.config import EncoderError
 from hlformer_jax.encoders.encoder import Encoder
-from hlformer_jax.encoders.errors import EncoderError
 from hlformer_jax.encoders.folder import load, save
 
 __all__ = ["Encoder", "EncoderError", "load", "save"]

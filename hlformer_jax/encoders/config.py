@@ -5,12 +5,18 @@ defaults stand here. `text_config_dict` and `vision_config_dict`, which old CLIP
 `text_config` and `vision_config`, override these, with the defaults filled in.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hlformer_jax.encoders.errors import EncoderError
-from hlformer_jax.errors import suggestion
+from hlformer_jax.errors import UserError, suggestion
+
+
+class EncoderError(UserError, ValueError):
+    """A fault of an encoder's folder, name or input; its message says where and what to do."""
+
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 """Activations of the feed-forward layers that are known, by the names of `hidden_act`."""
@@ -119,6 +125,22 @@ class Config:
     vision: Vision
     text: Text
     width: int
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """The object that a file holds.
+
+    Raises:
+      EncoderError: when it holds no JSON, or no object.
+      OSError: when it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise EncoderError(f"{path}: no JSON ({error}); fetch it again") from error
+    if not isinstance(content, dict):
+        raise EncoderError(f"{path}: no object; fetch it again")
+    return content
 
 
 def read(content: Mapping[str, Any], where: str) -> Config:

@@ -11,18 +11,17 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from hlformer_jax.encoders import text, vision
-from hlformer_jax.encoders.config import Config
-from hlformer_jax.encoders.errors import EncoderError
+from hlformer_jax.encoders import transformer
+from hlformer_jax.encoders.config import Config, EncoderError
 from hlformer_jax.encoders.images import Preprocessing
-from hlformer_jax.encoders.layers import Params
 from hlformer_jax.encoders.tokenizer import Tokenizer
+from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
-"""Images of a batch, by the kind of device; elsewhere `MOST_IMAGES`."""
+"""Images of a batch, by the kind of device; elsewhere `MAX_IMAGES_AT_ONCE`."""
 
-MOST_IMAGES = 128
+MAX_IMAGES_AT_ONCE = 128
 SENTENCES_AT_ONCE = 32
 """Sentences of a batch; a single one, which someone waits for, is a batch of its own."""
 
@@ -126,10 +125,10 @@ class Encoder:
                 f"{self.name}: images are an array [N, {size}, {size}, 3] of uint8, not"
                 f" {list(pixels.shape)} of {pixels.dtype}; preprocess them first"
             )
-        at_once = IMAGES_AT_ONCE.get(jax.default_backend(), MOST_IMAGES)
+        at_once = IMAGES_AT_ONCE.get(jax.default_backend(), MAX_IMAGES_AT_ONCE)
         program = partial(_images, self.params["vision"], self.config, self.preparation)
-        found = [rows for rows in _in_batches(program, pixels, at_once)]
-        return np.concatenate(found) if found else np.zeros((0, self.width), np.float32)
+        batches = list(_in_batches(program, pixels, at_once))
+        return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
     def sentences(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
         """Unit vectors of sentences.
@@ -140,8 +139,8 @@ class Encoder:
         Raises:
           EncoderError: when one is no string.
         """
-        found = [vectors for _, (vectors, _) in self._texts(texts)]
-        return np.concatenate(found) if found else np.zeros((0, self.width), np.float32)
+        batches = [vectors for _, (vectors, _) in self._texts(texts)]
+        return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
     def tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
         """Last hidden states of the real tokens of each sentence, its marks included.
@@ -210,11 +209,11 @@ def _in_batches(
 def _images(
     params: Params, config: Config, preparation: Preprocessing, pixels: UInt8[Array, "V S S 3"]
 ) -> Float[Array, "V d"]:
-    return vision.encode(params, config, pixels, preparation.shift, preparation.scale)
+    return transformer.encode_images(params, config, pixels, preparation.shift, preparation.scale)
 
 
 @partial(jax.jit, static_argnums=1)
 def _sentences(
     params: Params, config: Config, ids: Int[Array, "Q W"]
 ) -> tuple[Float[Array, "Q d"], Float[Array, "Q W I"]]:
-    return text.encode(params, config, ids)
+    return transformer.encode_sentences(params, config, ids)

@@ -1,4 +1,8 @@
-"""Images as an encoder wants them: resized and cropped as `preprocessor_config.json` says."""
+"""Images as an encoder wants them: resized and cropped as `preprocessor_config.json` says.
+
+The reference is the image processor of transformers that works with Pillow (its "slow" one), to the
+bit; the "fast" ones, of torchvision, differ from it by the rounding of their filters.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,7 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from hlformer_jax.encoders.errors import EncoderError
+from hlformer_jax.encoders.config import EncoderError
 
 VERSION = 1
 """Counts changes of what `Preprocessing.apply` computes; an index keeps it."""
@@ -34,10 +38,8 @@ _BOTH = {
     "rescale_factor": 1 / 255,
     "do_normalize": True,
 }
-
-
-_LONGEST = 16
-"""A longer side, in inputs, loses its ends before it is resized: it may be a million pixels."""
+_MAX_PIXELS = 2**24
+"""Of a resized image; a longer one loses its ends, which the crop leaves out, before."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,8 @@ class Preprocessing:
             tall, wide = self.edge, int(self.edge * width / height)
         else:
             tall, wide = int(self.edge * height / width), self.edge
-        if max(tall, wide) > _LONGEST * self.size:
-            image = _middle(image, _LONGEST * self.size / self.edge)
-            return self.apply(image)
+        if tall * wide > _MAX_PIXELS:
+            return self.apply(_middle(image, _MAX_PIXELS / self.edge**2))
         if (tall, wide) != (height, width):
             image = self._resize(image, tall, wide)
         return _centre(image, self.size)
@@ -200,11 +201,11 @@ def _size(value: Any, family: str, where: str) -> tuple[Any, Any, int | None]:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"shortest_edge": value} if family == "clip" else {"height": value, "width": value}
     if isinstance(value, Mapping):
-        found = [value.get(name) for name in ("height", "width", "shortest_edge")]
-        numbers = [x for x in found if x is not None]
+        sides = [value.get(name) for name in ("height", "width", "shortest_edge")]
+        numbers = [x for x in sides if x is not None]
         whole = all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in numbers)
-        if whole and (found[2] is None) != (found[0] is None or found[1] is None):
-            return found[0], found[1], found[2]
+        if whole and (sides[2] is None) != (sides[0] is None or sides[1] is None):
+            return sides[0], sides[1], sides[2]
     raise EncoderError(f"{where} is {value!r}: neither height and width nor shortest_edge alone")
 
 

@@ -8,7 +8,8 @@ the configuration asks for.
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,14 @@ import tokenizers
 from jaxtyping import Bool, Int
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from hlformer_jax.encoders import sentence_piece
-from hlformer_jax.encoders.config import Config
-from hlformer_jax.encoders.errors import EncoderError
-from hlformer_jax.encoders.settings import read as read_settings
+from hlformer_jax.encoders.config import Config, EncoderError, read_json
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-OLD_FILES = {"clip": ("vocab.json", "merges.txt"), "siglip": (sentence_piece.FILE,)}
+OLD_FILES = {"clip": ("vocab.json", "merges.txt"), "siglip": ("spiece.model",)}
 """What old folders have in place of `tokenizer.json`, by family."""
 
 START, END = "<|startoftext|>", "<|endoftext|>"
+_T5_END = "</s>"
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -72,10 +71,10 @@ class Tokenizer:
         for text in texts:
             if not isinstance(text, str):
                 raise EncoderError(f"a sentence is a string, not {text!r}")
-        found = self.backend.encode_batch([self._prepared(text) for text in texts])
+        encodings = self.backend.encode_batch([self._prepared(text) for text in texts])
         shape = (len(texts), self.length)
-        ids = np.array([one.ids for one in found], np.int32).reshape(shape)
-        return ids, np.array([one.attention_mask for one in found], bool).reshape(shape)
+        ids = np.array([one.ids for one in encodings], np.int32).reshape(shape)
+        return ids, np.array([one.attention_mask for one in encodings], bool).reshape(shape)
 
     def _prepared(self, text: str) -> str:
         # Lone surrogates, as file names may hold, are no text.
@@ -110,9 +109,9 @@ def read(folder: Path, config: Config) -> Tokenizer:
     elif config.family == "clip" and all((folder / name).exists() for name in OLD_FILES["clip"]):
         content = b"\0".join((folder / name).read_bytes() for name in OLD_FILES["clip"])
         backend = _from_pairs(folder)
-    elif config.family == "siglip" and (folder / sentence_piece.FILE).exists():
-        content = (folder / sentence_piece.FILE).read_bytes()
-        backend = sentence_piece.read(folder / sentence_piece.FILE)
+    elif config.family == "siglip" and (path := folder / OLD_FILES["siglip"][0]).exists():
+        content = path.read_bytes()
+        backend = _from_sentence_piece(path)
         # Such a folder is an old one of SigLIP, even where no file says so.
         settings = {"tokenizer_class": "SiglipTokenizer", **settings}
     else:
@@ -144,8 +143,8 @@ def build(
       EncoderError: when its ids do not fit the encoder's, or it marks no end where CLIP pools.
     """
     length = config.text.positions
-    found = Tokenizer(backend, length, content, settings)
-    if found.gemma and ("add_bos_token" in settings or "add_eos_token" in settings):
+    tokenizer = Tokenizer(backend, length, content, settings)
+    if tokenizer.gemma and ("add_bos_token" in settings or "add_eos_token" in settings):
         _mark_ends(backend, settings, where)
     largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= config.text.vocabulary:
@@ -153,7 +152,7 @@ def build(
             f"{where}: the tokenizer has the id {largest}, but config.json says that there are"
             f" {config.text.vocabulary} tokens; it belongs to another model"
         )
-    pad = _pad(found, config)
+    pad = _pad(tokenizer, config)
     backend.enable_truncation(length, direction=str(settings.get("truncation_side", "right")))
     backend.enable_padding(
         direction=str(settings.get("padding_side", "right")),
@@ -161,7 +160,7 @@ def build(
         pad_token=backend.id_to_token(pad) or "",
         length=length,
     )
-    return found
+    return tokenizer
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
@@ -170,7 +169,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     for name in ("special_tokens_map.json", SETTINGS):
         path = folder / name
         if path.exists():
-            merged |= read_settings(path)
+            merged |= read_json(path)
     return merged
 
 
@@ -179,16 +178,16 @@ def _token(value: Any) -> str | None:
     return value.get("content") if isinstance(value, Mapping) else value
 
 
-def _pad(found: Tokenizer, config: Config) -> int:
+def _pad(tokenizer: Tokenizer, config: Config) -> int:
     """The id that pads: of the named token, of `tokenizer.json`, of `config.json`, in this order.
 
     SigLIP reads its padding, so that a wrong one changes every embedding.
     """
-    token = _token(found.settings.get("pad_token"))
-    by_name = found.backend.token_to_id(token) if token else None
+    token = _token(tokenizer.settings.get("pad_token"))
+    by_name = tokenizer.backend.token_to_id(token) if token else None
     if by_name is not None:
         return int(by_name)
-    padding = found.backend.padding
+    padding = tokenizer.backend.padding
     return int(padding["pad_id"]) if padding else config.text.pad
 
 
@@ -240,3 +239,85 @@ def _from_pairs(folder: Path) -> tokenizers.Tokenizer:
     backend.add_special_tokens([START, END])
     backend.enable_padding(pad_id=ids[END], pad_token=END)
     return backend
+
+
+# Numbers of the fields of a SentencePiece model, of a piece, and of its trainer and normaliser.
+_PIECE, _TRAINER, _NORMALISER = 1, 2, 3  # fields of the file
+_TEXT, _SCORE, _TYPE = 1, 2, 3  # fields of a piece
+_MODEL_TYPE, _UNIGRAM = 3, 1
+_CHARACTERS = 2  # of the normaliser: its table of characters
+_UNKNOWN = 2  # type of the piece that stands for all others
+
+
+def _from_sentence_piece(path: Path) -> tokenizers.Tokenizer:
+    """The tokenizer of a unigram SentencePiece model, with T5's end mark.
+
+    The file is a protocol buffer, of which the few fields that matter are read here.
+    """
+    try:
+        backend = _from_pieces(path.read_bytes())
+    except (IndexError, KeyError, ValueError, struct.error, StopIteration) as error:
+        raise EncoderError(
+            f"{path}: no unigram SentencePiece model with the end mark {_T5_END}; fetch it again"
+        ) from error
+    return backend
+
+
+def _from_pieces(content: bytes) -> tokenizers.Tokenizer:
+    pieces: list[tuple[str, float]] = []
+    unknown: list[int] = []
+    table, kind = b"", _UNIGRAM
+    for field, value in _fields(content):
+        if field == _PIECE:
+            piece = dict(_fields(value))
+            if piece.get(_TYPE) == _UNKNOWN:
+                unknown.append(len(pieces))
+            score = struct.unpack("<f", piece[_SCORE])[0] if _SCORE in piece else 0.0
+            pieces.append((piece[_TEXT].decode("utf-8"), score))
+        elif field == _TRAINER:
+            kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
+        elif field == _NORMALISER:
+            table = dict(_fields(value)).get(_CHARACTERS, b"")
+    end = [text for text, _ in pieces].index(_T5_END)
+    if kind != _UNIGRAM:
+        raise ValueError("the pieces are merged, not chosen")
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0]))
+    steps: list[Any] = [normalizers.Precompiled(table)] if table else []
+    # What the table makes of a character may be a space.
+    backend.normalizer = normalizers.Sequence(
+        [*steps, normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Strip()]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {_T5_END}", special_tokens=[(_T5_END, end)]
+    )
+    backend.enable_padding(pad_id=end, pad_token=_T5_END)
+    return backend
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
+    """The numbers and values of a message's fields: whole numbers, or bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = content[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(content):
+        field, wire = divmod(varint(), 8)
+        if wire == 0:
+            yield field, varint()
+            continue
+        length = {1: 8, 5: 4}[wire] if wire != 2 else varint()
+        if at + length > len(content):
+            raise ValueError("a field is cut off")
+        yield field, content[at : at + length]
+        at += length

@@ -1,7 +1,8 @@
 """A tiny SigLIP of one's own from images and sentences, without any download.
 
 It is made of the same functions as the large ones and is saved as any other. Trained for a minute,
-it knows the words and the looks of its few hundred pairs, and is no encoder of the world.
+it knows the words and the looks of its few hundred pairs: it is for the demo and does not
+generalise.
 """
 
 from collections import Counter
@@ -18,13 +19,12 @@ import tokenizers
 from jaxtyping import Bool, Float, Int, UInt8
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from hlformer_jax.encoders import text, vision, weights
-from hlformer_jax.encoders.config import Config, Text, Vision
+from hlformer_jax.encoders import transformer, weights
+from hlformer_jax.encoders.config import Config, EncoderError, Text, Vision
 from hlformer_jax.encoders.encoder import Encoder
-from hlformer_jax.encoders.errors import EncoderError
 from hlformer_jax.encoders.images import Preprocessing
-from hlformer_jax.encoders.layers import Params
 from hlformer_jax.encoders.tokenizer import Tokenizer, build
+from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.typing import Array
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -180,8 +180,10 @@ def loss(
       ids: tokens of sentences.
       belongs: True where a sentence is true of an image.
     """
-    seen = vision.encode(params["vision"], config, pixels, preparation.shift, preparation.scale)
-    said, _ = text.encode(params["text"], config, ids)
+    seen = transformer.encode_images(
+        params["vision"], config, pixels, preparation.shift, preparation.scale
+    )
+    said, _ = transformer.encode_sentences(params["text"], config, ids)
     logits = jnp.exp(params["scale"]) * (seen @ said.T) + params["bias"]
     signs = jnp.where(belongs, 1.0, -1.0)
     return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=1))
@@ -255,8 +257,8 @@ def shortened(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np
     kept[~(kept & words).any(1)] = True
     # A stable sort moves what is kept to the front, in its order.
     place = np.argsort(~kept, axis=1, kind="stable")
-    found = np.take_along_axis(np.where(kept, ids, PAD_ID), place, axis=1)
-    return found.astype(np.int32)
+    tokens = np.take_along_axis(np.where(kept, ids, PAD_ID), place, axis=1)
+    return tokens.astype(np.int32)
 
 
 def contained(
@@ -268,12 +270,12 @@ def contained(
       shorter: tokens of the sentences looked for, an end mark and padding behind.
       longer: tokens of the sentences looked in.
     """
-    found = np.zeros((len(longer), len(shorter)), np.int64)  # words found so far
+    matched = np.zeros((len(longer), len(shorter)), np.int64)  # words matched so far
     lengths = (shorter > END_ID).sum(1)
     for column in range(longer.shape[1]):
-        wanted = shorter[np.arange(len(shorter))[None], np.minimum(found, lengths[None])]
-        found += (wanted == longer[:, column, None]) & (found < lengths[None])
-    return found == lengths[None]
+        wanted = shorter[np.arange(len(shorter))[None], np.minimum(matched, lengths[None])]
+        matched += (wanted == longer[:, column, None]) & (matched < lengths[None])
+    return matched == lengths[None]
 
 
 def _check(

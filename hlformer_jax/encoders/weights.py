@@ -1,13 +1,15 @@
-"""Parameters of an encoder from safetensors files, and back.
+"""Parameters of an encoder from safetensors files of a Hugging Face folder, and back.
 
-A file is read strictly: a tensor that is missing, unknown or of another shape is an error, since a
-model that runs with a part of its weights gives numbers that mean nothing.
+`leaves` says where each parameter stands in a file: its name, shape and arrangement there. A file
+is read strictly: a tensor that is missing, unknown or of another shape is an error, since a model
+that runs with a part of its weights gives numbers that mean nothing.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from hlformer_jax.encoders.config import Config
-from hlformer_jax.encoders.errors import EncoderError
-from hlformer_jax.encoders.layers import Params
-from hlformer_jax.encoders.names import leaves
+from hlformer_jax.encoders.config import Config, EncoderError, Tower
+from hlformer_jax.encoders.transformer import Params
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Names of the file of all weights, and of the list of several files."""
@@ -29,6 +29,144 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _BUFFERS = ".position_ids"  # of old files: the numbers from 0, no parameter
+
+Place = tuple[str, ...]
+"""The names on the way to a leaf of the parameter tree."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of the parameter tree.
+
+    Attributes:
+      names: its tensors in the file, one, or one for each layer.
+      shape: the shape of each of these.
+      read: the arrangement in the file → that of the tree.
+      write: the way back.
+      matrix: True for what a smaller dtype may hold: kernels and token embeddings.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    read: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    write: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    matrix: bool = False
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the layer is the leaf's first axis."""
+        return self.names[0].split(".layers.")[0] != self.names[0]
+
+
+def leaves(config: Config) -> dict[Place, Leaf]:
+    """Every parameter of an encoder, by its path."""
+    clip = config.family == "clip"
+    vision, text = config.vision, config.text
+    tree: dict[Place, Leaf] = {}
+
+    image = "vision_model"
+    tree |= _convolution(("vision", "patch"), f"{image}.embeddings.patch_embedding", config)
+    positions = vision.grid**2 + clip
+    tree["vision", "positions"] = Leaf(
+        (f"{image}.embeddings.position_embedding.weight",), (positions, vision.width)
+    )
+    if clip:
+        tree["vision", "class"] = Leaf((f"{image}.embeddings.class_embedding",), (vision.width,))
+        tree |= _norm(("vision", "pre_norm"), f"{image}.pre_layrnorm", vision)  # sic
+    tree |= _layers(("vision", "layers"), image, vision)
+    tree |= _norm(("vision", "post_norm"), f"{image}.post_layernorm", vision)
+    if clip:
+        sizes = (vision.width, config.width)
+        tree |= _linear(("vision", "projection"), "visual_projection", *sizes, bias=False)
+    else:
+        tree |= _pooling(("vision", "pool"), f"{image}.head", vision)
+
+    sentence = "text_model"
+    tree["text", "tokens"] = Leaf(
+        (f"{sentence}.embeddings.token_embedding.weight",),
+        (text.vocabulary, text.width),
+        matrix=True,
+    )
+    tree["text", "positions"] = Leaf(
+        (f"{sentence}.embeddings.position_embedding.weight",), (text.positions, text.width)
+    )
+    tree |= _layers(("text", "layers"), sentence, text)
+    tree |= _norm(("text", "final_norm"), f"{sentence}.final_layer_norm", text)
+    head = "text_projection" if clip else f"{sentence}.head"
+    tree |= _linear(("text", "head"), head, text.width, config.width, bias=not clip)
+
+    scalar = lambda x: x.reshape(())
+    if clip:
+        tree[("scale",)] = Leaf(("logit_scale",), (), scalar)
+    else:
+        vector = lambda x: x.reshape((1,))
+        for name in ("scale", "bias"):
+            tree[(name,)] = Leaf((f"logit_{name}",), (1,), scalar, vector)
+    return tree
+
+
+def _linear(
+    path: Place, name: str | tuple[str, ...], inputs: int, outputs: int, bias: bool = True
+) -> Iterator[tuple[Place, Leaf]]:
+    names = (name,) if isinstance(name, str) else name
+    turned = lambda x: np.ascontiguousarray(np.swapaxes(x, -1, -2))
+    kernel = tuple(f"{each}.weight" for each in names)
+    yield (*path, "kernel"), Leaf(kernel, (outputs, inputs), turned, turned, matrix=True)
+    if bias:
+        yield (*path, "bias"), Leaf(tuple(f"{each}.bias" for each in names), (outputs,))
+
+
+def _norm(path: Place, name: str | tuple[str, ...], tower: Tower) -> Iterator[tuple[Place, Leaf]]:
+    names = (name,) if isinstance(name, str) else name
+    for ours, theirs in (("scale", "weight"), ("bias", "bias")):
+        yield (*path, ours), Leaf(tuple(f"{each}.{theirs}" for each in names), (tower.width,))
+
+
+def _layers(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
+    of_each = lambda part: tuple(f"{name}.encoder.layers.{i}.{part}" for i in range(tower.layers))
+    for ours, theirs in (("norm1", "layer_norm1"), ("norm2", "layer_norm2")):
+        yield from _norm((*path, ours), of_each(theirs), tower)
+    parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+    for ours, theirs in parts.items():
+        names = of_each(f"self_attn.{theirs}")
+        yield from _linear((*path, ours), names, tower.width, tower.width)
+    yield from _linear((*path, "fc1"), of_each("mlp.fc1"), tower.width, tower.hidden)
+    yield from _linear((*path, "fc2"), of_each("mlp.fc2"), tower.hidden, tower.width)
+
+
+def _pooling(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
+    yield (
+        (*path, "probe"),
+        Leaf(
+            (f"{name}.probe",),
+            (1, 1, tower.width),
+            lambda x: x.reshape(-1),
+            lambda x: x.reshape(1, 1, -1),
+        ),
+    )
+    for (*_, leaf), one in _linear((*path, "in"), "", tower.width, 3 * tower.width):
+        own = f"{name}.attention.in_proj_{'weight' if leaf == 'kernel' else 'bias'}"
+        yield (
+            (*path, "in", leaf),
+            Leaf((own,), one.shape, one.read, one.write, one.matrix),
+        )
+    yield from _linear((*path, "out"), f"{name}.attention.out_proj", tower.width, tower.width)
+    yield from _norm((*path, "norm"), f"{name}.layernorm", tower)
+    yield from _linear((*path, "fc1"), f"{name}.mlp.fc1", tower.width, tower.hidden)
+    yield from _linear((*path, "fc2"), f"{name}.mlp.fc2", tower.hidden, tower.width)
+
+
+def _convolution(path: Place, name: str, config: Config) -> Iterator[tuple[Place, Leaf]]:
+    """The convolution of patches as a product: [out, channel, row, column] in the file."""
+    size, width = config.vision.patch_size, config.vision.width
+    read = lambda x: np.ascontiguousarray(x.transpose(2, 3, 1, 0)).reshape(-1, width)
+    write = lambda x: np.ascontiguousarray(x.reshape(size, size, 3, width).transpose(3, 2, 0, 1))
+    yield (
+        (*path, "kernel"),
+        Leaf((f"{name}.weight",), (width, 3, size, size), read, write, matrix=True),
+    )
+    if config.family == "siglip":
+        yield (*path, "bias"), Leaf((f"{name}.bias",), (width,))
 
 
 def files(folder: Path) -> list[Path]:
@@ -43,7 +181,7 @@ def files(folder: Path) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         plain = all(isinstance(name, str) and name == Path(name).name for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EncoderError(f"{index}: no list of weights' files; fetch it again") from error
     if not names or not plain:
         raise EncoderError(f"{index}: names files that are not plain names in its folder")
@@ -128,11 +266,11 @@ def _check(holders: Mapping[str, Any], config: Config, where: str) -> None:
         raise EncoderError(f"{where}: holds an unknown tensor {_first(unknown)}; another model's?")
     for name, shape in wanted.items():
         part = holders[name].get_slice(name)
-        found = tuple(part.get_shape())
+        actual = tuple(part.get_shape())
         # CLIP and SigLIP differ in whether a logit's scale is a vector of one.
-        if found != shape and not (name.startswith("logit_") and found in ((), (1,))):
+        if actual != shape and not (name.startswith("logit_") and actual in ((), (1,))):
             raise EncoderError(
-                f"{where}: the tensor {name} has the shape {found}, but config.json says {shape}"
+                f"{where}: the tensor {name} has the shape {actual}, but config.json says {shape}"
             )
         if part.get_dtype() not in _FLOATS:
             raise EncoderError(

@@ -12,7 +12,7 @@ from hlformer_jax import parallel
 from hlformer_jax.benchmark import extracting
 from hlformer_jax.benchmark.extracting import operations
 from hlformer_jax.benchmark.inputs import Options
-from hlformer_jax.encoders import train, vision
+from hlformer_jax.encoders import train, transformer
 from hlformer_jax.video import probe
 
 
@@ -20,7 +20,9 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
     # One layer, as a compiler counts one turn of the loop over them.
     encoder = train.untrained(32, ["a b"], size=train.Size(64, 1, 4, 4, 8))
     config, shapes = encoder.config, jax.ShapeDtypeStruct((4, 32, 32, 3), np.uint8)
-    encode = lambda params, pixels: vision.encode(params, config, pixels, (0.0,) * 3, (1.0,) * 3)
+    encode = lambda params, pixels: transformer.encode_images(
+        params, config, pixels, (0.0,) * 3, (1.0,) * 3
+    )
     counted = parallel.count_flops(encode, encoder.params["vision"], shapes)
     # Beside products there are norms, softmax and GELU: tens of operations an element.
     assert 1 <= counted / (4 * operations(config.vision)) < 1.15

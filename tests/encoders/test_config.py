@@ -1,5 +1,6 @@
 import pytest
 
+from hlformer_jax import encoders
 from hlformer_jax.encoders import EncoderError, config
 
 
@@ -66,3 +67,31 @@ def test_values_that_make_no_sense_are_one_line(content, part):
     with pytest.raises(EncoderError, match=part) as caught:
         config.read(content, "f/config.json")
     assert str(caught.value).startswith("f/config.json") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xfe{}", "no JSON"),
+        (b"{", "no JSON"),
+        (b'"a"', "no object"),
+        (b"[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_file_without_an_object_is_one_line_that_names_it(tmp_path, content, part):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(EncoderError, match=part) as caught:
+        config.read_json(path)
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "part"), [("{", "no JSON"), ("[]", "no object")])
+def test_a_damaged_configuration_is_one_line(copy, content, part):
+    for name in ("config.json", "preprocessor_config.json"):
+        folder = copy("siglip") if name == "config.json" else copy("siglip2")
+        (folder / name).write_text(content)
+        with pytest.raises(EncoderError, match=part) as caught:
+            encoders.load(folder)
+        assert name in str(caught.value) and "\n" not in str(caught.value)

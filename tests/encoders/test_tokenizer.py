@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from hlformer_jax import encoders
 from hlformer_jax.encoders import EncoderError, tokenizer
 
 
@@ -43,8 +44,6 @@ def test_a_lone_surrogate_is_no_accident(encoder):
 
 def test_padding_is_that_of_the_named_token(copy):
     """SigLIP reads its padding, so that another one changes every embedding."""
-    from hlformer_jax import encoders
-
     folder = copy("siglip")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
@@ -60,8 +59,6 @@ def test_padding_is_that_of_the_named_token(copy):
 
 
 def test_ends_are_marked_as_the_configuration_asks(copy):
-    from hlformer_jax import encoders
-
     folder = copy("siglip2")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
@@ -74,8 +71,6 @@ def test_ends_are_marked_as_the_configuration_asks(copy):
 
 
 def test_a_tokenizer_without_its_file_says_what_to_do(copy):
-    from hlformer_jax import encoders
-
     folder = copy("siglip")
     (folder / "tokenizer.json").unlink()
     (folder / "spiece.model").unlink()
@@ -85,8 +80,6 @@ def test_a_tokenizer_without_its_file_says_what_to_do(copy):
 
 
 def test_a_damaged_tokenizer_is_one_line(copy):
-    from hlformer_jax import encoders
-
     for kind, name, part in [
         ("siglip", "tokenizer.json", "no tokenizer"),
         ("siglip2", "tokenizer_config.json", "no JSON"),
@@ -105,3 +98,32 @@ def test_a_tokenizer_of_another_model_is_refused(loaded):
     backend = tokenizers.Tokenizer.from_str(loaded("new_clip").tokenizer.backend.to_str())
     with pytest.raises(EncoderError, match="belongs to another model"):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")
+
+
+def test_ids_from_a_model_file_agree_with_transformers(copy, sentences, loaded):
+    folder = copy("siglip")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()  # which an old folder may lack too
+    encoder = encoders.load(folder)
+    expected = np.load(folder / "expected.npz")["ids"]
+    np.testing.assert_array_equal(encoder.tokenizer(sentences)[0], expected)
+    assert encoder.fingerprint != loaded("siglip").fingerprint
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 40, 300])
+def test_a_cut_off_file_is_one_line(copy, kept):
+    path = copy("siglip") / "spiece.model"
+    (path.parent / "tokenizer.json").unlink()
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(EncoderError, match="no unigram SentencePiece model") as caught:
+        encoders.load(path.parent)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_of_merged_pieces_is_refused(copy):
+    path = copy("siglip") / "spiece.model"
+    (path.parent / "tokenizer.json").unlink()
+    # A later trainer section, of the type "byte pairs".
+    path.write_bytes(path.read_bytes() + bytes([2 * 8 + 2, 2, 3 * 8, 2]))
+    with pytest.raises(EncoderError, match="no unigram SentencePiece model"):
+        encoders.load(path.parent)

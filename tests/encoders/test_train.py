@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, config, text, vision, weights
+from hlformer_jax.encoders import EncoderError, config, transformer, weights
 from hlformer_jax.encoders import train as module
 from hlformer_jax.encoders.images import Preprocessing
 
@@ -111,8 +111,8 @@ def test_the_loss_is_that_of_siglip():
 
     @jax.jit
     def program(params):
-        seen = vision.encode(params["vision"], sizes, pixels, half.shift, half.scale)
-        said, _ = text.encode(params["text"], sizes, ids)
+        seen = transformer.encode_images(params["vision"], sizes, pixels, half.shift, half.scale)
+        said, _ = transformer.encode_sentences(params["text"], sizes, ids)
         return module.loss(params, sizes, half, pixels, ids, belongs), seen, said
 
     value, seen, said = program(params)
