@@ -1,22 +1,108 @@
-"""Files that are written whole or not at all, and a lock on a directory."""
+"""Files that are written whole or not at all, what they may replace, and a lock on a directory.
 
+What a command writes where a person said (`--out`) replaces nothing, unless with `--overwrite`.
+What it writes into a directory of its own (tables, figures, metrics of a run) replaces a file that
+it wrote itself and nobody has changed since: the directory's list `.hlformer-written` has the
+digest of each. Nothing replaces a link, a directory, a pipe or a device.
+"""
+
+import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from hlformer_jax.errors import UserError
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+WRITTEN = ".hlformer-written"
+"""Of a directory of ours: what was written there, in the format of sha256sum."""
+
+Replace = Literal["any", "none", "own", "any, own"]
+"""Which regular file may be replaced: any, none, or one that is on the directory's list and
+unchanged; with "own" the new file is put on the list."""
+
+
+class OutputError(UserError, OSError):
+    """A file that must not be replaced, or a place where none can be written."""
+
+
+def output_path(text: str) -> Path:
+    """A path of a command line.
+
+    Raises:
+      OutputError: when it is empty, which would name the working directory.
+    """
+    if not text:
+        raise OutputError("the path is empty: name a file or a folder (. is the current folder)")
+    return Path(text)
+
+
+def replacing(overwrite: bool, own: bool = False) -> Replace:
+    """What an output of a command replaces, with and without its option --overwrite.
+
+    Args:
+      overwrite: the option.
+      own: whether the output lies in a directory of ours, such as a run's.
+    """
+    if own:
+        return "any, own" if overwrite else "own"
+    return "any" if overwrite else "none"
+
+
+def check_output(path: Path, replace: Replace = "none") -> None:
+    """Refuses a place where a file cannot be written or one stands that must stay.
+
+    Commands call it before their long work; `whole` checks once more at the end of it.
+
+    Args:
+      path: the file.
+      replace: which file there may be replaced.
+
+    Raises:
+      OutputError: saying what stands there.
+      OSError: when the folder cannot be made or written to.
+    """
+    _check_replaced(path, replace)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path.parent).close()
+
+
+def check_directory(path: Path) -> None:
+    """Refuses a directory to write into that is a link, or no directory; a missing one is fine.
+
+    Raises:
+      OutputError: saying what stands there.
+    """
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISDIR(mode):
+        what = "is a link: give what it leads to" if stat.S_ISLNK(mode) else "is no directory"
+        raise OutputError(f"{path} {what}, or another name")
+
+
+def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any") -> None:
     """Writes a JSON file whole or not at all; NaN, which JSON lacks, as null."""
     text = json.dumps(_without_nan(content), indent=2, allow_nan=False)
-    with whole(path) as draft:
-        draft.write_text(text + "\n", encoding="utf-8")
+    write_bytes(path, f"{text}\n".encode(), replace)
+
+
+def read_json(text: str | bytes) -> Any:
+    """The content of a JSON text.
+
+    Raises:
+      ValueError: when it is no JSON, or nested deeper than any file of ours is.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _without_nan(value: Any) -> Any:
@@ -27,43 +113,32 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, replace: Replace = "any") -> None:
     """Writes a file of any kind whole or not at all."""
-    with whole(path) as draft:
+    with whole(path, replace) as draft:
         draft.write_bytes(content)
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = "any") -> None:
     """Writes arrays as .npz, under exactly that name, whole or not at all."""
-    with whole(path) as draft, draft.open("wb") as file:
+    with whole(path, replace) as draft, draft.open("wb") as file:
         content: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         np.savez(file, **content)
 
 
-def check_place(path: Path) -> None:
-    """Refuses a place for a file where none can be written.
-
-    Raises:
-      OSError: saying why.
-    """
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory: give the name of a file")
-    with whole(path.with_name(f"{path.name}.tried")) as draft:
-        draft.touch()
-    path.with_name(f"{path.name}.tried").unlink()
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
+@contextlib.contextmanager
+def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
     """The draft of a file, which takes its place when the block ends without an error.
 
     Args:
       path: its file; folders are made where there are none.
+      replace: which file there may be replaced.
 
-    Returns:
-      What gives the draft's name, in the same folder; nothing of it stays after an error.
+    Yields:
+      The draft's name, in the same folder; nothing of it stays after an error.
 
     Raises:
+      OutputError: when something stands there that must stay.
       OSError: when it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +147,70 @@ def whole(path: Path) -> Iterator[Path]:
         yield draft
         with draft.open("rb") as file:
             os.fsync(file.fileno())
-        draft.replace(path)
+        with _listed(path, draft) if "own" in replace else contextlib.nullcontext():
+            _check_replaced(path, replace)
+            draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-@contextmanager
+def _check_replaced(path: Path, replace: Replace) -> None:
+    """Refuses to replace what stands at a place, by the rule."""
+    mode = _mode(path)
+    if mode is None:
+        return
+    if stat.S_ISLNK(mode):
+        raise OutputError(f"{path} is a link: give the file that it leads to, or another name")
+    if stat.S_ISDIR(mode):
+        raise OutputError(f"{path} is a directory: give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise OutputError(f"{path} is no file but a pipe, socket or device: give another name")
+    if replace == "none":
+        raise OutputError(f"{path} is there already: give another name, or --overwrite")
+    if replace == "own" and not _is_own(path):
+        raise OutputError(
+            f"{path} was not written here by this program, or has been changed since: move it"
+            " away, or give --overwrite"
+        )
+
+
+def _mode(path: Path) -> int | None:
+    """What stands at a place, a link for itself; None where nothing does."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the directory's list has the file as it is."""
+    try:
+        lines = (path.parent / WRITTEN).read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+    return f"{_digest(path)}  {path.name}" in lines
+
+
+@contextlib.contextmanager
+def _listed(path: Path, draft: Path) -> Iterator[None]:
+    """Adds a draft to the directory's list before it takes its place: a kill leaves no stranger."""
+    line = f"{_digest(draft)}  {path.name}\n".encode()
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    with open(os.open(path.parent / WRITTEN, flags, 0o666), "r+b", buffering=0) as file:
+        with contextlib.suppress(OSError):  # a disk without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if line not in file.read().splitlines(keepends=True):
+            file.write(line)
+        yield
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
 def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
     """Keeps a directory to one holder at a time, until the block or the process ends.
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import os
 import threading
 
 import numpy as np
@@ -34,13 +35,106 @@ def test_a_write_that_fails_leaves_what_was_there_and_no_draft(tmp_path):
 
 
 def test_a_place_for_a_file_is_tried_and_left_as_it_was(tmp_path):
-    files.check_place(tmp_path / "new" / "scores.npz")
+    files.check_output(tmp_path / "new" / "scores.npz")
     assert list((tmp_path / "new").iterdir()) == []
-    with pytest.raises(OSError, match="is a directory: give the name of a file"):
-        files.check_place(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
-        files.check_place(tmp_path / "file" / "scores.npz")
+        files.check_output(tmp_path / "file" / "scores.npz")
+
+
+@pytest.mark.parametrize("replace", ["any", "none", "own", "any, own"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "directory", "pipe"])
+def test_only_a_regular_file_is_ever_replaced(tmp_path, kind, replace):
+    place, theirs = tmp_path / "out", tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    make = {
+        "link": lambda: place.symlink_to(theirs),
+        "dangling": lambda: place.symlink_to(tmp_path / "nowhere"),
+        "directory": place.mkdir,
+        "pipe": lambda: os.mkfifo(place),
+    }
+    make[kind]()
+    before = place.lstat()
+    for write in (files.check_output, lambda *a: files.write_bytes(a[0], b"ours", a[1])):
+        with pytest.raises(files.OutputError):
+            write(place, replace)
+    assert place.lstat() == before and theirs.read_bytes() == b"theirs"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
+    place = tmp_path / "out"
+    place.write_bytes(b"theirs")
+    for replace in ("none", "own"):
+        with pytest.raises(files.OutputError, match="--overwrite"):
+            files.check_output(place, replace)
+        with pytest.raises(files.OutputError, match="--overwrite"):
+            files.write_bytes(place, b"ours", replace)
+    assert place.read_bytes() == b"theirs"
+    files.write_bytes(place, b"ours", files.replacing(True))
+    assert place.read_bytes() == b"ours"
+
+
+def test_a_file_that_appears_during_the_work_stays(tmp_path):
+    with pytest.raises(files.OutputError), files.whole(tmp_path / "out", "none") as draft:
+        draft.write_bytes(b"ours")
+        (tmp_path / "out").write_bytes(b"theirs")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"theirs"]
+
+
+def test_our_own_file_is_written_again_until_someone_changes_it(tmp_path):
+    place = tmp_path / "table.md"
+    for content in (b"one", b"two", b"one"):
+        files.write_bytes(place, content, "own")
+    place.write_bytes(b"one, with a remark")
+    with pytest.raises(files.OutputError):
+        files.write_bytes(place, b"three", "own")
+    assert place.read_bytes() == b"one, with a remark"
+    files.write_bytes(place, b"three", files.replacing(True, own=True))
+    files.write_bytes(place, b"four", "own")
+    assert place.read_bytes() == b"four"
+
+
+def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monkeypatch):
+    files.write_bytes(tmp_path / "x", b"one", "own")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("pathlib.Path.replace", killed)
+        files.write_bytes(tmp_path / "x", b"two", "own")
+    files.write_bytes(tmp_path / "x", b"three", "own")  # one of before is on the list still
+
+
+def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    (tmp_path / files.WRITTEN).symlink_to("theirs")
+    with pytest.raises(OSError):
+        files.write_bytes(tmp_path / "x", b"ours", "own")
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+
+
+def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
+    files.check_directory(tmp_path)
+    files.check_directory(tmp_path / "new")
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(files.OutputError):
+            files.check_directory(tmp_path / name)
+
+
+def test_an_empty_path_is_not_the_current_folder():
+    assert files.output_path(".").is_dir()
+    with pytest.raises(files.OutputError):
+        files.output_path("")
+
+
+def test_json_that_is_nested_deeply_is_a_value_error():
+    with pytest.raises(ValueError):
+        files.read_json("[" * 100_000 + "]" * 100_000)
+    assert files.read_json('{"x": [1, null]}') == {"x": [1, None]}
 
 
 def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):

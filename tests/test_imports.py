@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "": set(),  # the package itself
     "typing": set(),
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
     "config": {"errors"},
     "command": {"errors", "config"},
     "ops": {"typing"},
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "training": {
         "typing", "errors", "files", "config", "ops", "parallel", "data", "models", "retrieval",
     },
-    "torch_checkpoint": {"errors", "training"},
+    "torch_checkpoint": {"errors", "files", "training"},
     "plots": {"errors", "command", "files"},
     "sweep": {
         "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "models", "retrieval", "training", "plots",
     },
     "encoders": {"typing", "errors", "files"},
-    "video": {"typing", "errors"},
+    "video": {"typing", "errors", "files"},
     "search": {
         "typing", "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
         "training", "encoders", "video",

@@ -61,7 +61,7 @@ def evaluate_checkpoint(
     """
     with parallel.first_alone("scores"):
         if scores_file is not None and parallel.is_first():
-            files.check_place(scores_file)  # now, and not when all is computed
+            files.check_output(scores_file)  # now, and not when all is computed
     mesh = parallel.mesh() if mesh is None else mesh
     family = families.build(config, mesh)
     template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
