@@ -10,9 +10,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax import models
+from hlformer_jax import models, torch_checkpoint
 from hlformer_jax.config import default
-from hlformer_jax.torch_checkpoint import names
 from hlformer_jax.training.losses import NegativeRanks
 from hlformer_jax.training.terms import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
@@ -31,6 +30,16 @@ TERM_NAMES = {  # ours: recorded
 }
 
 NO_LORENTZ = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
+
+
+def lookup(tree, name, model="hlformer"):
+    """Our counterpart of one released tensor of that model, in the released orientation."""
+    path, block, transposed = torch_checkpoint.locate(name, model)
+    value = tree
+    for key in path:
+        value = value[key]
+    value = value if block is None else value[block]
+    return value.T if transposed else value
 
 
 class Recording:
@@ -89,16 +98,16 @@ class Recording:
         return result
 
     def params(self, dtype="float32"):
-        return names.to_params(
+        return torch_checkpoint.to_params(
             {name: value.astype(dtype) for name, value in self.by_parameter("param").items()}
         )
 
     def place(self, name):
-        return names.locate(name, self.model)
+        return torch_checkpoint.locate(name, self.model)
 
     def lookup(self, tree, name):
-        """Our counterpart of one released tensor."""
-        return names.lookup(tree, name, self.model)
+        """Our counterpart of one released tensor, in the released orientation."""
+        return lookup(tree, name, self.model)
 
     def like_recorded(self, tree, name):
         """Our counterpart of one released tensor, thinned as recordings are."""

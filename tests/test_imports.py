@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "training": {
         "typing", "errors", "files", "config", "ops", "parallel", "data", "models", "retrieval",
     },
-    "torch_checkpoint": {"errors", "files", "training"},
+    "torch_checkpoint": {"errors", "config", "training"},
     "plots": {"errors", "command", "files"},
     "sweep": {
         "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",

@@ -60,7 +60,7 @@ sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
 3. `training/losses.py`: `optimal_matching`, a pure function; `training/terms.py`: the term.
 4. `config/`: the new fields with their meaning and rule, off by default, and what defines the
    model; `configs/gmmformer_v2.py`: the published hyper-parameters.
-5. `torch_checkpoint/names.py`: the names of its released parameters, so that checkpoints convert.
+5. `torch_checkpoint.py`: the names of its released parameters, so that checkpoints convert.
 6. `tests/golden/gmmformer_v2.npz` and a `Recording` in `tests/released.py`: the tests of parity run
    on every recording.
 
