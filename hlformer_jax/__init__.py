@@ -3,8 +3,7 @@
 From the bottom up:
 
     typing, errors, config    axis glossary; errors that a user sees; every field with its rule
-    ops                       pure functions of arrays
-    manifolds                 optimisers of parameters that are points; HoroPCA
+    ops                       pure functions of arrays; hyperbolic spaces, optimisers of points
     files, parallel           files that are written whole; devices and processes
     data                      sources → prepared records → batches on the devices
     nn, models                Linen modules; the models of the papers

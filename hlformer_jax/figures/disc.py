@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.manifolds import horopca
-from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops import horopca, lorentz, poincare
 from hlformer_jax.plots import style
 from hlformer_jax.typing import Array
 

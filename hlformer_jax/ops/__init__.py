@@ -58,5 +58,6 @@ Hyperbolic space in both models, for those who come from geoopt, hypll or hyperb
     Riemannian gradient         egrad_to_rgrad, gradient_in_frame    egrad_to_rgrad
     retraction                  retract                              retract
 
-Optimisers of points, and HoroPCA, are in `hlformer_jax.manifolds`.
+`manifolds` has both models as pytrees and makes optax optimisers Riemannian; `horopca` finds
+principal components.
 """

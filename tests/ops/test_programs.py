@@ -1,6 +1,6 @@
 """Short programs that someone who comes with a problem of their own would write.
 
-The first of them, a tree embedded by Riemannian optimisers, is `tests/manifolds/test_tree.py`.
+The first of them, a tree embedded by Riemannian optimisers, is `test_tree.py`.
 """
 
 import jax
@@ -9,9 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from hlformer_jax.manifolds.manifold import Lorentz, Poincare
-from hlformer_jax.manifolds.optimizer import riemannian
 from hlformer_jax.ops import cones, hyperplanes, lorentz, poincare, poincare_cones, wrapped_normal
+from hlformer_jax.ops.manifolds import Lorentz, Poincare, riemannian
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 

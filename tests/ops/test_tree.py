@@ -6,9 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from hlformer_jax.manifolds.manifold import Lorentz, Poincare
-from hlformer_jax.manifolds.optimizer import riemannian, scale_by_length_adam
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.manifolds import Lorentz, Poincare, riemannian, scale_by_length_adam
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("float64", "standard_promotion")]
 

@@ -33,9 +33,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.manifolds.optimizer import scale_by_length_adam
 from hlformer_jax.ops import frechet, lorentz
 from hlformer_jax.ops.horospheres import lorentz_busemann, lorentz_horospherical
+from hlformer_jax.ops.manifolds import scale_by_length_adam
 from hlformer_jax.ops.numerics import as_float, dot, unit
 from hlformer_jax.typing import Array
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from compiled import horospheres, lorentz, poincare
 
-from hlformer_jax.manifolds import horopca
-from hlformer_jax.manifolds.horopca import ComponentsError, HoroPCA
+from hlformer_jax.ops import horopca
+from hlformer_jax.ops.horopca import ComponentsError, HoroPCA
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "horopca.npz"
 COUNT, DIMENSION = 40, 5
