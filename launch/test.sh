@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks what a change is to pass, in minutes: `bash launch/test.sh [--all] [pytest arguments]`.
-# Style, types, then the tests; --all runs the slow ones too: every sweep rehearsed, processes that
-# die. TEST_PROCESSES says how many run at once; 0 is none beside pytest itself. A file stays in one
+# Checks what a change is to pass, in minutes: `bash launch/test.sh [--all | --nightly] [pytest
+# arguments]`. Style, types, then the tests; --all runs the slow ones too: every sweep rehearsed,
+# processes that die. --nightly runs all with XLA's optimisations, as users' programs have them.
+# TEST_PROCESSES says how many run at once; 0 is none beside pytest itself. A file stays in one
 # process, since its tests share what they compile; in the order of tests/conftest.py.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -9,8 +10,9 @@ environment test
 cd "$root"
 
 chosen=(-m "not slow")
-if [[ ${1-} == --all ]]; then
+if [[ ${1-} == --all || ${1-} == --nightly ]]; then
   chosen=()
+  if [[ $1 == --nightly ]]; then export HLFORMER_TEST_OPTIMISED=1; fi
   shift
 fi
 
