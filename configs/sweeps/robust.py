@@ -10,7 +10,7 @@ whether their difference is real: a paired bootstrap over queries and seeds (swe
 `:debug` takes minutes on the synthetic corpus.
 
 Every model has its TVR configuration but for sizes and schedule, which are small enough for a CPU:
-a run takes a minute and a half. The measured tables: configs/sweeps/README.md.
+a run takes a minute and a half. The measured tables: docs/results.md.
 """
 
 import itertools
