@@ -6,6 +6,7 @@ it wrote itself and nobody has changed since: the directory's list `.hlformer-wr
 digest of each. Nothing replaces a link, a directory, a pipe or a device.
 """
 
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -34,14 +35,14 @@ class OutputError(UserError, OSError):
     """A file that must not be replaced, or a place where none can be written."""
 
 
-def output_path(text: str) -> Path:
-    """A path of a command line.
+def given_path(text: str) -> Path:
+    """A path that a command line gives; for argparse.
 
     Raises:
-      OutputError: when it is empty, which would name the working directory.
+      ArgumentTypeError: when it is empty, which would name the current folder.
     """
     if not text:
-        raise OutputError("the path is empty: name a file or a folder (. is the current folder)")
+        raise argparse.ArgumentTypeError("the path is empty: name one (. is the current folder)")
     return Path(text)
 
 
@@ -93,7 +94,7 @@ def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any")
     write_bytes(path, f"{text}\n".encode(), replace)
 
 
-def read_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """The content of a JSON text.
 
     Raises:

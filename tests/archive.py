@@ -95,6 +95,8 @@ def probe(path):
 def sample(path, fps, size):
     if path.name.startswith("killer"):
         os.kill(os.getpid(), 9)
+    if path.name.startswith("hanging"):
+        time.sleep(600)
     for i, colour in enumerate(_read(path)):
         if path.name.startswith("slow"):
             time.sleep(0.01)

@@ -222,7 +222,40 @@ def jump_ahead(folder):
     return ordinary(folder, "a.mkv", times=times, frames=36)
 
 
-REFUSED = {
+def playlist(name, content):
+    """A list of a video beside it, which FFmpeg would play for it."""
+
+    def make(folder):
+        ordinary(folder, "part.mp4")
+        (folder / name).write_text(content)
+        return folder / name
+
+    return make
+
+
+PLAYLISTS = {
+    "ffconcat": playlist("a.mp4", "ffconcat version 1.0\nfile part.mp4\n"),
+    "concat by its suffix": playlist("a.ffconcat", "file part.mp4\n"),
+    "HLS": playlist("a.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\npart.mp4\n"),
+    "HLS by its suffix": playlist("a.m3u8", "\ufeff#EXTM3U\n#EXTINF:3,\nhttp://localhost:1/a.ts\n"),
+    "DASH": playlist(
+        "a.mp4",
+        '<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"'
+        ' mediaPresentationDuration="PT3S"><Period><AdaptationSet mimeType="video/mp4">'
+        '<Representation id="1" bandwidth="9"><BaseURL>part.mp4</BaseURL></Representation>'
+        "</AdaptationSet></Period></MPD>",
+    ),
+    "DASH by its suffix": playlist("a.mpd", "<MPD/>"),
+    "RTSP's description": playlist(
+        "a.mp4", "v=0\no=- 0 0 IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n"
+    ),
+    "PLS": playlist("a.mp4", "[playlist]\nFile1=part.mp4\n"),
+}
+
+TINY_BOXES = b"\0\0\0\x10ftypisom\0\0\2\0" + b"\0\0\0\x08free" * 2000
+
+REFUSED = {kind: (make, "is a playlist, no video") for kind, make in PLAYLISTS.items()} | {
+    "thousands of empty boxes": (holding(TINY_BOXES), "empty parts"),
     "empty": (holding(b""), "is empty"),
     "text": (holding(b"not a video\n" * 50), "no video that FFmpeg knows"),
     "subtitles": (holding(b"1\n00:00:01,000 --> 00:00:02,000\nHello\n\n" * 9), "holds no video"),

@@ -1,5 +1,6 @@
 """Files are written whole or not at all; a lock on a directory has one holder at a time."""
 
+import argparse
 import fcntl
 import json
 import math
@@ -126,15 +127,15 @@ def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
 
 
 def test_an_empty_path_is_not_the_current_folder():
-    assert files.output_path(".").is_dir()
-    with pytest.raises(files.OutputError):
-        files.output_path("")
+    assert files.given_path(".").is_dir()
+    with pytest.raises(argparse.ArgumentTypeError):
+        files.given_path("")
 
 
 def test_json_that_is_nested_deeply_is_a_value_error():
     with pytest.raises(ValueError):
-        files.read_json("[" * 100_000 + "]" * 100_000)
-    assert files.read_json('{"x": [1, null]}') == {"x": [1, None]}
+        files.parse_json("[" * 100_000 + "]" * 100_000)
+    assert files.parse_json('{"x": [1, null]}') == {"x": [1, None]}
 
 
 def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):

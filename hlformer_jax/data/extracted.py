@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax import files
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,
@@ -34,6 +34,8 @@ COLLECTION = "own"
 
 FORMAT = 1
 CONTENTS, FRAMES, WORDS, ENCODER = "features.json", "frames.npy", "words.npy", "encoder.json"
+NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
+"""The files, in the order in which they are put into place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +68,10 @@ def contents(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder).expanduser() / CONTENTS
     try:
-        read: Any = json.loads(path.read_text(encoding="utf-8"))
+        read: Any = files.parse_json(path.read_bytes())
         known = read["format"]
+        if known == FORMAT:
+            read["digest"]  # which one whose writing was cut short lacks
     except FileNotFoundError:
         remedy = "make it by `python -m hlformer_jax.search features`"
         raise MissingSourceError(f"{path} is missing", remedy) from None
@@ -160,7 +164,7 @@ class ExtractedReader(Reader):
         """
         path = self._folder / ENCODER
         try:
-            rate = float(json.loads(path.read_text(encoding="utf-8"))["fps"])
+            rate = float(files.parse_json(path.read_bytes())["fps"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: does not say how many frames a second there are ({error}); make the"
@@ -203,6 +207,33 @@ class ExtractedReader(Reader):
         return mapped
 
 
+def check_place(folder: Path, overwrite: bool) -> None:
+    """Refuses a folder that features must not be written into.
+
+    Args:
+      folder: the folder; a missing or an empty one is fine.
+      overwrite: whether features that are there may be replaced; nothing else ever is.
+
+    Raises:
+      OutputError: saying what is there.
+    """
+    files.check_directory(folder)
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    try:
+        ours = "format" in files.parse_json((folder / CONTENTS).read_bytes())
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if not ours:
+        raise files.OutputError(f"{folder} holds other things: give another folder, or empty it")
+    if not overwrite:
+        raise files.OutputError(
+            f"{folder} holds features already: give another folder, or --overwrite"
+        )
+    for name in NAMES:
+        files.check_output(folder / name, "any")
+
+
 def write(
     folder: Path,
     feature: str,
@@ -210,8 +241,9 @@ def write(
     splits: Mapping[str, Mapping[str, Sequence[TimedCaption]]],
     frames: Iterator[tuple[str, Float[np.ndarray, "T D"]]],
     words: Iterator[tuple[str, Float[np.ndarray, "T E"]]],
+    overwrite: bool = False,
 ) -> None:
-    """Writes a folder of features whole, or not at all; an older one is replaced.
+    """Writes a folder of features whole, or not at all.
 
     Args:
       folder: the folder.
@@ -220,12 +252,15 @@ def write(
       splits: the captions of every video of train, val and test.
       frames: ids and frame features of all videos, one after the other.
       words: ids and token features of all captions.
+      overwrite: whether features that are there are replaced.
 
     Raises:
+      OutputError: when something is there that must stay.
       OSError: when it cannot be written.
     """
+    check_place(folder, overwrite)
     draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
+    _remove(draft)  # of a process that was killed
     draft.mkdir(parents=True)
     try:
         hashed = hashlib.sha256()
@@ -249,12 +284,25 @@ def write(
         (draft / ENCODER).write_text(json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8")
         (draft / CONTENTS).write_text(json.dumps(content) + "\n", encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
-        # The table of contents comes last: without it the folder has no features.
-        (folder / CONTENTS).unlink(missing_ok=True)
-        for name in (FRAMES, WORDS, ENCODER, CONTENTS):
+        # The table of contents comes last: without its digest the folder has no features.
+        check_place(folder, overwrite)
+        files.write_json(folder / CONTENTS, {"format": FORMAT})
+        for name in NAMES:
             (draft / name).replace(folder / name)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        _remove(draft)
+
+
+def _remove(draft: Path) -> None:
+    """Removes a draft; what else lies in it stays.
+
+    Raises:
+      OSError: when something does.
+    """
+    for name in NAMES:
+        (draft / name).unlink(missing_ok=True)
+    if draft.exists():
+        draft.rmdir()
 
 
 def _stack(

@@ -79,7 +79,7 @@ def save(encoder: Encoder, folder: str | Path) -> None:
     """Writes an encoder as a Hugging Face folder, which `load` and transformers read.
 
     Each file is written whole or not at all, `config.json` last: a folder without it is no
-    encoder's.
+    encoder's. Files are replaced that were saved so and nobody has changed.
 
     Args:
       encoder: a float32 SigLIP.
@@ -87,17 +87,22 @@ def save(encoder: Encoder, folder: str | Path) -> None:
 
     Raises:
       EncoderError: when the encoder is a CLIP, whose preparation is not written, or not float32.
+      OutputError: when the folder has files of these names from elsewhere.
       OSError: when the folder cannot be written.
     """
     if encoder.config.family != "siglip" or encoder.dtype != "float32":
         raise EncoderError(f"{encoder.name}: only a SigLIP in float32 is written")
     folder = Path(folder)
+    settings, preparation = encoder.tokenizer.settings, images.write(encoder.preparation)
+    for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
+        files.check_output(folder / name, "own")
     (folder / CONFIG).unlink(missing_ok=True)
-    files.write_bytes(folder / weights.SINGLE, weights.to_bytes(encoder.params, encoder.config))
-    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content)
-    files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings)
-    files.write_json(folder / PREPROCESSORS[0], images.write(encoder.preparation))
-    files.write_json(folder / CONFIG, configs.write(encoder.config))
+    content = weights.to_bytes(encoder.params, encoder.config)
+    files.write_bytes(folder / weights.SINGLE, content, "own")
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, "own")
+    files.write_json(folder / tokenizer.SETTINGS, settings, "own")
+    files.write_json(folder / PREPROCESSORS[0], preparation, "own")
+    files.write_json(folder / CONFIG, configs.write(encoder.config), "own")
 
 
 def _preparation(folder: Path, family: str) -> images.Preprocessing:

@@ -3,7 +3,6 @@
 import base64
 import html
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,7 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 def _metrics(directory: Path) -> Mapping[str, Any]:
     """What a run recorded of its test split; nothing where it recorded nothing."""
     try:
-        metrics = json.loads((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
+        metrics = files.parse_json((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     recorded = metrics if isinstance(metrics, dict) else {}

@@ -1,6 +1,5 @@
 """The curves of a run: its loss terms and its validation metric over the epochs."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hlformer_jax import files
 from hlformer_jax.errors import UserError
 from hlformer_jax.plots.style import COLOURS, GREY, MARKERS, Axes, Figure, applied, short, write
 
@@ -57,7 +57,7 @@ def parse(text: str, where: str) -> Any:
       UserError: when it is no JSON.
     """
     try:
-        return json.loads(text)
+        return files.parse_json(text)
     except ValueError as error:
         raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
 

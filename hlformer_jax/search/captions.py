@@ -6,11 +6,11 @@
 missing. `split`, where it is there, is train, val or test.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hlformer_jax import files
 from hlformer_jax.search.errors import SearchError
 
 SPLITS = ("train", "val", "test")
@@ -59,9 +59,9 @@ def read(path: Path) -> list[Caption]:
 
 def _caption(line: str, where: str) -> Caption:
     try:
-        fields: Any = json.loads(line)
-    except ValueError:
-        raise SearchError(f"{where}: this is no JSON") from None
+        fields: Any = files.parse_json(line)
+    except ValueError as error:
+        raise SearchError(f"{where}: this is no JSON ({error})") from None
     if not isinstance(fields, dict):
         raise SearchError(f"{where}: a caption is a JSON object")
     for name in ("video", "sentence"):

@@ -8,8 +8,10 @@ takes its place. When the main process is killed, the pipe breaks and the others
 The processes are spawned and import neither JAX nor the encoder, but for what prepares a frame.
 """
 
+import math
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing import connection
 from pathlib import Path
@@ -23,6 +25,13 @@ from hlformer_jax.search.errors import SearchError
 CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
 that what is computed for a frame does not depend on the videos beside it."""
+
+
+LEAST_SECONDS, SLOWEST = 120.0, 10.0
+"""What decoding a video may take: so long, and so many times its length as it states it."""
+
+_MAX_LENGTH = 86_400.0
+"""Seconds of a stated length that count for that."""
 
 
 class Video(NamedTuple):
@@ -47,12 +56,24 @@ class Job(NamedTuple):
       fps: frames a second.
       size: the least length of a frame's shorter side in pixels; None for its own.
       preprocess: brings a frame to the encoder's size.
+      timeout: seconds that decoding a video may take; None: by its length.
     """
 
     video: Video
     fps: float
     size: int | None
     preprocess: Callable[[np.ndarray], np.ndarray]
+    timeout: float | None = None
+
+    def limit(self, length: float = 0.0) -> float:
+        """Seconds that decoding may take.
+
+        Args:
+          length: the video's in seconds; 0 before it is known.
+        """
+        if self.timeout is not None:
+            return self.timeout
+        return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
 
 
 def preprocessing(encoder: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -136,9 +157,16 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
     pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
     try:
         while pool:
-            ready = connection.wait([worker.pipe for worker in pool])
-            for worker in [worker for worker in pool if worker.pipe in ready]:
-                event = worker.receive()
+            left = min(worker.left() for worker in pool)
+            pipes = [worker.pipe for worker in pool]
+            ready = connection.wait(pipes, None if math.isinf(left) else left)
+            for worker in list(pool):
+                if worker.pipe in ready:
+                    event = worker.receive()
+                elif worker.left() == 0.0:
+                    event = worker.give_up()
+                else:
+                    continue
                 if event is not None:
                     yield event
                 if worker.path is not None:
@@ -171,6 +199,7 @@ class _Worker:
         self.path: Path | None = None
         self.ended = False
         self._ready = False
+        self._job, self._limit, self._since = job, job.limit(), time.monotonic()
         self._process = context.Process(target=_work, args=(theirs, job), daemon=True)
         # Ctrl-C reaches every process of a terminal. The main one ends the others; inherited from
         # here, the signal is blocked from their first instruction on.
@@ -184,6 +213,7 @@ class _Worker:
     def give(self, path: Path) -> None:
         """Has a video decoded."""
         self.path = path
+        self._limit, self._since = self._job.limit(), time.monotonic()
         try:
             self.pipe.send(path)
         except OSError:
@@ -195,13 +225,29 @@ class _Worker:
             event = self.pipe.recv()
         except (EOFError, OSError):
             return self._died()
+        self._since = time.monotonic()
         if not self._ready:
             self._ready = True
             return None
+        if isinstance(event, Opened):
+            self._limit = self._job.limit(event.duration)
         if isinstance(event, Done | Failed):
             self.path = None
         found: Event = event
         return found
+
+    def left(self) -> float:
+        """Seconds that it may go on without a word; infinite where it has no video."""
+        if self.path is None or not self._ready:
+            return math.inf
+        return max(self._since + self._limit - time.monotonic(), 0.0)
+
+    def give_up(self) -> Event:
+        """Ends the process, which hangs in its video."""
+        assert self.path is not None
+        path, self.path, self.ended = self.path, None, True
+        self._process.kill()
+        return Failed(path, _too_slow(self._limit))
 
     def _died(self) -> Event | None:
         self._process.join()
@@ -234,6 +280,29 @@ def _work(pipe: connection.Connection, job: Job) -> None:
 
 
 def _events(path: Path, job: Job) -> Iterator[Event]:
+    """The events of a video, as long as they take no more time than there is."""
+    spent, limit, reading = 0.0, job.limit(), _read(path, job)
+    while True:
+        began = time.monotonic()
+        event = next(reading, None)
+        spent += time.monotonic() - began
+        if event is None:
+            return
+        if isinstance(event, Opened):
+            limit = job.limit(event.duration)
+        if spent > limit and not isinstance(event, Done | Failed):
+            reading.close()
+            event = Failed(path, _too_slow(limit))
+        yield event
+        if isinstance(event, Done | Failed):
+            return
+
+
+def _too_slow(limit: float) -> str:
+    return f"decoding it takes more than {limit:g} s: convert it, or give it more by --timeout"
+
+
+def _read(path: Path, job: Job) -> Generator[Event, None, None]:
     try:
         info = job.video.probe(path)
         yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))

@@ -42,6 +42,7 @@ def index_folder(
     *,
     workers: int | None = None,
     retry: bool = False,
+    timeout: float | None = None,
     only: Iterable[Path] | None = None,
     video: Video | None = None,
     source: Source | None = None,
@@ -55,6 +56,7 @@ def index_folder(
       encoder: the encoder of the index.
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
+      timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
       only: files of the folder to add; the rest is neither looked at nor forgotten, and what was
         removed from the index comes back. None: the whole folder.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
@@ -75,9 +77,8 @@ def index_folder(
         if source is None:
             count = default_workers() if workers is None else workers
             source = functools.partial(decoding.decode, workers=count)
-        return _Run(index, encoder, video or real_video(), source, tell, progress).perform(
-            retry, only
-        )
+        run = _Run(index, encoder, video or real_video(), source, timeout, tell, progress)
+        return run.perform(retry, only)
 
 
 def default_workers() -> int:
@@ -114,10 +115,12 @@ class _Run:
         encoder: Any,
         video: Video,
         source: Source,
+        timeout: float | None,
         tell: Callable[[str], None],
         progress: Callable[[Progress], None],
     ) -> None:
         self._index, self._encoder, self._video, self._source = index, encoder, video, source
+        self._timeout = timeout
         self._tell, self._progress = tell, progress
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._next_save = time.monotonic() + SAVE_SECONDS
@@ -224,6 +227,7 @@ class _Run:
             self._index.manifest.fps,
             LARGER * encoder.image_size,
             decoding.preprocessing(encoder),
+            self._timeout,
         )
         of_path = {root / founds[0].name: content for content, founds in tasks.items()}
         under_way: dict[Path, _Encoded] = {}

@@ -31,6 +31,7 @@ def write(
     out: Path,
     seed: int = 0,
     tell: Callable[[str], None] = print,
+    overwrite: bool = False,
 ) -> dict[str, int]:
     """Writes a folder of features that `configs/own.py` trains on.
 
@@ -38,9 +39,10 @@ def write(
       index: the videos, indexed.
       encoder: the encoder of the index.
       captions: sentences on these videos.
-      out: the folder; an older one is replaced.
+      out: the folder.
       seed: seed of the splits, where the captions name none.
       tell: takes a line about what is left out.
+      overwrite: whether features that are there are replaced.
 
     Returns:
       The number of captions of each split.
@@ -70,6 +72,7 @@ def write(
         splits,
         ((video, index.read(index.manifest.videos[video].content).vectors) for video in videos),
         _tokens(encoder, sentences),
+        overwrite,
     )
     return {split: sum(map(len, of.values())) for split, of in splits.items()}
 

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from jaxtyping import Bool
 
+from hlformer_jax.errors import suggestion
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Entry
 
@@ -26,13 +27,16 @@ def mask(
       until: the latest; a date without a time counts to its end.
 
     Raises:
-      SearchError: when a text is no date.
+      SearchError: when a text is no date, or there is no such folder.
     """
     kept = np.ones(len(entries), bool)
     wanted = () if folder is None else PurePosixPath(folder.strip("/")).parts
     if wanted:
         folders = [PurePosixPath(entry.folder).parts[: len(wanted)] for entry in entries]
         kept &= np.asarray([parts == wanted for parts in folders], bool)
+        if not kept.any():
+            near = suggestion(folder, {entry.folder for entry in entries})
+            raise SearchError(f"the index has no videos in a folder {folder!r}{near}")
     modified = np.asarray([entry.modified for entry in entries], np.float64)
     if since not in (None, ""):
         kept &= modified >= seconds(since)

@@ -203,7 +203,8 @@ class Library:
           Hits, best first; of equally good ones in the order of their paths.
 
         Raises:
-          SearchError: for an empty sentence, a k below 1, a text that is no date, or an encoder
+          SearchError: for an empty sentence, a k below 1, a text that is no date, a folder
+            without videos, or an encoder
             that is not the one of the index.
           DamagedError: when a file of the index is damaged; names it.
         """
@@ -224,6 +225,7 @@ class Library:
     ) -> list[Hit]:
         now, encoder = self._ready()
         if isinstance(now.ranker, Stored):
+            filters.mask(now.entries, *chosen)  # the store itself knows no wrong folder
             query = now.ranker.encode(encoder, sentence)
             found = now.ranker.search(query, k, now.entries, *chosen)
             return [self._hit(now, encoder, i, score, query, moments) for i, score in found]

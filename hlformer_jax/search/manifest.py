@@ -7,7 +7,6 @@ the time to read the beginnings of some files.
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -154,7 +153,7 @@ def read(directory: Path) -> Manifest:
     except UnicodeDecodeError:
         raise _damaged(path, "it is no text") from None
     try:
-        content = json.loads(text)
+        content = files.parse_json(text)
     except ValueError:
         raise _damaged(path, "it is no JSON") from None
     if not isinstance(content, dict):

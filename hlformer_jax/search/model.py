@@ -8,7 +8,6 @@ encoder is refused.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import files, models, parallel
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.retrieval import corpus, scorers
@@ -117,7 +116,7 @@ def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
             f" {extracted.ENCODER} there"
         )
     try:
-        theirs = json.loads(facts.read_text(encoding="utf-8"))
+        theirs = files.parse_json(facts.read_text(encoding="utf-8"))
         name, fingerprint = str(theirs["name"]), str(theirs["fingerprint"])
     except (ValueError, KeyError, TypeError):
         raise SearchError(f"{facts} is damaged: make the features again") from None

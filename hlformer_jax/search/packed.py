@@ -10,7 +10,6 @@ that are still there, and reads the files of the new ones alone.
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,7 +83,7 @@ def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
     """Rows by content of the matrix of the index as it was; none where there is none."""
     for listing in (index.directory / "packed").glob(f"{name}-*.json"):
         try:
-            known = json.loads(listing.read_text(encoding="utf-8"))
+            known = files.parse_json(listing.read_text(encoding="utf-8"))
             contents, bounds = known["contents"], np.cumsum([0, *known["counts"]])
             if known["key"] != index.manifest.key:
                 continue

@@ -11,7 +11,6 @@ can share one, each with runs of its own.
 
 import contextlib
 import gc
-import json
 import platform
 import subprocess
 import traceback
@@ -25,6 +24,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
+from hlformer_jax.errors import UserError
 from hlformer_jax.sweep.definition import Run
 from hlformer_jax.training import checkpoints, families, loop
 
@@ -177,9 +177,11 @@ def versions() -> dict[str, str]:
 def read(path: Path) -> dict[str, Any] | None:
     """A result or a failure; None where there is none."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): remove it to do that run again") from None
     return content
 
 

@@ -453,7 +453,7 @@ def _recorded(workdir: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     return found

@@ -1,7 +1,6 @@
 """What a training left: the configuration of its run, and the parameters of the best epoch."""
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
+from hlformer_jax import files, parallel
 from hlformer_jax.config import default, family_of
 from hlformer_jax.config.families import leaves
 from hlformer_jax.errors import UserError
@@ -48,7 +47,7 @@ def read_config(directory: Path) -> ConfigDict:
     """
     path = directory / "config.json"
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))["config"]
+        recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
         recorded = {name: value for name, value in recorded.items() if name not in RETIRED}
         config = default(family_of(ConfigDict({"model": recorded["model"]})))
         with config.ignore_type():

@@ -27,6 +27,7 @@ print(frames.warning)
 ```
 """
 
+from hlformer_jax.video.cutting import container_of as container_of
 from hlformer_jax.video.cutting import cut as cut
 from hlformer_jax.video.errors import VideoError as VideoError
 from hlformer_jax.video.listing import find as find

@@ -13,11 +13,15 @@ from av.container import OutputContainer
 from av.video.reformatter import Colorspace
 from jaxtyping import UInt8
 
+from hlformer_jax import files
 from hlformer_jax.video.errors import explained, fault, named
 from hlformer_jax.video.opening import Video, opened
 from hlformer_jax.video.picture import Painter
 from hlformer_jax.video.seeking import frames_from
 from hlformer_jax.video.sound import Silence, Sound
+
+CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
+"""Of clips by their suffix, in FFmpeg's names."""
 
 _TICKS = 90_000
 """A second of the clip's timestamps."""
@@ -36,8 +40,15 @@ Shown = tuple[Fraction, Fraction, Image]
 """A picture with the seconds from and until which it is shown."""
 
 
-def cut(path: str | Path, start: float, end: float, out: str | Path, margin: float = 0.0) -> None:
-    """Writes the part of a video from `start - margin` to `end + margin` as an MP4 file.
+def cut(
+    path: str | Path,
+    start: float,
+    end: float,
+    out: str | Path,
+    margin: float = 0.0,
+    replace: files.Replace = "none",
+) -> None:
+    """Writes the part of a video from `start - margin` to `end + margin` as a clip.
 
     The clip begins with the frame that is shown at its first second, and ends where its last second
     ends, to 1/90,000 s; a part outside of the video is left out. Frames keep their own times.
@@ -46,13 +57,18 @@ def cut(path: str | Path, start: float, end: float, out: str | Path, margin: flo
       path: the video file.
       start: seconds from the video's start.
       end: seconds from the video's start, above `start`.
-      out: the clip; written whole or not at all, over a file that is there.
+      out: the clip, written whole or not at all; its suffix, one of `CONTAINERS`, says as what.
       margin: seconds more at both ends.
+      replace: whether a file that is there may be replaced.
 
     Raises:
       VideoError: when the file cannot be read, has nothing there, or the clip not be written.
+      OutputError: when something stands there that must stay.
     """
     path, out = Path(path), Path(out)
+    container = container_of(out)
+    with _writing(out):
+        files.check_output(out, replace)
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
         what = f"cannot be cut from {start} to {end} s with a margin of {margin} s"
         raise fault(path, what, "give an end after the start, and a margin of 0 or more")
@@ -64,15 +80,20 @@ def cut(path: str | Path, start: float, end: float, out: str | Path, margin: flo
         last = _exact(end) + _exact(margin)
         sound = stack.enter_context(Sound.of(path, video, first, last))
         pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
-        with _writing(out):
-            draft = out.with_name(f".{out.name}.{os.uname().nodename}.{os.getpid()}")
-            try:
-                _encode(draft, video, pictures, sound)
-                with draft.open("rb") as file:
-                    os.fsync(file.fileno())
-                draft.replace(out)
-            finally:
-                draft.unlink(missing_ok=True)
+        with _writing(out), files.whole(out, replace) as draft:
+            _encode(draft, container, video, pictures, sound)
+
+
+def container_of(out: Path) -> str:
+    """FFmpeg's name of the container that a clip's suffix asks for.
+
+    Raises:
+      VideoError: when no clip is written as such; names those that are.
+    """
+    if out.suffix.lower() not in CONTAINERS:
+        known = ", ".join(CONTAINERS)
+        raise fault(out, "has no suffix of a container that clips are written as", f"use {known}")
+    return CONTAINERS[out.suffix.lower()]
 
 
 def _exact(seconds: float) -> Fraction:
@@ -98,6 +119,8 @@ def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
 def _writing(out: Path) -> Iterator[None]:
     try:
         yield
+    except files.OutputError:
+        raise
     except (av.FFmpegError, OSError) as error:
         text = getattr(error, "strerror", None) or explained(error)[0]
         raise fault(
@@ -105,10 +128,13 @@ def _writing(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _encode(draft: Path, video: Video, pictures: Iterator[Shown], sound: Sound | Silence) -> None:
+def _encode(
+    draft: Path, form: str, video: Video, pictures: Iterator[Shown], sound: Sound | Silence
+) -> None:
     """Writes pictures and sound, in the order of time, so that little waits in memory."""
     name = f"file:{os.path.abspath(draft)}"
-    with av.open(name, "w", format="mp4", options={"movflags": "+faststart"}) as container:
+    options = {} if form == "matroska" else {"movflags": "+faststart"}
+    with av.open(name, "w", format=form, options=options) as container:
         stream: _Pictures | None = None
         for start, end, image in pictures:
             if stream is None:

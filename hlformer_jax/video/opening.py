@@ -1,5 +1,7 @@
 """A video file that is open: which of its streams is the video, and when it begins."""
 
+import contextlib
+import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -30,6 +32,30 @@ _GUESSING = frozenset({"mpeg", "mpegts"})
 
 _LATE = Fraction(1, 2)
 """Seconds; a container whose first timestamp is later leaves open what its length counts from."""
+
+OPEN_SECONDS = 15.0
+"""For FFmpeg to find out what a file is. A second is plenty; more is a file made to cost time."""
+
+_MAX_BOXES, _LEAST_BOX = 1024, 64
+"""Of MP4: so many boxes of fewer bytes on average are no recording's."""
+
+_REFERRING = frozenset(
+    "alias_pix alsa applehttp avisynth brender_pix concat dash dvdvideo fbdev hls iec61883 image2"
+    " image2pipe imf jack kmsgrab lavfi mlv oss rtp rtsp sap sdp svg_pipe tty vapoursynth"
+    " video4linux2,v4l2 vobsub webm_dash_manifest x11grab xcbgrab".split()
+)
+"""FFmpeg's formats that open further files, devices or addresses: playlists above all."""
+
+_PLAYLISTS = frozenset(
+    ".asx .concat .cue .ffconcat .ism .ismc .m3u .m3u8 .mpd .pls .sdp .smil .wpl .xspf".split()
+)
+_PLAYLIST_BEGINNINGS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"v=0\r", b"v=0\n")
+_PLAYLIST_ELEMENTS = (
+    b"<mpd", b"<smil", b"<asx", b"<playlist", b"<smoothstreamingmedia", b"<compositionplaylist",
+)  # fmt: skip
+"""What playlists begin with; those in XML have their element after a declaration."""
+
+_MP4_BEGINNINGS = frozenset({b"ftyp", b"free", b"mdat", b"moov", b"pnot", b"skip", b"wide"})
 
 
 @dataclass(frozen=True)
@@ -76,10 +102,8 @@ def opened(path: str | Path, *, pictures_only: bool = True) -> Iterator[Video]:
     path = Path(path)
     with named(path):
         _check_file(path)
-        # `file:` keeps FFmpeg from taking a name such as `concat:a|b` for a protocol.
-        name = f"file:{os.path.abspath(path)}"
         try:
-            container = av.open(name, "r", metadata_errors="replace")
+            container = demuxer(path)
         except av.error.InvalidDataError as error:
             if _lacks_index(path):
                 raise fault(
@@ -99,6 +123,32 @@ def opened(path: str | Path, *, pictures_only: bool = True) -> Iterator[Video]:
             start = _start(container, stream)
             end = _end(container, stream, start)
             yield Video(path, container, stream, start, end, _period(stream))
+
+
+def demuxer(path: Path) -> InputContainer:
+    """FFmpeg's demuxer of a file, which opens that file and nothing else.
+
+    Raises:
+      av.FFmpegError: when FFmpeg does not know what it is, or not in `OPEN_SECONDS`.
+    """
+    # `file:` keeps FFmpeg from taking a name such as `concat:a|b` for a protocol.
+    return av.open(
+        f"file:{os.path.abspath(path)}",
+        "r",
+        options={"protocol_whitelist": "file", "format_whitelist": _formats()},
+        timeout=(OPEN_SECONDS, None),
+        metadata_errors="replace",
+    )
+
+
+@functools.cache
+def _formats() -> str:
+    """The formats that are read: all of this FFmpeg but those of `_REFERRING`."""
+    names = set()
+    for alias in av.formats_available:
+        with contextlib.suppress(ValueError):  # formats that are only written
+            names.add(av.ContainerFormat(alias, "r").name)
+    return ",".join(sorted(names - _REFERRING))
 
 
 def check_size(path: Path, width: int, height: int) -> None:
@@ -123,6 +173,17 @@ def _check_file(path: Path) -> None:
         raise fault(path, "is no file but a pipe, socket or device", "give a file")
     if found.st_size == 0:
         raise fault(path, "is empty", "copy it again, or delete it")
+    with open(path, "rb") as file:
+        head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if (
+            path.suffix.lower() in _PLAYLISTS
+            or head.startswith(_PLAYLIST_BEGINNINGS)
+            or (head.startswith(b"<") and any(x in head.lower() for x in _PLAYLIST_ELEMENTS))
+        ):
+            raise fault(path, "is a playlist, no video", "give the files that it names")
+        if head[4:8] in _MP4_BEGINNINGS and len(list(_boxes(file))) == _MAX_BOXES:
+            if file.tell() < _MAX_BOXES * _LEAST_BOX:
+                raise fault(path, "holds thousands of empty parts, no video", "delete it")
 
 
 def _choose(path: Path, container: InputContainer) -> VideoStream:
@@ -179,10 +240,12 @@ def _lacks_index(path: Path) -> bool:
 
 
 def _boxes(file: BinaryIO) -> Iterator[bytes]:
-    """Names of the boxes at an MP4 file's top level."""
+    """Names of the first `_MAX_BOXES` boxes at an MP4 file's top level."""
     end = file.seek(0, os.SEEK_END)
     place = 0
-    while place + 8 <= end:
+    for _ in range(_MAX_BOXES):
+        if place + 8 > end:
+            return
         file.seek(place)
         size, name = int.from_bytes(file.read(4), "big"), file.read(4)
         if size == 1:

@@ -1,7 +1,6 @@
 """The sound of a clip: decoded from a video's own, cut to the clip's bounds, encoded as AAC."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -13,7 +12,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from jaxtyping import Float32
 
-from hlformer_jax.video.opening import Video
+from hlformer_jax.video.opening import Video, demuxer
 
 _RATE = 48_000
 """Samples a second of a clip."""
@@ -62,7 +61,7 @@ class Sound:
         Yields:
           What the clip's sound is written with.
         """
-        with av.open(f"file:{os.path.abspath(path)}", metadata_errors="replace") as container:
+        with demuxer(path) as container:
             known = [x for x in container.streams.audio if x.codec_context is not None]
             if not known or video.start is None:
                 yield Silence()

@@ -1,6 +1,7 @@
 """Features of one's own videos: what is written is what a model is trained on."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_captions_without_times_are_known_to_have_none(folder):
         for split, of in SPLITS.items()
     }
     of = lambda names, features: ((name, features(name)) for name in names)
-    extracted.write(folder, "tiny-0123", {}, untimed, of(VIDEOS, frames), of(CAPTIONS, words))
+    extracted.write(folder, "tiny-0123", {}, untimed, of(VIDEOS, frames), of(CAPTIONS, words), True)
     assert ExtractedReader(folder).annotations("test") == {"spans": {}}
 
 
@@ -97,7 +98,7 @@ def test_another_content_is_another_data_set(folder):
     before = source.fingerprint()
     other = {**SPLITS, "val": {"val/0.mp4": SPLITS["val"]["val/0.mp4"]}}
     of = lambda names, features: ((name, features(name)) for name in names)
-    extracted.write(folder, "tiny-0123", {}, other, of(VIDEOS, frames), of(CAPTIONS, words))
+    extracted.write(folder, "tiny-0123", {}, other, of(VIDEOS, frames), of(CAPTIONS, words), True)
     assert source.fingerprint() != before
     with pytest.raises(DataError, match="has features of tiny-0123.*own.py"):
         extracted.ExtractedSource(str(folder), "other", 6, 4).fingerprint()
@@ -113,7 +114,54 @@ def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
         (folder / "frames.npy").write_bytes(damage)
         with pytest.raises(DataError, match="frames.npy.*make the features again"):
             ExtractedReader(folder)
-    for damage in ("{", "[]", json.dumps({"format": 99})):
+    for damage in ("{", "[]", "[" * 10**5, '{"format": 1}', json.dumps({"format": 99})):
         (folder / "features.json").write_text(damage)
         with pytest.raises(DataError, match="make the features again"):
             ExtractedReader(folder)
+
+
+def test_what_is_there_is_not_replaced_unless_it_is_features_that_may_be(folder, tmp_path):
+    of = lambda names, features: ((name, features(name)) for name in names)
+    write = lambda place, overwrite: extracted.write(
+        place, "tiny-0123", {}, SPLITS, of(VIDEOS, frames), of(CAPTIONS, words), overwrite
+    )
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "frames.npy").write_bytes(b"theirs")
+    (theirs / "features.json").write_text('{"mine": 1}')
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    draft = tmp_path / ".new.draft"
+    draft.mkdir()
+    (draft / "holiday.mp4").write_bytes(b"theirs")
+    refused = [
+        (theirs, False),
+        (theirs, True),
+        (link, True),
+        (folder, False),
+        (tmp_path / "new", False),
+    ]
+    for place, overwrite in refused:
+        with pytest.raises(OSError):
+            write(place, overwrite)
+    assert (theirs / "frames.npy").read_bytes() == (draft / "holiday.mp4").read_bytes() == b"theirs"
+    write(folder, True)
+    assert ExtractedReader(folder).splits
+
+
+def test_a_write_that_is_cut_short_is_no_source_and_is_done_again(folder, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    of = lambda names, features: ((name, features(name)) for name in names)
+    arguments = (folder, "tiny-0123", {}, SPLITS)
+    for last in (extracted.FRAMES, extracted.CONTENTS):
+        replace = lambda path, to, last=last: killed() if to.name == last else os.replace(path, to)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("pathlib.Path.replace", replace)
+            extracted.write(*arguments, of(VIDEOS, frames), of(CAPTIONS, words), True)
+        if last == extracted.FRAMES:
+            with pytest.raises(DataError):
+                extracted.contents(folder)
+        extracted.write(*arguments, of(VIDEOS, frames), of(CAPTIONS, words), True)
+        assert ExtractedReader(folder).splits

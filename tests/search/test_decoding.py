@@ -68,3 +68,21 @@ def test_the_reason_of_a_failure_does_not_repeat_the_name_of_the_file(tmp_path):
     path = tmp_path / "a.film"
     path.write_bytes(b"broken")
     assert events(path) == [Failed(path, "is no film: copy it again")]
+
+
+def test_a_video_that_takes_too_long_fails_alone(tmp_path):
+    """One that never gives a frame, and one that gives them slowly."""
+    paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
+    paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
+    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * CHUNK)
+    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
+    ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
+    late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
+    assert len(ended) == 6 and set(late) == {paths[1], slow}
+    assert all("more than 0.3 s" in reason and "--timeout" in reason for reason in late.values())
+    assert isinstance(list(decode([slow], job, 0))[-1], Failed)
+
+
+def test_the_limit_of_a_video_grows_with_its_length_and_not_without_bound():
+    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
+    assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7

@@ -233,8 +233,9 @@ def test_a_number_of_frames_that_is_no_multiple_of_a_batch_keeps_all(index, film
 
 
 PROGRAM = """
-import pathlib, sys
+import pathlib, signal, sys
 import archive
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ours may be started in the background
 if __name__ == "__main__":
     directory, films = map(pathlib.Path, sys.argv[1:3])
     from hlformer_jax.search.index import Index

@@ -1,6 +1,7 @@
 """Filters of a search: folders and dates."""
 
 import numpy as np
+import pytest
 
 from hlformer_jax import search
 from hlformer_jax.search import filters
@@ -19,3 +20,10 @@ def test_filters_agree_with_a_loop_over_random_entries():
         for entry, kept in zip(entries, found, strict=True):
             within = not folder or entry.folder == folder or entry.folder.startswith(folder + "/")
             assert kept == (within and since <= entry.modified <= until)
+
+
+def test_a_folder_that_the_index_lacks_is_refused():
+    entries = [search.Entry("", "", "trips/sea", None, 0, 0.0, 1.0, 1, "indexed", "")]
+    assert filters.mask(entries, "trips", None, None).all()
+    with pytest.raises(search.SearchError, match="did you mean 'trips/sea'"):
+        filters.mask(entries, "trips/see", None, None)

@@ -1,13 +1,14 @@
 """Clips: their bounds, frames, sound and shape."""
 
 import math
+import os
 
 import av
 import numpy as np
 import pytest
 import videos
 
-from hlformer_jax import video
+from hlformer_jax import files, video
 
 
 def shown(path, fps=12):
@@ -93,21 +94,51 @@ def test_a_part_behind_the_end_is_refused(tmp_path):
     assert not (tmp_path / "clip.mp4").exists()
 
 
-def test_a_clip_never_replaces_its_video(tmp_path):
-    path = videos.write(tmp_path / "a.mp4")
+def test_a_clip_replaces_nothing_unless_it_may_and_never_its_video(tmp_path):
+    path, other = videos.write(tmp_path / "a.mp4"), tmp_path / "other.mp4"
+    other.write_bytes(b"theirs")
+    os.link(path, tmp_path / "hard.mp4")
+    (tmp_path / "link.mp4").symlink_to(other)
+    os.mkfifo(tmp_path / "pipe.mp4")
     before = path.read_bytes()
-    (tmp_path / "link.mp4").symlink_to(path)
-    for out in (path, tmp_path / "link.mp4"):
-        with pytest.raises(video.VideoError, match="overwritten by its own clip"):
-            video.cut(path, 0, 1, out)
-    assert path.read_bytes() == before
+    for name in ("a.mp4", "other.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
+        with pytest.raises(files.OutputError):
+            video.cut(path, 0, 1, tmp_path / name)
+    for name in ("a.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
+        with pytest.raises((files.OutputError, video.VideoError)):
+            video.cut(path, 0, 1, tmp_path / name, replace="any")
+    assert path.read_bytes() == before and other.read_bytes() == b"theirs"
+    video.cut(path, 0, 1, other, replace="any")
+    assert video.probe(other).duration == pytest.approx(1)
 
 
-def test_a_clip_that_cannot_be_written_leaves_what_was_there(tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "form"), [("mp4", "mp4"), ("M4V", "mp4"), ("mov", "mov"), ("mkv", "matroska")]
+)
+def test_the_container_follows_the_suffix(tmp_path, suffix, form):
+    path, out = videos.write(tmp_path / "a.mp4", sound=(0, 3)), tmp_path / f"clip.{suffix}"
+    video.cut(path, 0.5, 2, out)
+    with av.open(str(out)) as container:
+        assert form in container.format.name
+    head = out.read_bytes()[:12]
+    assert head.startswith(b"\x1a\x45\xdf\xa3") if form == "matroska" else head[4:8] == b"ftyp"
+    assert (b"qt  " in head) == (form == "mov")
+    assert video.probe(out).duration == pytest.approx(1.5, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["clip", "clip.txt", "clip.mp4.part", ".mp4", "clip.webm"])
+def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path, name):
     path = videos.write(tmp_path / "a.mp4")
-    with pytest.raises(video.VideoError, match=r"cannot be written \(No such file") as error:
-        video.cut(path, 0, 1, tmp_path / "nowhere" / "clip.mp4")
-    assert repr(str(tmp_path / "nowhere" / "clip.mp4")) in str(error.value)
+    with pytest.raises(video.VideoError, match=r"\.mp4, \.m4v, \.mov, \.mkv"):
+        video.cut(path, 0, 1, tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_a_clip_that_cannot_be_written_says_so(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    with pytest.raises(video.VideoError, match="cannot be written") as error:
+        video.cut(path, 0, 1, path / "clip.mp4")
+    assert repr(str(path / "clip.mp4")) in str(error.value)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
@@ -119,6 +150,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(video.VideoError, match="No space left on device"):
-        video.cut(path, 0, 1, tmp_path / "clip.mp4")
+        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace="any")
     assert (tmp_path / "clip.mp4").read_text() == "an older clip"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]

@@ -1,5 +1,6 @@
 """Which files are opened, whatever they are called, and where their second 0 is."""
 
+import contextlib
 import os
 import re
 from fractions import Fraction
@@ -13,6 +14,7 @@ import videos
 from bad_videos import ordinary
 
 from hlformer_jax import video
+from hlformer_jax.video import opening
 from hlformer_jax.video.opening import MOST_PIXELS, check_size, opened
 
 
@@ -36,6 +38,16 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
     assert capfd.readouterr() == ("", "")
     assert not (tmp_path / "clip.mp4").exists()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", bad_videos.PLAYLISTS)
+def test_a_playlist_that_is_not_recognised_is_not_followed(tmp_path, kind):
+    """By FFmpeg itself: without our look at its beginning and its name."""
+    path = bad_videos.PLAYLISTS[kind](tmp_path)
+    with contextlib.suppress(av.FFmpegError), opening.demuxer(path) as container:
+        assert not container.streams.video  # but taken for subtitles, say
+    with av.open(f"file:{tmp_path / 'part.mp4'}"):  # which is one that could be followed
+        pass
 
 
 NAMES = [

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.search import encoding
 from hlformer_jax.search.commands import index as indexing
 from hlformer_jax.search.commands import options as shared
@@ -15,7 +16,9 @@ HELP = "index files of the folder, removed ones too, and leave the others alone"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files, or folders")
+    parser.add_argument(
+        "paths", type=files.given_path, nargs="+", metavar="PATH", help="files, or folders"
+    )
     shared.add_index(parser)
     shared.add_encoder(parser, "where the encoder of the index is, where it has moved")
     indexing.add_work(parser)

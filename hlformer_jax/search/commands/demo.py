@@ -1,8 +1,8 @@
 """`demo --out=DIR`: renders videos, trains an encoder on such scenes, and indexes them."""
 
 import argparse
-from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.search.encoding import extra
 
 HELP = "make an archive to try the search on, without any video or download"
@@ -11,7 +11,7 @@ HELP = "make an archive to try the search on, without any video or download"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR",
+        "--out", type=files.given_path, required=True, metavar="DIR",
         help="gets videos/, captions.jsonl, encoder/ and index/",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="equal seeds make equal videos")

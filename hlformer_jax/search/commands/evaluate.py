@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.search import captions, rankers
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import SearchError
@@ -18,26 +18,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     shared.add_index(parser)
     parser.add_argument(
-        "--captions", type=Path, required=True, metavar="FILE",
+        "--captions", type=files.given_path, required=True, metavar="FILE",
         help='lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
     )  # fmt: skip
     parser.add_argument("--split", choices=captions.SPLITS, help="only captions of that split")
     parser.add_argument(
-        "--checkpoint", type=Path, action="append", default=[], metavar="RUN",
+        "--checkpoint", type=files.given_path, action="append", default=[], metavar="RUN",
         help="a trained model as well; any number of times",
     )  # fmt: skip
     shared.add_encoder(parser, "where the encoder of the index is, where it has moved")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--json", type=files.given_path, metavar="FILE", help="also write the figures there"
+    )
+    shared.add_overwrite(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table; returns the exit status."""
     import tqdm
 
-    from hlformer_jax import files
     from hlformer_jax.retrieval import results
     from hlformer_jax.search.evaluation import evaluate
 
+    replace = files.replacing(options.overwrite)
+    if options.json:
+        files.check_output(options.json, replace)
     asked = captions.read(options.captions)
     if options.split:
         asked = [caption for caption in asked if caption.split == options.split]
@@ -63,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     rows = {shown[name]: metrics for name, metrics in table.items()}
     results.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
     if options.json:
-        files.write_json(options.json, {"captions": len(asked), "videos": count, "rankers": table})
+        figures = {"captions": len(asked), "videos": count, "rankers": table}
+        files.write_json(options.json, figures, replace)
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from hlformer_jax import files
 from hlformer_jax.search import encoding, manifest
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import DamagedError, SearchError
@@ -21,16 +22,24 @@ HELP = "index a folder of videos, or bring its index up to date"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the videos, in it and below")
     parser.add_argument(
-        "--index", type=Path, metavar="DIR", help="the index; default FOLDER/.hlformer-search"
+        "folder", type=files.given_path, metavar="FOLDER", help="the videos, in it and below"
+    )
+    parser.add_argument(
+        "--index",
+        type=files.given_path,
+        metavar="DIR",
+        help="the index; default FOLDER/.hlformer-search",
     )
     shared.add_encoder(
         parser, f"hub id or folder of the encoder; default that of the index, or {encoding.DEFAULT}"
     )
     parser.add_argument("--fps", type=float, help="frames a second; default 1")
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="RUN", help="a trained model that ranks from now on"
+        "--checkpoint",
+        type=files.given_path,
+        metavar="RUN",
+        help="a trained model that ranks from now on",
     )
     add_work(parser)
 
@@ -39,6 +48,10 @@ def add_work(parser: argparse.ArgumentParser) -> None:
     """Adds the options on how it is done."""
     parser.add_argument("--workers", type=int, help="decoding processes; default half the cores")
     parser.add_argument("--retry", action="store_true", help="try again what failed before")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS",
+        help="for decoding one video; default two minutes and ten times its length",
+    )  # fmt: skip
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="extract on a Ray cluster; local: Ray on this machine"
     )
@@ -89,7 +102,9 @@ def prepare(
             tell(f"{error}; this is done now")
     if index is None:
         encoder, places = encoding.load(given or encoding.DEFAULT)
-        return Index.create(directory, folder, encoder, fps or 1.0, places), encoder
+        return Index.create(
+            directory, folder, encoder, 1.0 if fps is None else fps, places
+        ), encoder
     if fps is not None and fps != index.manifest.fps:
         raise SearchError(
             f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
@@ -120,6 +135,8 @@ def perform(
 
     if options.workers is not None and options.workers < 0:
         raise SearchError(f"--workers={options.workers}: give 0 or more")
+    if options.timeout is not None and not options.timeout > 0:
+        raise SearchError(f"--timeout={options.timeout:g}: give seconds above 0")
     source = None
     if options.ray is not None:
         from hlformer_jax.search import cluster
@@ -137,6 +154,7 @@ def perform(
             encoder,
             workers=options.workers,
             retry=options.retry,
+            timeout=options.timeout,
             only=only,
             source=source,
             tell=lambda line: bar.write(line, file=sys.stderr),

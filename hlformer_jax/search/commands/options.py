@@ -2,17 +2,28 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
+from hlformer_jax import files
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.library import Library
+
+
+def add_overwrite(
+    parser: argparse.ArgumentParser, meaning: str = "replace a file that is there"
+) -> None:
+    """The option --overwrite of a command that writes where a person says."""
+    parser.add_argument("--overwrite", action="store_true", help=meaning)
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
     """The option --index of a command that reads an index."""
     parser.add_argument(
-        "--index", type=Path, required=True, metavar="DIR", help="directory of the index"
+        "--index",
+        type=files.given_path,
+        required=True,
+        metavar="DIR",
+        help="directory of the index",
     )
 
 
@@ -22,7 +33,10 @@ def add_ranker(parser: argparse.ArgumentParser) -> None:
         "--ranker", metavar="NAME", help="segments (the default) or best_frame, without training"
     )
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="RUN", help="a trained model: the directory of its run"
+        "--checkpoint",
+        type=files.given_path,
+        metavar="RUN",
+        help="a trained model: the directory of its run",
     )
     add_encoder(parser, "where the encoder of the index is, where it has moved")
     parser.add_argument(

@@ -41,6 +41,9 @@ from hlformer_jax.search.demo.scenes import Story, stories
 from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
 
+NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
+"""The file that makes a directory a demo's, and what stands in it."""
+
 VIDEOS = 24
 FRAMES, STEPS, RATE = 6000, 1200, 1.5e-3
 """Frames that the encoder is trained on, steps of its training, and its learning rate."""
@@ -65,16 +68,17 @@ def make(
 ) -> None:
     """Makes a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
-    A step whose result is there, of the same seed, is not done again.
+    A step whose result is there is not done again. Nothing is replaced or removed but the
+    captions that this wrote itself.
 
     Args:
-      out: the directory DIR, made where there is none.
+      out: the directory DIR: a new or an empty one, or that of a demo of the same seed.
       seed: equal seeds give equal videos.
       tell: called with a line on each step.
       videos: their number, at most 40.
 
     Raises:
-      DemoError: when the directory holds something else.
+      DemoError: when the directory holds something else, or a demo of another seed.
       UserError: when another step cannot be done.
       OSError: when a file cannot be written.
       ValueError: when the number of videos is not from 1 to 40.
@@ -84,7 +88,7 @@ def make(
     _claim(out, {"seed": seed, "videos": videos})
     started = time.monotonic()
     _render(told, out / "videos")
-    files.write_bytes(out / "captions.jsonl", captions(told).encode())
+    files.write_bytes(out / "captions.jsonl", captions(told).encode(), "own")
     length = sum(story.duration for story in told)
     taken = time.monotonic() - started
     tell(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
@@ -109,15 +113,20 @@ def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] 
     """
     out, started = Path(out), time.monotonic()
     folder = out / "training"
-    own = json.loads((out / "demo.json").read_text(encoding="utf-8"))["videos"]
-    shutil.copytree(out / "videos", folder / "videos" / "demo", dirs_exist_ok=True)
+    own = int(_settings(out)["videos"])
+    files.check_directory(folder / "videos")
+    for story in stories(seed, own):
+        copy = folder / "videos" / "demo" / story.name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(out / "videos" / story.name, copy)
     lines = captions(stories(seed, own), "demo/", split="test")
     seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
     for group, drawn in seeds.items():
         told = stories(drawn, GROUP)
         _render(told, folder / "videos" / group)
         lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
-    files.write_bytes(folder / "captions.jsonl", lines.encode())
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
     taken = time.monotonic() - started
     tell(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
 
@@ -146,19 +155,35 @@ def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
 
 
 def _claim(out: Path, settings: dict[str, int]) -> None:
-    """Notes what the directory is made of; what was made of other settings is deleted."""
-    note = out / "demo.json"
-    try:
-        before = json.loads(note.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        before = None
-    if before == settings:
+    """Notes in a directory that it is a demo's; refuses one that is not."""
+    files.check_directory(out)
+    note = out / NOTE
+    if not out.exists() or not any(out.iterdir()):
+        files.write_json(note, {"made_by": MADE_BY, **settings})
         return
-    if before is None and out.exists() and any(out.iterdir()) and not note.exists():
-        raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
-    for part in ("videos", "training", "encoder", "index"):
-        shutil.rmtree(out / part, ignore_errors=True)
-    files.write_json(note, settings)
+    before = _settings(out)
+    if before != settings:
+        raise DemoError(
+            f"{str(out)!r} holds a demo of --seed={before['seed']} and {before['videos']} videos:"
+            " give --out another directory"
+        )
+    for folder in (out / "videos", out / "training", out / "encoder", out / "index"):
+        files.check_directory(folder)
+
+
+def _settings(out: Path) -> dict[str, int]:
+    """What a demo is made of.
+
+    Raises:
+      DemoError: when the directory has no note that it is a demo's.
+    """
+    try:
+        note = files.parse_json((out / NOTE).read_bytes())
+        if note["made_by"] == MADE_BY:
+            return {name: int(note[name]) for name in ("seed", "videos")}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
 
 
 def _render(told: Sequence[Story], folder: Path) -> None:

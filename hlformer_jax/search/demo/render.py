@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
+from hlformer_jax import files
 from hlformer_jax.search.demo.scenes import COLOURS, Action, Scene, Shape, Story, moments
 
 WIDTH, HEIGHT, RATE = 192, 144, 12
@@ -130,11 +131,12 @@ def write(story: Story, path: Path) -> None:
     Raises:
       OSError: when it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}")
     background = Background(story.seed)
     options = {"preset": "veryfast", "crf": "26", "threads": "1"}
-    with av.open(str(draft), "w", format="mp4") as container:
+    with (
+        files.whole(path, "none") as draft,
+        av.open(str(draft), "w", format="mp4") as container,
+    ):
         stream = container.add_stream("libx264", rate=RATE, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.codec_context.gop_size = 4 * RATE
@@ -145,7 +147,6 @@ def write(story: Story, path: Path) -> None:
                 frame.pts, frame.time_base = number, Fraction(1, RATE)
                 container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    draft.replace(path)
 
 
 def frames_for_training(

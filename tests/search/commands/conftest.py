@@ -25,7 +25,9 @@ def calls(monkeypatch):
 
     modules = {
         "encoders": SimpleNamespace(load=load),
-        "video": SimpleNamespace(**archive.VIDEO._asdict(), cut=lambda *a: seen.cuts.append(a)),
+        "video": SimpleNamespace(
+            **archive.VIDEO._asdict(), cut=lambda *a, replace: seen.cuts.append((a, replace))
+        ),
         "search.page.server": SimpleNamespace(serve=lambda *a: seen.served.append(a)),
     }
     monkeypatch.setattr(encoding, "extra", modules.__getitem__)

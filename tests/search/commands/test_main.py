@@ -38,6 +38,18 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         (["index", "{films}", "--index={index}", "--workers=-1"], "--workers=-1: give 0 or more"),
         (["index", "{films}", "--index={films}"], "holds other things"),
         (["index", "{films}", "--index=new", "--fps=-1"], "--fps=-1"),
+        (["index", "{films}", "--index=new", "--fps=0"], "--fps=0"),
+        (["index", "{films}", "--index=new", "--fps=nan"], "--fps=nan"),
+        (["index", ""], "the path is empty"),
+        (["index", "{films}", "--index="], "the path is empty"),
+        (["index", "{films}", "--index={index}", "--timeout=0"], "--timeout=0: give seconds"),
+        (["query", "red", "--index={index}", "--folder=tripps"], "did you mean 'trips'?"),
+        (["evaluate", "--index={index}", "--captions={deep}"], "deep.jsonl:1: this is no JSON"),
+        (
+            ["evaluate", "--index={index}", "--captions={deep}", "--json={deep}"],
+            "deep.jsonl is there already",
+        ),
+        (["features", "{films}", "--captions={deep}", "--out={films}"], "holds other things"),
         (["add", "nowhere.film", "--index={index}"], "is not there: give files of"),
         (["add", "{index}", "--index={index}"], "is not in"),
         (
@@ -58,7 +70,10 @@ def test_what_is_wrong_is_one_line_and_status_1(
     search, index, films, arguments, complaint, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    done = search(*(one.format(index=index, films=films) for one in arguments))
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text("[" * 100_000)
+    done = search(*(one.format(index=index, films=films, deep=deep) for one in arguments))
+    assert deep.stat().st_size == 100_000
     assert done.status == 1 and not done.out
     assert len(done.errors) == 1 and done.errors[0].startswith("error: ")
     assert complaint in done.errors[0]

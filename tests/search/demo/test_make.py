@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hlformer_jax import video
+from hlformer_jax import files, video
 from hlformer_jax.search import captions, demo
 from hlformer_jax.search.demo.scenes import stories
 
@@ -47,19 +47,45 @@ def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, c
     assert calls == ["train", "index", "index"]
 
 
-def test_another_seed_makes_everything_anew(tmp_path, calls, monkeypatch):
+def test_another_seed_is_refused_and_replaces_nothing(tmp_path, calls, monkeypatch):
     monkeypatch.setattr(demo, "_render", lambda told, folder: None)
     demo.make(tmp_path / "demo", 1, lambda line: None)
-    demo.make(tmp_path / "demo", 2, lambda line: None)
-    assert calls == ["train", "index"] * 2
+    with pytest.raises(demo.DemoError, match="--seed=1"):
+        demo.make(tmp_path / "demo", 2, lambda line: None)
+    assert calls == ["train", "index"]
 
 
-def test_a_directory_with_other_things_is_left_alone(tmp_path, calls):
+@pytest.mark.parametrize("note", [None, "", "{}", '{"seed": 0, "videos": 24}', "[" * 100_000])
+def test_a_directory_with_other_things_is_left_alone(tmp_path, calls, note):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "holiday.mp4").write_bytes(b"x")
+    if note is not None:
+        (tmp_path / "demo.json").write_text(note)
+    before = contents(tmp_path)
     with pytest.raises(demo.DemoError, match="holds other things"):
         demo.make(tmp_path, 0, lambda line: None)
-    assert (tmp_path / "videos" / "holiday.mp4").exists() and not calls
+    assert contents(tmp_path) == before and not calls
+
+
+def test_what_others_put_into_a_demo_stays(tmp_path, calls):
+    out, said = tmp_path / "demo", lambda line: None
+    demo.make(out, 1, said, videos=2)
+    theirs = out / "videos" / "holiday.mp4", out / "videos" / "noon" / "02.mp4", out / "notes.txt"
+    for path in theirs:
+        path.write_bytes(b"theirs")
+    demo.make(out, 1, said, videos=2)
+    (out / "captions.jsonl").write_text("theirs")
+    with pytest.raises(files.OutputError):
+        demo.make(out, 1, said, videos=2)
+    assert {path.read_text() for path in (*theirs, out / "captions.jsonl")} == {"theirs"}
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    with pytest.raises(files.OutputError):
+        demo.make(link, 1, said, videos=2)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_captions_are_lines_of_json_for_every_scene_with_a_sentence():
@@ -72,7 +98,9 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
     rendered = {}
 
     def render(told, folder):
-        folder.mkdir(parents=True)
+        for story in told:
+            (folder / story.name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / story.name).touch()
         rendered[folder.relative_to(tmp_path).as_posix()] = told
 
     monkeypatch.setattr(demo, "_render", render)

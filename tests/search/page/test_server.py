@@ -157,7 +157,10 @@ def test_a_port_that_is_taken_is_one_line(library):
 
 def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
     program = (
-        "import types; from hlformer_jax.search.page.server import serve\n"
+        "import signal, types\n"
+        # Ours may have been started in the background, where it is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from hlformer_jax.search.page.server import serve\n"
         "library = types.SimpleNamespace(videos=list)\n"
         "serve(library, 0, tell=lambda line: print(line, flush=True), video=types)"
     )
