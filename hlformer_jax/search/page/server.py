@@ -4,7 +4,7 @@ Nothing in a request names a file: videos are asked for by ids, which the index 
 """
 
 import functools
-import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -158,9 +158,7 @@ def app(
             raise refusals.PageError(
                 f"end: a cut goes from start to a later end, {LONGEST_CUT:.0f} seconds at most"
             )
-        handle, name = tempfile.mkstemp(".mp4", dir=clips.name)
-        os.close(handle)
-        out = Path(name)
+        out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         try:
             work = lambda: video.cut(Path(entry.path), start, end, out, margin=margin)
             await cutting.run(request, work)
