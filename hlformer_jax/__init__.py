@@ -11,7 +11,7 @@ From the bottom up:
     training                  losses, the step, the loop
     encoders, video           sentences and images → vectors; frames of films
     search                    one's own archive: an index, rankers, a page
-    figures, plots            what trained models see; curves and tables as pictures
+    figures                   what trained models see; curves of runs and sweeps
     main, sweep, benchmark, torch_checkpoint    further commands
 
 The package imports nothing on its own; take what you need:

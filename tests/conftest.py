@@ -27,7 +27,7 @@ from jaxtyping import install_import_hook
 
 CHECKED = (
     "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "main",
-    "models", "nn", "ops", "parallel", "plots", "retrieval", "search", "sweep",
+    "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
     "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""

@@ -29,14 +29,13 @@ MAY_IMPORT = {
         "typing", "errors", "files", "config", "ops", "parallel", "data", "models", "retrieval",
     },
     "torch_checkpoint": {"errors", "config", "training"},
-    "plots": {"errors", "command", "files"},
-    "sweep": {
-        "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
-        "training", "plots",
-    },
     "figures": {
         "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
-        "models", "retrieval", "training", "plots",
+        "models", "retrieval", "training",
+    },
+    "sweep": {
+        "errors", "command", "config", "parallel", "files", "data", "models", "retrieval",
+        "training", "figures",
     },
     "encoders": {"typing", "errors", "files"},
     "video": {"typing", "errors", "files"},

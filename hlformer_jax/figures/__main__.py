@@ -1,4 +1,13 @@
-"""Command line of figures: see the package's docstring."""
+"""Command line of pictures.
+
+    python -m hlformer_jax.figures NAME --workdir=RUN [--workdir=OTHER ...] [--out=DIR]
+    python -m hlformer_jax.figures curves --workdir=DIR
+
+NAME is a figure of what a trained model sees, or `report`: a page with all that apply. Several runs
+on the same data are set side by side. Written are NAME.png, NAME.svg and NAME.csv, the numbers that
+are drawn, into DIR (RUN/figures by default). `curves` draws the curves of a run, or a sweep with
+the curves of its runs, again, where they lie. The figures one by one: docs/figures.md.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,36 +35,52 @@ CHANGES = {"eval.moments": MOMENTS, "data.manual_dir": MANUAL_DIR, "data.data_di
 
 def main(argv: Sequence[str]) -> int:
     """Draws the figure that is named; a wrong input is one line and exit status 1."""
-    # Imported here so that --help answers without loading JAX.
-    from hlformer_jax.figures import drawing, registry, report
+    logging.set_verbosity(logging.WARNING)
+    try:
+        if argv[1:] == ["curves"]:
+            return _curves()
+        return _figure(argv[1:])
+    except KeyboardInterrupt:
+        return command.interrupted()
+    except (UserError, OSError) as error:
+        return command.fail(str(error))
+
+
+def _curves() -> int:
+    from hlformer_jax.figures import curves
+
+    if not WORKDIR.value:
+        return command.fail("--workdir is missing: give the directory of a run or a sweep")
+    for directory in WORKDIR.value:
+        print(curves.draw(Path(directory)))
+    return 0
+
+
+def _figure(names: Sequence[str]) -> int:
+    # Imported here so that --help, and curves, answer without loading JAX.
+    from hlformer_jax.figures import corpus, drawing, report
     from hlformer_jax.training import finished
 
-    known = [*registry.FIGURES, "report"]
-    if len(argv) != 2:
+    known = [*report.FIGURES, "report", "curves"]
+    if len(names) != 1:
         return command.fail(f"give the name of one figure: {', '.join(known)}")
-    name = argv[1]
+    [name] = names
     if name not in known:
         near = suggestion(name, known)
         return command.fail(f"there is no figure {name!r}: use {', '.join(known)}{near}")
     if not WORKDIR.value:
         return command.fail("--workdir is missing: give the directory of a finished run")
-    logging.set_verbosity(logging.WARNING)
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
-    options = drawing.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
+    options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
     changes = {field: flag.value for field, flag in CHANGES.items() if flag.value is not None}
-    try:
-        runs = [finished.load(Path(path), changes) for path in WORKDIR.value]
-        subjects = drawing.subjects(runs)
-        if name == "report":
-            written = report.write(subjects, options, out, lambda line: print(line, flush=True))
-        else:
-            drawing.write(registry.draw(name, subjects, options), out / name)
-            written = out / f"{name}.png"
-        print(written)
-    except KeyboardInterrupt:
-        return command.interrupted()
-    except (UserError, OSError) as error:
-        return command.fail(str(error))
+    runs = [finished.load(Path(path), changes) for path in WORKDIR.value]
+    subjects = corpus.subjects(runs)
+    if name == "report":
+        print(report.write(subjects, options, out, lambda line: print(line, flush=True)))
+        return 0
+    drawn = report.draw(name, subjects, options)
+    drawing.write(drawn.figure, out / name, drawn.table)
+    print(out / f"{name}.png")
     return 0
 
 

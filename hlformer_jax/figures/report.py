@@ -1,18 +1,59 @@
-"""All figures that runs can be drawn as, in one page that needs nothing but itself."""
+"""The figures by name, and the page with all that apply to some runs."""
 
 import base64
 import html
+import importlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.data.synthetic import is_synthetic
 from hlformer_jax.errors import UserError
-from hlformer_jax.figures import drawing, registry
-from hlformer_jax.figures.drawing import Options, Subject
+from hlformer_jax.figures import drawing
+from hlformer_jax.figures.corpus import Options, Subject
+from hlformer_jax.figures.drawing import Drawing
 from hlformer_jax.retrieval import results
+
+
+class Listing(NamedTuple):
+    """A figure that runs can be drawn as.
+
+    Attributes:
+      module: the module whose function of the figure's name draws it.
+      title: its title.
+      source: where it comes from.
+    """
+
+    module: str
+    title: str
+    source: str
+
+
+FIGURES: Mapping[str, Listing] = {
+    "frames": Listing("corpus", "Frames of a video by moment", "HLFormer, Figure 4"),
+    "hyperbolic": Listing(
+        "geometry", "Distances from the origin, and the Poincaré disc", "HLFormer, Figure 5"
+    ),
+    "queries": Listing("corpus", "Captions and clips of two near videos", "GMMFormer v2, Figure 6"),
+    "heatmap": Listing("attention", "Captions over time", "GMMFormer v2, Figure 7"),
+    "positioning": Listing(
+        "geometry", "How far apart captions are located", "GMMFormer v2, Figure 8"
+    ),
+    "windows": Listing(
+        "attention", "Windows of the blocks", "HLFormer, equation 10; GMMFormer v2, equation 13"
+    ),
+    "weights": Listing(
+        "attention", "Which block is asked where", "HLFormer, equation 17; GMMFormer v2, equation 2"
+    ),
+    "ball": Listing(
+        "geometry",
+        "Action trees in the Poincaré disc",
+        "HOVER; the projection is that of HoroPCA",
+    ),
+}
+"""The figures by name, in the order of the page."""
 
 STYLE = """
 :root { color-scheme: light; }
@@ -29,48 +70,66 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 """
 
 
+def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Draws a figure of some runs.
+
+    Args:
+      name: a key of `FIGURES`.
+      subjects: the runs.
+      options: its options.
+
+    Raises:
+      NotApplicable: when the runs have nothing to show for it.
+      UserError: when something that it needs is missing.
+    """
+    # One module at a time: a figure that nobody asks for costs no import.
+    module = importlib.import_module(f"hlformer_jax.figures.{FIGURES[name].module}")
+    drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
+    with drawing.styled():
+        return drawn(subjects, options)
+
+
 def write(
-    subjects: Sequence[Subject], options: Options, out: Path, tell: Callable[[str], None]
+    subjects: Sequence[Subject], options: Options, out: Path, report: Callable[[str], None]
 ) -> Path:
     """Draws every figure that applies, and a page with all of them.
 
     Args:
       subjects: the runs.
-      options: what is asked for.
+      options: options of the figures.
       out: the directory of the figures and of report.html.
-      tell: takes a line on each figure.
+      report: takes a line on each figure.
 
     Returns:
-      The page.
+      The page, which needs no other file and no network.
 
     Raises:
       OSError: when they cannot be written.
     """
     parts, without = [], []
-    for name, listing in registry.FIGURES.items():
+    for name, listing in FIGURES.items():
         try:
-            drawn = registry.draw(name, subjects, options)
+            drawn = draw(name, subjects, options)
         except UserError as reason:
-            tell(f"{name}: not drawn: {reason}")
+            report(f"{name}: not drawn: {reason}")
             without.append((name, listing, str(reason)))
             continue
-        drawing.write(drawn, out / name)
-        tell(f"{name}: {out / name}.png, .svg, .csv")
+        drawing.write(drawn.figure, out / name, drawn.table)
+        report(f"{name}: {out / name}.png, .svg, .csv")
         picture = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
         parts.append(_section(name, listing, drawn.shows, picture))
-    page = _page(subjects, options, parts, without)
     path = out / "report.html"
-    files.write_bytes(path, page.encode())
+    files.write_bytes(path, _page(subjects, options, parts, without).encode())
     return path
 
 
-def _section(name: str, listing: registry.Listing, shows: str, picture: str) -> str:
-    title, source, said = (html.escape(x) for x in (listing.title, listing.source, shows))
-    files_of = ", ".join(f'<a href="{name}.{end}">{end.upper()}</a>' for end in ("svg", "csv"))
+def _section(name: str, listing: Listing, shows: str, picture: str) -> str:
+    title, source, shows = (html.escape(x) for x in (listing.title, listing.source, shows))
+    links = ", ".join(f'<a href="{name}.{end}">{end.upper()}</a>' for end in ("svg", "csv"))
     return (
-        f'<section id="{name}"><h2>{title}</h2>\n<p>{said}</p>\n'
+        f'<section id="{name}"><h2>{title}</h2>\n<p>{shows}</p>\n'
         f'<figure class="wide"><img alt="{title}" src="data:image/png;base64,{picture}"></figure>\n'
-        f'<p class="source">After {source}. Beside this page: {files_of}.</p></section>\n'
+        f'<p class="source">After {source}. Beside this page: {links}.</p></section>\n'
     )
 
 
@@ -78,21 +137,18 @@ def _page(
     subjects: Sequence[Subject],
     options: Options,
     parts: Sequence[str],
-    without: Sequence[tuple[str, registry.Listing, str]],
+    without: Sequence[tuple[str, Listing, str]],
 ) -> str:
     names = ", ".join(dict.fromkeys(subject.label for subject in subjects))
     title = html.escape(f"What {names} {'sees' if len(subjects) == 1 else 'see'}")
     data = subjects[0].run.config.data
     collection = "synthetic corpus" if is_synthetic(data) else data.collection
-    left = "".join(
+    rest = "".join(
         f"<li>{html.escape(listing.title)} ({name}): {html.escape(reason)}</li>\n"
         for name, listing, reason in without
     )
-    rest = (
-        f"<section><h2>Figures that do not apply</h2>\n<ul>\n{left}</ul></section>\n"
-        if left
-        else ""
-    )
+    if rest:
+        rest = f"<section><h2>Figures that do not apply</h2>\n<ul>\n{rest}</ul></section>\n"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -114,7 +170,7 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     rows = "".join(
         f"<tr><td>{html.escape(subject.label)}</td>"
-        + "".join(f"<td>{_shown(name, metrics.get(name))}</td>" for name in names)
+        + "".join(f"<td>{_cell(name, metrics.get(name))}</td>" for name in names)
         + "</tr>\n"
         for subject, metrics in zip(subjects, recorded, strict=True)
     )
@@ -122,7 +178,7 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 
 
 def _metrics(directory: Path) -> Mapping[str, Any]:
-    """What a run recorded of its test split; nothing where it recorded nothing."""
+    """The test metrics that a run recorded; none where it recorded none."""
     try:
         metrics = files.parse_json((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -131,7 +187,7 @@ def _metrics(directory: Path) -> Mapping[str, Any]:
     return {name: value for name, value in recorded.items() if isinstance(value, int | float)}
 
 
-def _shown(name: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else results.written(name, value)

@@ -76,11 +76,12 @@ from hlformer_jax.models.constraints import project
 from hlformer_jax.models.description import describe
 from hlformer_jax.models.encode import encode_query, encode_video, lift
 from hlformer_jax.models.initialise import init_params, zero_batch
-from hlformer_jax.models.registry import MODELS, Model, build
+from hlformer_jax.models.registry import MODELS, TITLES, Model, build
 from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
 
 __all__ = [
     "MODELS",
+    "TITLES",
     "Model",
     "TwoBranch",
     "VideoEncoding",

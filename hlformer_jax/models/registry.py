@@ -24,6 +24,16 @@ MODELS: dict[str, type[TwoBranch]] = {
     "dl_dkd": DLDKD,
 }
 
+TITLES = {
+    "hlformer": "HLFormer",
+    "gmmformer_v2": "GMMFormer v2",
+    "gmmformer": "GMMFormer",
+    "ms_sl": "MS-SL",
+    "dl_dkd": "DL-DKD",
+    "hover": "HOVER",
+}
+"""What the papers call the models, by `config.model.name`; `hover` is of another family."""
+
 
 @flax.struct.dataclass
 class Model:

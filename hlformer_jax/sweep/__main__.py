@@ -73,13 +73,13 @@ def _perform(
 ) -> int:
     """Trains this task's runs and prints the table of all; returns the exit status."""
     # Imported here so that everything before, and --help, answers without loading JAX.
-    from hlformer_jax import plots
+    from hlformer_jax.figures import curves
     from hlformer_jax.sweep import publish, runs, tables
     from hlformer_jax.training.loop import Stopped
 
     def after(run: definition.Run) -> None:
         try:
-            plots.draw_run(root / run.directory, run.title)
+            curves.draw_run(root / run.directory, run.title)
         except Exception as error:  # a picture that fails is no reason to end the sweep
             _report(f"no curves of {run.title}: {error}")
         publish.write(sweep, planned, root)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from hlformer_jax import plots
+from hlformer_jax.figures import curves
 from hlformer_jax.sweep import summary, tables
 from hlformer_jax.sweep.definition import Run
 
@@ -27,7 +27,7 @@ def write(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> summary.Table:
     table = summary.collect(sweep, runs, root)
     while True:
         tables.write(table, root)
-        plots.draw_sweep(table, root)
+        curves.draw_sweep(table, root)
         newest = summary.collect(sweep, runs, root)
         if newest == table:
             return table

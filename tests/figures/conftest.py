@@ -6,7 +6,7 @@ import pytest
 import runs
 import tiny
 
-from hlformer_jax.figures.drawing import Options, Subject
+from hlformer_jax.figures.corpus import Options, Subject
 from hlformer_jax.models import hover
 from hlformer_jax.training import checkpoints, finished
 

@@ -1,13 +1,13 @@
-"""A figure and its numbers, and the names that runs have in it."""
+"""Files are whole, deterministic, and of one style."""
 
-from pathlib import Path
+import sys
 
 import numpy as np
+import processes
 import pytest
 
 from hlformer_jax.figures import drawing
-from hlformer_jax.figures.drawing import Columns, NotApplicable
-from hlformer_jax.plots import style
+from hlformer_jax.figures.drawing import Columns
 
 
 def test_columns_are_written_with_nine_digits_and_nothing_where_there_is_nothing():
@@ -19,30 +19,20 @@ def test_columns_are_written_with_nine_digits_and_nothing_where_there_is_nothing
         table.add("c", np.arange(2), np.arange(3))
 
 
-def test_the_same_drawing_gives_the_same_bytes(tmp_path):
-    with style.applied():
-        figure = style.Figure(figsize=(2, 2))
-        figure.add_subplot().plot([0, 1], label="a")
-    made = drawing.Drawing(figure, {"x": [0, 1]}, "")
-    for name in ("a", "b"):
-        drawing.write(made, tmp_path / name)
+def test_equal_drawings_are_equal_files_and_a_name_may_have_a_dot(tmp_path):
+    for name in ("one.a", "one.b"):
+        with drawing.styled():
+            figure = drawing.Figure(figsize=(2, 1))
+            figure.add_subplot().plot([0, 1], [1, 0], label="a")
+        drawing.write(figure, tmp_path / name, {"x": [0, 1]})
     for kind in ("png", "svg", "csv"):
-        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+        one, other = (tmp_path / f"one.{name}.{kind}" for name in "ab")
+        assert one.read_bytes() == other.read_bytes()
 
 
-def test_runs_of_one_model_are_told_apart_by_their_directories(subject, plain, trees):
-    placed = lambda run, path: run._replace(directory=Path(path))
-    sweep = [placed(subject.run, f"/sweep/{x}/seed0") for x in ("a", "b")]
-    found = drawing.subjects([*sweep, plain.run, trees.run, placed(subject.run, "/c/seed1")])
-    assert [one.label for one in found] == [
-        "HLFormer (a/seed0)", "HLFormer (b/seed0)", "GMMFormer", "HOVER", "HLFormer (seed1)"
-    ]  # fmt: skip
-    with pytest.raises(NotApplicable, match="HOVER embeds nodes"):
-        _ = found[3].encoder
-
-
-def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
-    monkeypatch.chdir(subject.run.directory)
-    here = subject.run._replace(directory=Path())
-    labels = {one.label for one in drawing.subjects([subject.run, here])}
-    assert labels == {f"HLFormer ({subject.run.directory.name})"}
+def test_curves_load_neither_a_screen_nor_jax():
+    code = (
+        "import sys, hlformer_jax.figures.curves;"
+        " sys.exit(bool({'matplotlib.pyplot', 'jax'} & set(sys.modules)))"
+    )
+    assert processes.finish([sys.executable, "-c", code]).returncode == 0

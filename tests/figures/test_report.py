@@ -1,10 +1,67 @@
-"""The page holds every figure that applies, says why others do not, and needs nothing else."""
+"""The command, the figures by name, and the page with all of them."""
 
 import base64
+import importlib
 import re
+import sys
 from html.parser import HTMLParser
 
-from hlformer_jax.figures import registry, report
+import processes
+import pytest
+
+from hlformer_jax.figures import drawing, report
+
+
+def _finish(*arguments):
+    return processes.finish([sys.executable, "-m", "hlformer_jax.figures", *map(str, arguments)])
+
+
+def test_a_figure_is_drawn_into_the_run_s_directory(directory):
+    done = _finish("windows", f"--workdir={directory}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(directory / "figures" / "windows.png")
+    names = {path.name for path in (directory / "figures").iterdir()}
+    assert names == {"windows.png", "windows.svg", "windows.csv"}
+
+
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "give the name of one figure: frames, hyperbolic"),
+        (["window", "--workdir=x"], "did you mean 'windows'"),
+        (["windows"], "--workdir is missing"),
+        (["curves"], "--workdir is missing"),
+        (["curves", "--workdir=nowhere"], "nowhere"),
+        (["windows", "--workdir=nowhere"], "nowhere has no config.json"),
+        (["ball", "--workdir={run}"], "HLFormer embeds videos and captions"),
+        (["heatmap", "--workdir={run}", "--video=x"], "--video=x: the split test has no such"),
+    ],
+)
+def test_what_is_wrong_is_one_line(directory, arguments, line):
+    done = _finish(*(argument.format(run=directory) for argument in arguments))
+    assert done.returncode == 1
+    [said] = done.stderr.strip().splitlines()
+    assert said.startswith("error: ") and line in said
+
+
+def test_the_curves_of_a_run_are_drawn_again_in_its_directory(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "epoch": 0, "loss": 1.0}\n')
+    done = _finish("curves", f"--workdir={tmp_path}")
+    assert done.stdout.strip() == str(tmp_path / "curves.png"), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} > {"curves.png", "curves.svg"}
+
+
+def test_every_figure_has_a_function_that_draws_it():
+    for name, listing in report.FIGURES.items():
+        module = importlib.import_module(f"hlformer_jax.figures.{listing.module}")
+        assert callable(getattr(module, name)) and listing.title and listing.source
+
+
+def test_figures_are_drawn_in_the_style(subject, options):
+    drawn = report.draw("windows", [subject], options)
+    assert not drawn.figure.axes[0].spines["top"].get_visible()
+    assert drawn.figure.axes[0].xaxis.label.get_fontsize() == drawing.STYLE["font.size"]
 
 
 class _Page(HTMLParser):
@@ -21,8 +78,8 @@ class _Page(HTMLParser):
 
 
 def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
-    kept = {name: registry.FIGURES[name] for name in ("windows", "weights", "ball")}
-    monkeypatch.setattr(registry, "FIGURES", kept)
+    kept = {name: report.FIGURES[name] for name in ("windows", "weights", "ball")}
+    monkeypatch.setattr(report, "FIGURES", kept)
     lines = []
     path = report.write([plain], options, tmp_path / "out", lines.append)
     text = path.read_text()
@@ -46,7 +103,7 @@ def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
 
 
 def test_what_a_run_says_is_text_and_not_markup(subject, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "FIGURES", {"windows": registry.Listing("<b>", "a & b")})
+    monkeypatch.setattr(report, "FIGURES", {"windows": report.Listing("attention", "<b>", "a & b")})
     text = report.write([subject], options, tmp_path, lambda line: None).read_text()
     assert "&lt;b&gt;" in text and "a &amp; b" in text and "<b>" not in text
 

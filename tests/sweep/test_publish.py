@@ -6,7 +6,8 @@ import json
 
 import sweeps
 
-from hlformer_jax import files, plots
+from hlformer_jax import files
+from hlformer_jax.figures import curves
 from hlformer_jax.sweep import publish, tables
 from hlformer_jax.sweep.definition import expand
 
@@ -32,7 +33,7 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(tmp_path, capsys):
     }
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
     table = publish.write(sweep, planned, tmp_path)
-    assert plots.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
+    assert curves.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
     tables.show(table)
     out = capsys.readouterr().out
     assert "SumR" not in out and "published mean" in out and "v2t/R@1" in out

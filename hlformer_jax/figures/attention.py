@@ -1,0 +1,313 @@
+"""Pictures of where a model looks.
+
+windows    windows of the model's blocks (HLFormer, eq. 10; GMMFormer v2, eq. 13)
+weights    the weight that the fusion gives each block at each position
+           (HLFormer, eq. 17; GMMFormer v2, eq. 2)
+heatmap    captions over the time of their video, with the annotated moment and the first that
+           the model finds (GMMFormer v2, appendix D.1, Figure 7)
+"""
+
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.figures import corpus, drawing
+from hlformer_jax.figures.corpus import NotApplicable, Options, Subject, applicable
+from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
+from hlformer_jax.models.options import bank_widths
+from hlformer_jax.retrieval import localisation
+from hlformer_jax.typing import Array
+
+BRANCHES = {"clips": "clip_branch", "frames": "frame_branch"}
+"""The branches, and what their modules are called."""
+
+MAX_CAPTIONS = 5
+"""Captions of a video in `heatmap`."""
+
+
+def windows(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """How much of each position the middle one may see, in both branches, a row for each run.
+
+    Blocks of one width share a line. A window of 1 everywhere is none; what a Lorentz block makes
+    of its window is `config.model.lorentz_window`.
+    """
+    del options
+    measured, left_out = applicable(subjects, _widths)
+    table = Columns("run", "branch", "block", "width", "position", "offset", "window")
+    figure = Figure(figsize=(8.2, 0.6 + 2.4 * len(measured)), layout="constrained")
+    rows = figure.subplots(len(measured), 2, squeeze=False)
+    for (subject, widths), row in zip(measured, rows, strict=True):
+        hyperparameters = subject.run.family.model.hyperparameters
+        both = hyperparameters.clip_windows, hyperparameters.frame_windows
+        for axes, branch, bank in zip(row, BRANCHES, both, strict=True):
+            parts = [] if bank.euclidean is None else [np.asarray(bank.euclidean)]
+            parts += [] if bank.log_lorentz is None else [np.exp(np.asarray(bank.log_lorentz))]
+            every = np.concatenate(parts)  # [blocks, L, L]
+            length = every.shape[-1]
+            offsets = np.arange(length) - length // 2
+            blocks: dict[float, list[str]] = {}
+            window_of: dict[float, np.ndarray] = {}
+            for (block, width), window in zip(
+                block_names(*widths), every[:, length // 2], strict=True
+            ):
+                blocks.setdefault(width, []).append(block)
+                window_of[width] = window
+                table.add(subject.label, branch, block, width, np.arange(length), offsets, window)
+            for colour, width in zip(itertools.cycle(COLOURS), sorted(blocks), strict=False):
+                label = f"{_width_name(width)}: {', '.join(blocks[width])}"
+                axes.plot(offsets, window_of[width], color=colour, label=label)
+            axes.set_ylim(0, None)
+            drawing.integer_ticks(axes)
+            axes.set_title(f"{subject.label}, {length} {branch}", loc="left")
+            axes.set_xlabel(f"distance from the middle position ({branch})")
+        row[0].set_ylabel(f"window ({subject.run.config.model.window})")
+        row[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="width: blocks")
+    shows = (
+        "How much of the other positions the middle position of a video may see, for each width of"
+        " the model's blocks (E: Euclidean, L: Lorentz, in their order)."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def _widths(subject: Subject) -> tuple[Sequence[float], Sequence[float]]:
+    """Widths of the model's Euclidean and Lorentz blocks."""
+    _ = subject.encoder  # refuses models of another family
+    euclidean, lorentz = bank_widths(subject.run.config)
+    if not any((*euclidean, *lorentz)):
+        raise NotApplicable(f"the blocks of {subject.label} have no windows")
+    return euclidean, lorentz
+
+
+def block_names(euclidean: Sequence[float], lorentz: Sequence[float]) -> list[tuple[str, float]]:
+    """A name and the width of each block, in the order of the bank: E1, …, L1, …."""
+    return [
+        (f"{letter}{k}", float(width))
+        for letter, widths in (("E", euclidean), ("L", lorentz))
+        for k, width in enumerate(widths, 1)
+    ]
+
+
+def _width_name(width: float) -> str:
+    return f"{width:g}" if width else "none"
+
+
+def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Mean weights over blocks and positions, a row for each run.
+
+    MAIM and the temporal consolidation give each block a weight at each position of each video; the
+    weights of a position sum to 1.
+    """
+    measured, left_out = applicable(subjects, lambda subject: mean_weights(subject, options))
+    table = Columns("run", "branch", "block", "width", "position", "weight")
+    heights = [max(len(next(iter(own.values()))), 4) for _, own in measured]
+    figure = Figure(figsize=(8.2, 0.4 + sum(0.9 + 0.2 * k for k in heights)))
+    figure.set_layout_engine("constrained")
+    rows = figure.subplots(len(measured), 2, squeeze=False, height_ratios=heights)
+    for (subject, own), row in zip(measured, rows, strict=True):
+        named = block_names(*bank_widths(subject.run.config))
+        largest = max(float(weights.max()) for weights in own.values())
+        for axes, branch in zip(row, BRANCHES, strict=True):
+            if branch not in own:
+                axes.set_axis_off()
+                continue
+            for (block, width), line in zip(named, own[branch], strict=True):
+                table.add(subject.label, branch, block, width, np.arange(len(line)), line)
+            shades: dict[str, Any] = {"cmap": drawing.MAP, "vmin": 0, "vmax": largest}
+            image = axes.imshow(own[branch], aspect="auto", interpolation="nearest", **shades)
+            labels = [f"{block}, {_width_name(width)}" for block, width in named]
+            axes.set_yticks(range(len(named)), labels)
+            axes.grid(visible=False)
+            drawing.integer_ticks(axes)
+            axes.set_title(f"{subject.label}, {branch}", loc="left")
+            axes.set_xlabel(f"position ({branch})")
+        row[0].set_ylabel("block, width of its window")
+        figure.colorbar(image, ax=row.tolist(), label="mean weight", pad=0.01, aspect=14)
+    shows = (
+        "The weight that the fusion gives each block at each position, mean over the videos of the"
+        f" {options.split} split: which window, and which geometry, the model asks where. Equal"
+        " weights would be 1 over the number of blocks."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "K L"]]:
+    """Mean weights of the blocks at each position, by branch, over videos that have the position.
+
+    Raises:
+      NotApplicable: when the model's fusion gives blocks no weights at positions.
+    """
+    encoder, split = subject.encoder, subject.split(options)
+    sums: dict[str, np.ndarray] = {}
+    counts: dict[str, np.ndarray] = {}
+    for batch in encoder.batches(split, np.arange(len(split))):
+        for branch, module in BRANCHES.items():
+            own = _last(batch.intermediates.get(module, {}), "weights")
+            if own is None:
+                continue
+            weights: np.ndarray = np.asarray(own, np.float64)[:, : len(batch.indices)]
+            lengths = np.full(len(batch.indices), weights.shape[-1])
+            lengths = batch.num_frames if branch == "frames" else lengths
+            real = np.arange(weights.shape[-1])[None] < lengths[:, None]
+            sums[branch] = sums.get(branch, 0) + (weights * real).sum(axis=1)
+            counts[branch] = counts.get(branch, 0) + real.sum(axis=0)
+    if not sums:
+        raise NotApplicable(
+            f"{subject.label} has the fusion {subject.run.config.model.fusion!r}, which gives its"
+            " blocks no weights at positions"
+        )
+    return {branch: sums[branch] / np.maximum(counts[branch], 1) for branch in sums}
+
+
+def _last(intermediates: Mapping[str, Any], name: str) -> Any:
+    """The intermediate of that name of the last of a branch's fusions; None where none has it."""
+    last = None
+    for key in sorted(intermediates):
+        value = intermediates[key]
+        if key == name:
+            last = value[-1]
+        elif isinstance(value, Mapping):
+            deeper = _last(value, name)
+            last = last if deeper is None else deeper
+    return last
+
+
+def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Cosines of some captions of a video over its time, a strip of clips and one of frames a run.
+
+    The colours of a strip run from its least cosine to its largest. The dashed box is the annotated
+    moment, the solid one the first moment of `retrieval.localisation` by the model's ranking score.
+    """
+    subjects, left_out = corpus.on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    [video] = corpus.chosen(subjects[0], options, 1)[:1] or [0]
+    spans: list[Any] = [None] * int(split.captions_per_video[video])
+    spans = corpus.spans_by_video(split)[video] if split.spans else spans
+    # Captions whose moments do not overlap, else the first ones.
+    shown = (corpus.apart(spans) or list(range(len(spans))))[:MAX_CAPTIONS]
+    known = next((span for span in spans if span is not None), None)
+    duration = 1.0 if known is None else known.duration
+    measured, without = applicable(
+        subjects, lambda subject: _measure(subject, subject.split(options), video, duration)
+    )
+    sentences, first = split.sentences(video), int(split.captions_per_video[:video].sum())
+    ids = split.caption_ids()[first : first + len(sentences)]
+    table = Columns("run", "video", "caption", "kind", "position", "start", "end", "cosine")
+    size = 8.2, 0.5 + len(shown) * (0.42 + 0.62 * len(measured))
+    figure = Figure(figsize=size, layout="constrained")
+    rows = figure.subplots(len(shown) * len(measured), 1, squeeze=False, sharex=True)[:, 0]
+    for row, axes in enumerate(rows):
+        place, run = divmod(row, len(measured))
+        caption, (subject, (strips, moments)) = shown[place], measured[run]
+        note = subject.label, split.video_ids[video], ids[caption]
+        _draw_strips(axes, {name: every[caption] for name, every in strips.items()}, duration)
+        for name, every in strips.items():
+            line = every[caption]
+            edges = np.arange(len(line) + 1) / len(line) * duration
+            table.add(*note, name, np.arange(len(line)), edges[:-1], edges[1:], line)
+        label, moment, span = subject.label, moments[caption], spans[caption]
+        _box(axes, moment.start, moment.end, len(strips), "-", COLOURS[1])
+        table.add(*note, "first moment", None, moment.start, moment.end, None)
+        if span is not None:
+            _box(axes, span.start, span.end, len(strips), "--", "black")
+            table.add(*note, "annotated moment", None, span.start, span.end, None)
+            overlap = localisation.intersection_over_union(moment, span.start, span.end)
+            label += f"\nIoU {overlap:.2f}"
+        axes.text(1.01, 0.5, label, transform=axes.transAxes, va="center")
+        if axes is not rows[-1]:
+            axes.tick_params(axis="x", length=0)
+        if run == 0:
+            axes.set_title("\n".join(textwrap.wrap(sentences[caption], 100)), loc="left")
+    rows[-1].set_xlabel("time (s)" if known is not None else "share of the video")
+    handles = [
+        drawing.Line2D([], [], color="black", linestyle="--", label="annotated moment"),
+        drawing.Line2D([], [], color=COLOURS[1], label="first moment of the model"),
+    ]
+    figure.legend(handles=handles[known is None :], loc="outside lower center", ncols=2)
+    shows = (
+        f"Captions of the video {split.video_ids[video]} over its time: the darker, the larger the"
+        " cosine with the clip or frame that stands there. IoU is the intersection over union of"
+        " the first moment that the model finds and the annotated one."
+    )
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _measure(
+    subject: Subject, split: Any, video: int, duration: float
+) -> tuple[dict[str, np.ndarray], Sequence[Any]]:
+    """The strips of a run by branch, and its first moments, for each caption."""
+    [queries] = subject.encoder.captions(split, [video])
+    scores = scores_over_time(subject, split, video, queries)
+    return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
+
+
+def _draw_strips(axes: Any, strips: Mapping[str, np.ndarray], duration: float) -> None:
+    """Draws the strips of a caption, the first on top, with room for boxes around them."""
+    names = list(strips)[::-1]
+    for level, name in enumerate(names):
+        axes.imshow(
+            strips[name][None], aspect="auto", cmap=drawing.MAP, interpolation="nearest",
+            extent=(0, duration, level + 0.06, level + 0.94),
+        )  # fmt: skip
+    axes.set_xlim(-0.006 * duration, 1.006 * duration)
+    axes.set_ylim(-0.16, len(names) + 0.16)
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _box(axes: Any, start: float, end: float, height: float, line: str, colour: str) -> None:
+    x = [start, end, end, start, start]
+    y = [-0.08, -0.08, height + 0.08, height + 0.08, -0.08]
+    axes.plot(x, y, linestyle=line, color=colour, linewidth=1.4, clip_on=False, zorder=4)
+
+
+def scores_over_time(
+    subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
+) -> Float[np.ndarray, "captions F"]:
+    """The ranking score of encoded captions at each frame of their video, as evaluation has it.
+
+    Encodings are float32 here, whatever `config.eval.corpus` is.
+    """
+    scorer = subject.run.family.evaluator.scorer
+    cosines = _cosines(scorer, subject.encoder.ranked(split, video), unit(queries))
+    frames = int(split.source_frames_per_video[video])
+    host = {name: np.asarray(rows) for name, rows in cosines.items()}
+    scores: np.ndarray = scorer.over_time(host, frames, split.max_clips, split.max_frames)
+    return scores
+
+
+@jax.jit
+def _cosines(scorer: Any, video: Any, queries: Float[Array, "captions H"]) -> dict[str, Array]:
+    """Cosines of some captions with each position of a video, as its scorer compares them."""
+    each = lambda x: jnp.repeat(x, len(queries), axis=0)
+    stored = jax.tree.map(each, scorer.store(video, "float32"))
+    cosines: dict[str, Array] = scorer.position_cosines(queries, stored)
+    return cosines
+
+
+def _strips(
+    subject: Subject, split: Any, video: int, queries: Float[np.ndarray, "captions H"]
+) -> dict[str, np.ndarray]:
+    """Cosines of encoded captions with the clips and the real frames of their video, by branch."""
+    encoded = subject.encoder.videos(split, [video])
+    strips = {}
+    if encoded.clips is not None:
+        strips["clips"] = unit(queries) @ unit(encoded.clips[0]).T
+    # MS-SL compares captions with what frames answer its proposals, and not with frames.
+    guided = subject.run.family.model.module.guides_frames and "clips" in strips
+    if encoded.frames is not None and not guided:
+        frames = encoded.frames[0, : encoded.num_frames[0]]
+        own = subject.run.family.evaluator.scorer.of_branches(queries)["frames"]
+        strips["frames"] = unit(np.asarray(own)) @ unit(frames).T
+    if not strips:
+        raise NotApplicable(f"{subject.label} keeps one vector a video: there is nothing over time")
+    return strips

@@ -1,0 +1,593 @@
+"""Runs that are drawn, the videos and captions of their splits, and two pictures of those.
+
+    frames     UMAP of one video's frames, coloured by the annotated moment that they are of
+               (HLFormer, Figure 4)
+    queries    t-SNE of the captions and clips of the two videos nearest in meaning
+               (GMMFormer v2, appendix C, Figure 6)
+
+A run is a `Subject`; its `Encoder` gives the clips and frames of a model's branches. (MS-SL ranks
+by proposals, which are means of these clips.)
+"""
+
+import dataclasses
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from hlformer_jax import models
+from hlformer_jax.data.split import Split
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.figures import drawing
+from hlformer_jax.figures.drawing import Columns, Drawing, Figure
+from hlformer_jax.models.two_branch import TwoBranch
+from hlformer_jax.training.finished import Finished
+from hlformer_jax.typing import Captions, Videos
+
+CAPTIONS = 256
+"""Captions that are encoded together."""
+
+MIN_FRAMES = 6
+"""Frames that a video needs for `frames`."""
+
+MAX_MOMENTS = len(drawing.COLOURS)
+
+BLOCK = 1024
+"""Videos that are compared with all others at once."""
+
+
+class NotApplicable(UserError, ValueError):
+    """A figure that a run has nothing to show for; the message says why."""
+
+
+class Options(NamedTuple):
+    """Options of a figure.
+
+    Attributes:
+      videos: ids of the videos to show; none for the figure's own choice.
+      split: name of the split whose videos are shown.
+      seed: seed of samples and of projections.
+    """
+
+    videos: tuple[str, ...] = ()
+    split: str = "test"
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A run that is drawn.
+
+    Attributes:
+      label: the name of its model; with its directory where several runs have that model.
+      run: the run.
+    """
+
+    label: str
+    run: Finished
+
+    @functools.cached_property
+    def encoder(self) -> "Encoder":
+        """What encodes videos and captions with its model.
+
+        Raises:
+          NotApplicable: for a model of another family.
+        """
+        if self.run.config.model.name == "hover":
+            raise NotApplicable(
+                f"{self.label} embeds nodes of action trees, and not videos and captions"
+            )
+        return Encoder(self.run)
+
+    def split(self, options: Options) -> Any:
+        """The split that is asked for."""
+        return getattr(self.run.family.data, options.split)
+
+
+def subjects(runs: Sequence[Finished]) -> list[Subject]:
+    """The runs with a label each: equal ones only for a run that is given twice."""
+    names = [models.TITLES[run.config.model.name] for run in runs]
+    places = [run.directory.resolve().parts for run in runs]
+    labels = []
+    for name, place in zip(names, places, strict=True):
+        others = {other for own, other in zip(names, places, strict=True) if own == name}
+        # As many of the innermost folders as tell it from every other run of the model.
+        depth = next(
+            depth
+            for depth in range(1, len(place) + 1)
+            if all(other == place or other[-depth:] != place[-depth:] for other in others)
+        )
+        alone = names.count(name) == 1
+        labels.append(name if alone else f"{name} ({'/'.join(place[-depth:])})")
+    return [Subject(label, run) for label, run in zip(labels, runs, strict=True)]
+
+
+def applicable(
+    subjects: Sequence[Subject], measure: Callable[[Subject], Any]
+) -> tuple[list[tuple[Subject, Any]], str]:
+    """The runs that a figure applies to.
+
+    Args:
+      subjects: the runs.
+      measure: what is measured of one; raises `NotApplicable` where there is nothing.
+
+    Returns:
+      The runs with their measures, and a sentence on those left out; "" where none is.
+
+    Raises:
+      NotApplicable: when the figure applies to none; the reasons.
+    """
+    measured, reasons = [], []
+    for subject in subjects:
+        try:
+            measured.append((subject, measure(subject)))
+        except NotApplicable as reason:
+            reasons.append(str(reason))
+    joined = "; ".join(dict.fromkeys(reasons))
+    if not measured:
+        raise NotApplicable(joined)
+    return measured, f" Left out: {joined}." if reasons else ""
+
+
+def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Subject], str]:
+    """The runs whose models encode videos, all on the same videos.
+
+    Returns:
+      The runs, and a sentence on those left out.
+
+    Raises:
+      NotApplicable: when there are none, or one was trained on other videos than the first.
+    """
+    measured, left_out = applicable(subjects, lambda subject: subject.encoder)
+    kept = [subject for subject, _ in measured]
+    ids = [tuple(subject.split(options).video_ids) for subject in kept]
+    for subject, own in zip(kept, ids, strict=True):
+        if own != ids[0]:
+            raise NotApplicable(
+                f"{subject.run.directory} was trained on another data set than"
+                f" {kept[0].run.directory}: draw them apart"
+            )
+    return kept, left_out
+
+
+class EncodedVideos(NamedTuple):
+    """Encoded videos, float32.
+
+    Attributes:
+      indices: their indices in the split.
+      clips: encoded clips; None for a model without them, and DL-DKD, which reads frames alone.
+      frames: encoded frames, zero where there is none; None for a model without them, or with one
+        vector a video in their place.
+      num_frames: number of real frames of each.
+      intermediates: what the model's modules noted on the way (`Module.sow`), by their names; of a
+        padded batch, the videos first.
+    """
+
+    indices: Int[np.ndarray, " V"]
+    clips: Float[np.ndarray, "V C H"] | None
+    frames: Float[np.ndarray, "V F H"] | None
+    num_frames: Int[np.ndarray, " V"]
+    intermediates: Any = None
+
+
+class Encoder:
+    """The model of a run, and compiled programs that encode with it."""
+
+    def __init__(self, run: Finished) -> None:
+        self._run = run
+        model = run.family.model
+        self._video_level = run.config.model.video_level
+        self._reads_clips = not model.module.query_per_branch
+
+        @jax.jit
+        def encode_positions(params: Any, videos: Videos) -> Any:
+            inputs, mutable = (videos, model.hyperparameters), ["intermediates"]
+            method = TwoBranch.encode_video
+            return model.module.apply({"params": params}, *inputs, method=method, mutable=mutable)
+
+        self._encode_positions = encode_positions
+        self._encode_captions = jax.jit(functools.partial(models.encode_query, model))
+        self._encode_ranked = jax.jit(functools.partial(models.encode_video, model))
+
+    def videos(
+        self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
+    ) -> EncodedVideos:
+        """Encodes some videos, together; see `batches`, but for their intermediates."""
+        parts: Any = zip(*(one[:4] for one in self.batches(split, indices, params)), strict=True)
+        joined: Any = (None if part[0] is None else np.concatenate(part) for part in parts)
+        return EncodedVideos(*joined)
+
+    def batches(
+        self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
+    ) -> Iterator[EncodedVideos]:
+        """Encodes some videos, a batch at a time.
+
+        Args:
+          split: their split.
+          indices: their indices there, one at least.
+          params: other parameters than those of the run's best epoch.
+        """
+        params = self._run.params if params is None else params
+        size = min(self._run.config.eval.video_batch, len(indices))
+        for start in range(0, len(indices), size):
+            chosen = np.asarray(indices[start : start + size])
+            batch = collate_videos(split, chosen, size)
+            (clips, frames), noted = self._encode_positions(params, batch)
+            count = len(chosen)
+            cut = lambda x, count=count: None if x is None else np.asarray(x, np.float32)[:count]
+            yield EncodedVideos(
+                chosen,
+                cut(clips) if self._reads_clips else None,
+                None if self._video_level else cut(frames),
+                split.frames_per_video[chosen],
+                jax.device_get(noted.get("intermediates", {})),
+            )
+
+    def ranked(self, split: Split, index: int) -> Any:
+        """One video as the model is ranked by: a `VideoEncoding`, or what it has in its place."""
+        return self._encode_ranked(self._run.params, collate_videos(split, [index], 1))
+
+    def captions(
+        self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
+    ) -> list[Float[np.ndarray, "captions H"]]:
+        """Sentence embeddings of all captions of some videos, float32; arguments of `batches`."""
+        params = self._run.params if params is None else params
+        words = [list(split[index].words) for index in indices]
+        every = [one for own in words for one in own]
+        size = min(CAPTIONS, len(every))
+        encodings = []
+        for start in range(0, len(every), size):
+            chosen = every[start : start + size]
+            encoded = self._encode_captions(params, collate_captions(split, chosen, size))
+            encodings.append(np.asarray(encoded, np.float32)[: len(chosen)])
+        ends = np.cumsum([len(own) for own in words])[:-1]
+        return np.split(np.concatenate(encodings), ends)
+
+
+def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:
+    """Videos of a split as a model takes them; zeros fill the batch up to `size`."""
+    width = split.widths[0]
+    clips = np.zeros((size, split.max_clips, width), split.dtype)
+    frames = np.zeros((size, split.max_frames, width), split.dtype)
+    counts = np.zeros(size, np.int64)
+    for row, index in enumerate(indices):
+        example = split[index]
+        clips[row], counts[row] = example.clips, len(example.frames)
+        frames[row, : counts[row]] = example.frames
+    return Videos(clips, frames, np.arange(split.max_frames)[None] < counts[:, None], counts > 0)
+
+
+def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Captions:
+    """Captions, given by their words, as a model takes them; zeros fill the batch up to `size`."""
+    padded = np.zeros((size, split.max_words, split.widths[1]), split.dtype)
+    counts = np.zeros(size, np.int64)
+    for row, own in enumerate(words):
+        counts[row] = len(own)
+        padded[row, : len(own)] = own
+    mask = np.arange(split.max_words)[None] < counts[:, None]
+    return Captions(padded, mask, np.zeros(size, np.int32), counts > 0)
+
+
+def spans_by_video(split: Any) -> list[list[Any]]:
+    """The annotated moments of the captions of each video, `Span` or None each.
+
+    Raises:
+      NotApplicable: when the split has no times.
+    """
+    if not split.spans:
+        raise NotApplicable(
+            "no times of moments are known: give --moments=FILE (see hlformer_jax/data/spans.py)"
+        )
+    spans = split.caption_spans()
+    sizes = split.captions_per_video.tolist()
+    ends = np.cumsum(sizes).tolist()
+    return [spans[end - count : end] for end, count in zip(ends, sizes, strict=True)]
+
+
+def apart(spans: Sequence[Any]) -> list[int]:
+    """The largest set of captions whose moments do not overlap.
+
+    Args:
+      spans: the moment of each caption, `Span` or None.
+
+    Returns:
+      Their numbers in the order of time; of moments that overlap the one that ends first.
+    """
+    known = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
+    chosen: list[int] = []
+    for k in sorted(known, key=lambda k: (spans[k].end, spans[k].start)):
+        if not chosen or spans[k].start >= spans[chosen[-1]].end:
+            chosen.append(k)
+    return chosen
+
+
+def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
+    """The videos, `count` at most, with most captions whose moments do not overlap.
+
+    Args:
+      spans: the moments of the captions of each video.
+      count: the largest number of videos.
+
+    Returns:
+      Their indices; of equal ones the first.
+    """
+    sizes = [len(apart(own)) for own in spans]
+    order = sorted(range(len(spans)), key=lambda video: -sizes[video])
+    return [video for video in order[:count] if sizes[video]]
+
+
+def chosen(subject: Subject, options: Options, count: int) -> list[int]:
+    """The videos that are asked for, else `count` with most captions whose moments are apart.
+
+    Returns:
+      Indices of the split; of one without times those of most captions.
+
+    Raises:
+      NotApplicable: when there is no such video.
+    """
+    split = subject.split(options)
+    if options.videos:
+        place = {video: index for index, video in enumerate(split.video_ids)}
+        for video in options.videos:
+            if video not in place:
+                raise NotApplicable(
+                    f"--video={video}: the split {options.split} has no such video"
+                    f"{suggestion(video, place)}"
+                )
+        return [place[video] for video in options.videos]
+    if not split.spans:
+        order = np.argsort(-split.captions_per_video, kind="stable")
+        return [int(index) for index in order[:count]]
+    return most_apart(spans_by_video(split), count)
+
+
+def frames(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Frames in the plane by UMAP of their cosine distance, a row for each video.
+
+    Of moments that overlap, the one that ends first has a colour; frames of none are grey. The
+    silhouette in a title is that of the coloured frames in the model's own space, not in the plane.
+    """
+    subjects, left_out = on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    spans = spans_by_video(split)
+    videos = _long_videos(subjects[0], options)
+    measured, without = applicable(subjects, lambda one: _unit_frames(one, options, videos))
+    table = Columns("run", "video", "frame", "moment", "x", "y")
+    size = (3.1 * len(measured) + 2.9, 3.1 * len(videos) + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(videos), len(measured), squeeze=False)
+    for column, (subject, encoded) in enumerate(measured):
+        for row, (video, points) in enumerate(zip(videos, encoded, strict=True)):
+            axes = grid[row, column]
+            shown = apart(spans[video])[:MAX_MOMENTS]
+            moment = moment_of_frames(spans[video], shown, len(points))
+            plane = umap(points, options.seed)
+            axes.plot(*plane[moment < 0].T, ".", color="#B8B8B8", markersize=5, label="none")
+            for place, caption in enumerate(shown):
+                own, span = plane[moment == place].T, spans[video][caption]
+                if own.size:  # there is none where a moment lies between the middles of two frames
+                    marker, colour = drawing.MARKERS[place], drawing.COLOURS[place]
+                    label = f"{span.start:.1f} to {span.end:.1f} s"
+                    axes.plot(*own, marker, linestyle="", color=colour, label=label)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.margins(0.06)
+            axes.set_title(subject.label + _silhouette(points, moment), loc="left")
+            table.add(
+                subject.label, split.video_ids[video], np.arange(len(points)),
+                [None if k < 0 else shown[k] for k in moment], *plane.T,
+            )  # fmt: skip
+    for axes in grid[-1]:
+        axes.set_xlabel("UMAP, first coordinate")
+    for row, video in enumerate(videos):
+        grid[row, 0].set_ylabel(f"{split.video_ids[video]}\nUMAP, second coordinate")
+        grid[row, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="moment")
+    shows = (
+        "The encoded frames of a video in the plane, by UMAP, a point each; frames of one annotated"
+        " moment have one colour, frames of none are grey. The silhouette says how well moments"
+        " part in the model's own space (1: perfectly; 0: not at all)."
+    )
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _long_videos(subject: Subject, options: Options) -> list[int]:
+    """The videos that are asked for, or the two with most moments apart; of `MIN_FRAMES` frames."""
+    enough = subject.split(options).frames_per_video >= MIN_FRAMES
+    if options.videos:
+        videos = chosen(subject, options, 2)
+    else:
+        spans = spans_by_video(subject.split(options))
+        videos = most_apart([own if enough[k] else [] for k, own in enumerate(spans)], 2)
+    videos = [video for video in videos if enough[video]]
+    if not videos:
+        which = f"of the split {options.split} with times"
+        which = "that is asked for" if options.videos else which
+        raise NotApplicable(f"no video {which} has {MIN_FRAMES} frames")
+    return videos
+
+
+def _unit_frames(subject: Subject, options: Options, videos: Sequence[int]) -> list[np.ndarray]:
+    encoded = subject.encoder.videos(subject.split(options), videos)
+    if encoded.frames is None:
+        raise NotApplicable(f"{subject.label} encodes no frames one by one")
+    pairs = zip(encoded.frames, encoded.num_frames, strict=True)
+    return [unit(frames[: int(count)]) for frames, count in pairs]
+
+
+def _silhouette(points: np.ndarray, moment: np.ndarray) -> str:
+    """The silhouette of moments, for a title; nothing where they cannot be compared."""
+    coloured = moment >= 0
+    if not 1 < len(set(moment[coloured])) < coloured.sum():
+        return ""
+    return f", silhouette {silhouette(points[coloured], moment[coloured]):.2f}"
+
+
+def moment_of_frames(
+    spans: Sequence[Any], shown: Sequence[int], num_frames: int
+) -> Int[np.ndarray, " F"]:
+    """The moment that the middle of each frame lies in.
+
+    Args:
+      spans: the moments of a video's captions.
+      shown: numbers of captions whose moments do not overlap.
+      num_frames: frames, which share the video's duration equally.
+
+    Returns:
+      Places in `shown`; -1 for a frame of none.
+    """
+    moments = np.full(num_frames, -1)
+    for place, caption in enumerate(shown):
+        span = spans[caption]
+        middle = (np.arange(num_frames) + 0.5) / num_frames * span.duration
+        moments[(middle >= span.start) & (middle < span.end)] = place
+    return moments
+
+
+def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """Captions and clips of two videos by t-SNE, each caption joined with the clip it matches.
+
+    The two are those whose mean caption embeddings, of unit length each, are nearest to one another
+    for the first run; further runs show the same.
+    """
+    subjects, left_out = on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    pair = _pair(subjects[0], options)
+    encoded, without = applicable(subjects, lambda one: _clips(one, options, pair))
+    table = Columns("run", "video", "kind", "number", "x", "y", "matched clip")
+    figure = Figure(figsize=(4.1 * len(encoded) + 0.6, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(encoded), squeeze=False)[0]
+    for axes, (subject, clips) in zip(panels, encoded, strict=True):
+        captions = subject.encoder.captions(subject.split(options), pair)
+        rows = [*clips, *captions]
+        plane = t_sne(unit(np.concatenate(rows)), options.seed)
+        parts = np.split(plane, np.cumsum([len(own) for own in rows])[:-1])
+        for k, index in enumerate(pair):
+            at, asked = parts[k], parts[2 + k]
+            matched = matches(captions[k], clips[k])
+            colour, video = drawing.COLOURS[k], split.video_ids[index]
+            for point, clip in zip(asked, matched, strict=True):
+                axes.plot(*np.stack([point, at[clip]]).T, color=colour, linewidth=0.8, zorder=1)
+            axes.plot(*at.T, "o", color=colour, markersize=4, alpha=0.6, label=f"clips of {video}")
+            axes.plot(
+                *asked.T, "*", color=colour, markersize=12, markeredgecolor="black",
+                markeredgewidth=0.6, label=f"captions of {video}", zorder=3,
+            )  # fmt: skip
+            table.add(subject.label, video, "clip", np.arange(len(at)), *at.T, None)
+            table.add(subject.label, video, "caption", np.arange(len(asked)), *asked.T, matched)
+        axes.set_title(subject.label, loc="left")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xlabel("t-SNE, first coordinate")
+    panels[0].set_ylabel("t-SNE, second coordinate")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    shows = (
+        "Captions (stars) and clips (dots) of two videos whose captions mean nearly the same, in"
+        " the plane by t-SNE. A line joins a caption and the clip it matches: where several lines"
+        " end in one clip, different captions find the same moment."
+    )
+    return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:
+    clips = subject.encoder.videos(subject.split(options), pair).clips
+    if clips is None:
+        raise NotApplicable(f"{subject.label} reads no clips")
+    return clips
+
+
+def _pair(subject: Subject, options: Options) -> list[int]:
+    """The two videos that are shown."""
+    if options.videos:
+        pair = chosen(subject, options, 2)
+        if len(pair) != 2:
+            raise NotApplicable("the figure queries shows two videos: give --video twice, or not")
+        return pair
+    split = subject.split(options)
+    several = np.flatnonzero(split.captions_per_video >= 2)
+    if len(several) < 2:
+        raise NotApplicable(f"the split {options.split} has no two videos with two captions each")
+    embedded = subject.encoder.captions(split, several)
+    means = np.stack([unit(own).mean(axis=0) for own in embedded])
+    return [int(several[k]) for k in nearest_pair(means)]
+
+
+def nearest_pair(points: Float[np.ndarray, "V H"]) -> tuple[int, int]:
+    """The two points that are nearest to one another; of equally near ones the first."""
+    best, pair = np.inf, (0, 1)
+    squares = (points.astype(np.float64) ** 2).sum(axis=-1)
+    for start in range(0, len(points), BLOCK):
+        block = points[start : start + BLOCK].astype(np.float64)
+        distances = squares[start : start + BLOCK, None] + squares[None] - 2 * block @ points.T
+        rows = start + np.arange(len(block))
+        distances[np.arange(len(points))[None] <= rows[:, None]] = np.inf
+        least = int(np.argmin(distances))
+        if distances.flat[least] < best:
+            best = float(distances.flat[least])
+            pair = (start + least // len(points), least % len(points))
+    return pair
+
+
+def matches(
+    queries: Float[np.ndarray, "captions H"], clips: Float[np.ndarray, "C H"]
+) -> np.ndarray:
+    """The clip that each caption matches: that of the largest cosine."""
+    return np.argmax(unit(queries) @ unit(clips).T, axis=-1)
+
+
+class MissingExtra(UserError, ImportError):
+    """A package of the extra `figures` is not installed."""
+
+
+def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
+    """t-SNE of the cosine distance of at least four points, a function of them and the seed.
+
+    Raises:
+      MissingExtra: when scikit-learn is not installed.
+    """
+    made = _extra("sklearn.manifold").TSNE(
+        perplexity=min(30.0, (len(points) - 1) / 3), metric="cosine", init="pca",
+        random_state=seed, n_jobs=1,
+    )  # fmt: skip
+    plane: np.ndarray = made.fit_transform(points.astype(np.float32))
+    return plane
+
+
+def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
+    """UMAP of the cosine distance of at least four points, of 15 neighbours at most; as `t_sne`.
+
+    Raises:
+      MissingExtra: when umap-learn is not installed.
+    """
+    made = _extra("umap").UMAP(
+        n_neighbors=min(15, len(points) - 1), metric="cosine", init="pca", random_state=seed,
+        n_jobs=1,
+    )  # fmt: skip
+    plane: np.ndarray = made.fit_transform(points.astype(np.float32))
+    return plane
+
+
+def silhouette(points: Float[np.ndarray, "N H"], groups: np.ndarray) -> float:
+    """Mean silhouette of groups by the cosine distance: 1 for tight ones far apart.
+
+    Raises:
+      MissingExtra: when scikit-learn is not installed.
+    """
+    return float(_extra("sklearn.metrics").silhouette_score(points, groups, metric="cosine"))
+
+
+def _extra(module: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of umap-learn, on packages it would like beside it
+            return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"this figure needs {module}: pip install hlformer_jax[figures] ({error})"
+        ) from None

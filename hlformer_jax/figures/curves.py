@@ -1,0 +1,305 @@
+"""Curves of a run, and the plot of a sweep: drawn from the files that they wrote, without JAX.
+
+A run has the curves of its loss terms and its validation metric over the epochs. A sweep has the
+last metric of its table over the swept quantity where there is one, else by variant.
+"""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hlformer_jax import files
+from hlformer_jax.errors import UserError
+from hlformer_jax.figures import drawing
+from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
+
+
+def draw(directory: Path) -> Path:
+    """Draws again what a directory holds: a sweep and the curves of its runs, or those of a run.
+
+    Returns:
+      The picture of the directory itself.
+
+    Raises:
+      UserError: when there is nothing to draw, or a file is no JSON.
+    """
+    path = directory / "table.json"
+    if not path.exists():
+        if not draw_run(directory):
+            raise UserError(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
+        return directory / "curves.png"
+    table = _parse(path.read_text(encoding="utf-8"), str(path))
+    draw_sweep(table, directory)
+    for run in (run for row in table["variants"] for run in row["runs"]):
+        draw_run(directory / run["directory"], run.get("title", run["directory"]))
+    return directory / "sweep.png"
+
+
+def draw_run(directory: Path, title: str = "") -> bool:
+    """Draws the curves of a run into its directory, as curves.png and curves.svg.
+
+    Args:
+      directory: the run's directory; by its config.json the validation metric is the one that
+        chooses its best epoch.
+      title: title of the figure; the directory's name by default.
+
+    Returns:
+      Whether there was a metrics.jsonl with records to draw.
+
+    Raises:
+      UserError: when a record is no JSON.
+    """
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()  # of a run that is just writing it, or was killed there
+    if not lines:
+        return False
+    records = [_parse(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
+    metric, path = "SumR", directory / "config.json"
+    if path.exists():
+        content = _parse(path.read_text(encoding="utf-8"), str(path))
+        metric = str(content.get("config", {}).get("eval", {}).get("select", metric))
+    with drawing.styled():
+        figure = run_figure(records, title or directory.name, metric)
+    drawing.write(figure, directory / "curves")
+    return True
+
+
+def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
+    """Draws the content of a sweep's table.json as sweep.png and sweep.svg."""
+    with drawing.styled():
+        figure = sweep_figure(table)
+    drawing.write(figure, directory / "sweep")
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return files.parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
+
+
+def run_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR") -> Figure:
+    """Loss terms and a validation metric of a run over its epochs.
+
+    Args:
+      records: the lines of its metrics.jsonl.
+      title: title of the figure.
+      metric: name of the validation metric.
+    """
+    validations = [record for record in records if f"validation/{metric}" in record]
+    steps = [record for record in records if "loss" in record]
+    # A record has the index of its step, and the last step of an epoch ends it.
+    length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    losses, recalls = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    names = sorted({name for record in steps for name in record if name.startswith("loss/")})
+    smallest, signed = math.inf, False
+    for position, name in enumerate(("loss", *names)):
+        points = [(record["step"] + 1, record[name]) for record in steps if name in record]
+        x, y = np.array(points, float).reshape(-1, 2).T
+        smallest = min([smallest, *np.abs(y[y != 0])])
+        signed = signed or bool((y <= 0).any())
+        _curve(losses, x / length, y, name, position)
+    if signed:  # a logarithm cannot show these
+        losses.set_yscale("symlog", linthresh=max(smallest, 1e-4))
+    else:
+        losses.set_yscale("log")
+    losses.set_ylabel("loss terms, before weighting")
+    losses.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    recalls.set_ylabel(f"validation {metric}")
+    recalls.set_xlabel("epoch" if validations else "step")
+    if validations:
+        epochs = [record["epoch"] + 1 for record in validations]
+        values = [record[f"validation/{metric}"] for record in validations]
+        best = int(np.argmax(values))
+        marker = "o" if len(epochs) <= 30 else ""
+        recalls.plot(epochs, values, color=COLOURS[0], marker=marker, label=metric)
+        label = f"best: {_short(values[best])}"
+        recalls.plot(epochs[best], values[best], "*", label=label, color=COLOURS[1], markersize=11)
+        recalls.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if len(epochs) <= 12:
+            recalls.set_xticks(epochs)
+    recalls.set_xlim(left=0)
+    return figure
+
+
+def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -> None:
+    """One term: what was recorded, thin, and the mean of each epoch where there are several."""
+    colour = GREY if name == "loss" else COLOURS[(position - 1) % len(COLOURS)]
+    label = "loss, weighted sum" if name == "loss" else name.removeprefix("loss/").replace("_", " ")
+    epochs = np.ceil(x - 1e-9)
+    means = [float(np.mean(y[epochs == epoch])) for epoch in np.unique(epochs)]
+    style: dict[str, Any] = {"color": colour, "linestyle": "--" if name == "loss" else "-"}
+    if len(means) < 3:
+        axes.plot(x, y, label=label, marker=MARKERS[position % len(MARKERS)], markersize=3, **style)
+        return
+    axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.7)
+    # In the middle of its epoch, which is what it is the mean of.
+    axes.plot(np.unique(epochs) - 0.5, means, label=label, **style)
+
+
+def sweep_figure(table: Mapping[str, Any]) -> Figure:
+    """A table's last metric over the swept quantity where there is one, else by variant."""
+    figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
+    title = "\n".join(textwrap.wrap(table["title"], 78))
+    if table["finished"] < table["total"]:
+        title += f"\n({table['finished']} of {table['total']} runs so far)"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        columns = min(columns, len(handles))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    return figure
+
+
+def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
+    """A line for each series, a level for each variant that has no value; columns of the legend."""
+    metric, rows = table["metrics"][-1], table["variants"]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    with_value = [row for row in rows if row["value"] is not None]
+    scale, positions = _positions([float(row["value"]) for row in with_value])
+    axes.set_xscale(scale)
+    lines = list(dict.fromkeys(row["series"] for row in with_value))
+    alone: list[float] = []
+    for index, name in enumerate(lines):
+        points = sorted(
+            (row for row in with_value if row["series"] == name),
+            key=lambda row: float(row["value"]),
+        )
+        at = [positions[float(row["value"])] for row in points]
+        if len(points) == 1 and len(lines) > 1:
+            alone += at
+            at = [_beside(at[0], alone.count(at[0]), scale, list(positions.values()))]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        done = [row for row in points if row["mean"][metric] is not None]
+        x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
+        mean = np.array([row["mean"][metric] for row in done])
+        spread = np.array([row["std"][metric] or 0.0 for row in done])
+        several = any(row["std"][metric] is not None for row in done)
+        label = name or ("mean over seeds" if several else "one seed")
+        axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
+        if spread.any() and len(done) == 1:  # a band needs a width
+            axes.errorbar(x, mean, yerr=spread, fmt="none", ecolor=colour, capsize=3)
+        elif spread.any():
+            edges = (mean - spread, mean + spread)
+            axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
+        values = [(x, row["published"].get(metric)) for x, row in zip(at, points, strict=True)]
+        published = np.array([pair for pair in values if pair[1] is not None]).reshape(-1, 2)
+        if len(published):
+            label = f"{name}, published" if name else "published"
+            style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
+            axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
+    for index, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
+        colour, name = COLOURS[index % len(COLOURS)], row["variant"]
+        level, deviation = row["mean"][metric], row["std"][metric]
+        if level is not None:
+            axes.axhline(level, color=colour, linestyle="--", label=name)
+            if deviation:
+                band = level - deviation, level + deviation
+                axes.axhspan(*band, color=colour, alpha=0.12, linewidth=0)
+        if (value := row["published"].get(metric)) is not None:
+            axes.axhline(value, color=colour, linestyle=":", label=f"{name}, published")
+    ticks = ["∞" if math.isinf(value) else f"{value:g}" for value in positions]
+    axes.set_xticks(list(positions.values()), ticks)
+    axes.tick_params(axis="x", which="minor", length=0)
+    axes.set_xlabel(table["quantity"])
+    axes.set_ylabel(f"test {metric}")
+    return figure, 2
+
+
+def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:
+    """The scale of the axis, and each value's position there; infinity is beyond the largest."""
+    known = sorted(set(values))
+    finite = [value for value in known if math.isfinite(value)]
+    scale = "log" if finite and finite[0] > 0 and finite[-1] >= 16 * finite[0] else "linear"
+    positions = {value: value for value in finite}
+    if len(finite) < len(known):
+        last = finite[-1] if finite else 1.0
+        step = (last - finite[0]) / (len(finite) - 1) if len(finite) > 1 else 1.0
+        positions[math.inf] = 2 * last if scale == "log" else last + step
+    return scale, positions
+
+
+def _beside(position: float, count: int, scale: str, positions: Sequence[float]) -> float:
+    """Where the `count`-th lone point at a position stands, so that it hides no other."""
+    shift = (count + 1) // 2 * (1 if count % 2 else -1)
+    if scale == "log":
+        return position * (max(positions) / min(positions)) ** (0.02 * shift)
+    return position + 0.02 * shift * ((max(positions) - min(positions)) or 1.0)
+
+
+def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
+    """A bar for each variant, with its seeds as dots and the published value as a diamond."""
+    metric, rows = table["metrics"][-1], table["variants"]
+    names = ["\n".join(textwrap.wrap(row["variant"], 26)) for row in rows]
+    height = 1.5 + 0.42 * len(rows) + 0.12 * sum(name.count("\n") for name in names)
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    axes = figure.add_subplot()
+    means, deviations = ([row[kind][metric] for row in rows] for kind in ("mean", "std"))
+    seeds = [[run["metrics"][metric] for run in row["runs"]] for row in rows]
+    published = [row["published"].get(metric) for row in rows]
+    low, high = _range(
+        [x for x in (*(x for own in seeds for x in own), *published) if x is not None]
+    )
+    done = [place for place, own in enumerate(seeds) if own]
+    spread = [place for place in done if deviations[place] is not None]
+    label = "mean" if spread else "one seed"
+    widths = [means[place] - low for place in done]
+    bars = axes.barh(done, widths, 0.62, left=low, color=COLOURS[4], label=label)
+    if spread:
+        middles, errors = ([x[place] for place in spread] for x in (means, deviations))
+        axes.errorbar(
+            middles, spread, xerr=errors, fmt="none", ecolor="black", elinewidth=1.2, capsize=3,
+            label="± standard deviation over seeds",
+        )  # fmt: skip
+        dots = [(x, place + 0.2) for place in spread for x in seeds[place]]
+        axes.plot(*np.transpose(dots), ".", color=COLOURS[0], markersize=4, label="one seed")
+    if points := [(x, place) for place, x in enumerate(published) if x is not None]:
+        axes.plot(
+            *np.transpose(points), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
+            label="published",
+        )  # fmt: skip
+    for place, row in enumerate(rows):
+        if not seeds[place]:
+            word = "failed" if row["failures"] else "not finished"
+            beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": GREY}
+            axes.annotate(word, (low, place), (4, 0), **beside)
+    # Beyond all marks, so that no figure stands on one.
+    right = axes.get_yaxis_transform()
+    if done:
+        axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
+    for bar, place in zip(bars, done, strict=True):
+        middle = bar.get_y() + bar.get_height() / 2
+        axes.text(1.02, middle, _short(means[place]), transform=right, va="center")
+    axes.set_xlim(low, high)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), names)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"test {metric}" + (f" (the axis begins at {low:g})" if low else ""))
+    return figure, 4
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis of bars: from 0, unless all values lie far from it and close together."""
+    if not values:
+        return 0.0, 1.0
+    least, most = min(values), max(values)
+    spread = max(most - least, 0.02 * abs(most), 1e-6)
+    if spread > 0.3 * most:
+        return 0.0, most + 0.05 * spread
+    unit = 10.0 ** math.floor(math.log10(spread))
+    return math.floor((least - spread) / unit) * unit, most + 0.15 * spread
+
+
+def _short(value: float) -> str:
+    """A metric beside its mark: a percentage with one decimal, a share with three."""
+    return f"{value:.1f}" if abs(value) > 1 or value == int(value) else f"{value:.3f}"

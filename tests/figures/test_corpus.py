@@ -1,0 +1,239 @@
+"""Which videos are shown, what is encoded of them, and the pictures of frames and queries."""
+
+import contextlib
+import itertools
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jax
+import numpy as np
+import pytest
+
+from hlformer_jax import models
+from hlformer_jax.data.spans import Span
+from hlformer_jax.data.transforms import unit
+from hlformer_jax.figures import corpus, drawing, report
+from hlformer_jax.figures.corpus import NotApplicable
+from hlformer_jax.training import finished
+
+
+def test_the_most_moments_that_do_not_overlap_are_found():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ends = np.sort(rng.integers(0, 12, (6, 2)), axis=1)
+        spans = [None, *(Span(float(a), float(b), 12.0) for a, b in ends)]
+        found = corpus.apart(spans)
+        real = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
+        free = lambda chosen, spans=spans: all(
+            spans[a].end <= spans[b].start or spans[b].end <= spans[a].start
+            for a, b in itertools.combinations(chosen, 2)
+        )
+        subsets = itertools.chain.from_iterable(
+            itertools.combinations(real, size) for size in range(len(real) + 1)
+        )
+        assert free(found)
+        assert len(found) == max(len(chosen) for chosen in subsets if free(chosen))
+
+
+def test_videos_are_those_of_most_such_moments():
+    one = [Span(0.0, 1.0, 9.0)]
+    spans = [[None], one, [*one, Span(2.0, 3.0, 9.0)], [*one, Span(0.5, 2.0, 9.0)]]
+    assert corpus.most_apart(spans, 3) == [2, 1, 3]
+    assert corpus.most_apart(spans, 9) == [2, 1, 3]
+
+
+def test_a_video_that_there_is_not_is_named(subject, options):
+    known = subject.split(options).video_ids
+    assert corpus.chosen(subject, options._replace(videos=(known[3],)), 1) == [3]
+    wrong = options._replace(videos=(known[3] + "x",))
+    with pytest.raises(NotApplicable, match=f"{known[3]}x: .*'{known[3]}'"):
+        corpus.chosen(subject, wrong, 1)
+
+
+def test_runs_on_other_data_are_refused_and_those_of_another_family_left_out(
+    subject, plain, trees, options, monkeypatch
+):
+    kept, said = corpus.on_one_split([subject, trees, plain], options)
+    assert kept == [subject, plain]
+    assert said == " Left out: HOVER embeds nodes of action trees, and not videos and captions."
+    monkeypatch.setattr(plain.split(options), "video_ids", ("another",))
+    with pytest.raises(NotApplicable, match="another data set"):
+        corpus.on_one_split([subject, plain], options)
+
+
+def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
+    run, split = subject.run, subject.split(options)
+    with contextlib.closing(run.family.evaluator.feed(split)) as feed:
+        stored, queries = run.family.evaluator.encode(run.params, feed, "float32")
+    encoded = subject.encoder.videos(split, np.arange(len(split)))
+    for name in ("clips", "frames"):
+        want = np.asarray(stored.stored[name].values)
+        want = want.reshape(-1, *want.shape[2:])[: len(split)]
+        np.testing.assert_allclose(unit(getattr(encoded, name)), want, atol=2e-6)
+    captions = subject.encoder.captions(split, np.arange(len(split)))
+    assert [len(own) for own in captions] == split.captions_per_video.tolist()
+    np.testing.assert_allclose(unit(np.concatenate(captions)), queries, atol=2e-6)
+
+
+def test_a_video_is_encoded_alone_as_among_others_and_by_other_parameters(subject, options):
+    split = subject.split(options)
+    every = subject.encoder.videos(split, [0, 1, 2, 3])
+    one = subject.encoder.videos(split, [3])
+    np.testing.assert_allclose(one.clips[0], every.clips[3], atol=1e-5)
+    assert one.num_frames[0] == split.frames_per_video[3]
+    pinned = jax.tree.map(lambda x: x, subject.run.params)
+    pinned["frame_branch"]["position"] = jax.tree.map(
+        np.zeros_like, pinned["frame_branch"]["position"]
+    )
+    other = subject.encoder.videos(split, [3], pinned)
+    np.testing.assert_array_equal(other.clips, one.clips)
+    assert np.abs(other.frames - one.frames).max() > 1e-3
+
+
+def test_a_frame_is_of_the_moment_that_its_middle_lies_in():
+    spans = [Span(6.0, 8.0, 8.0), None, Span(1.0, 4.1, 8.0)]
+    found = corpus.moment_of_frames(spans, [2, 0], 8)
+    assert found.tolist() == [-1, 0, 0, 0, -1, -1, 1, 1]
+    assert corpus.moment_of_frames(spans, [], 2).tolist() == [-1, -1]
+
+
+@pytest.mark.slow  # UMAP compiles for ten seconds
+def test_the_figure_colours_the_frames_of_the_video_with_most_moments(subject, options, tmp_path):
+    split = subject.split(options)
+    [video] = corpus.chosen(subject, options, 1)
+    one = options._replace(videos=(split.video_ids[video],))
+    drawn = report.draw("frames", [subject], one)
+    count = int(split.frames_per_video[video])
+    assert drawn.table["frame"] == list(range(count))
+    spans = corpus.spans_by_video(split)[video]
+    chosen = corpus.apart(spans)
+    moment = corpus.moment_of_frames(spans, chosen, count)
+    assert drawn.table["moment"] == [None if k < 0 else chosen[k] for k in moment]
+    assert np.ptp(drawn.table["x"]) > 0
+    assert report.draw("frames", [subject], one).table["x"] == drawn.table["x"]
+    drawing.write(drawn.figure, tmp_path / "frames", drawn.table)
+    assert ElementTree.parse(tmp_path / "frames.svg").getroot().tag.endswith("svg")
+
+
+def test_without_times_there_is_nothing_to_colour(subject, options, monkeypatch):
+    monkeypatch.setattr(subject.split(options), "spans", None)
+    with pytest.raises(NotApplicable, match="--moments"):
+        corpus.frames([subject], options)
+
+
+def test_a_model_without_frames_is_left_out_and_short_videos_are_passed_over(
+    subject, plain, options, monkeypatch
+):
+    monkeypatch.setattr(plain.encoder, "_video_level", True)
+    monkeypatch.setattr(corpus, "umap", lambda points, seed: points[:, :2])
+    split = subject.split(options)
+    counts = np.asarray(split.frames_per_video)
+    usual = corpus._long_videos(subject, options)
+    # All but the video with least moments are too short.
+    last = corpus.most_apart(corpus.spans_by_video(split), len(split))[-1]
+    assert usual != [last]
+    monkeypatch.setattr(
+        split, "frames_per_video", np.where(np.arange(len(split)) == last, counts, 1)
+    )
+    monkeypatch.setattr(corpus, "MIN_FRAMES", 2)
+    drawn = corpus.frames([subject, plain], options)
+    assert set(drawn.table["run"]) == {"HLFormer"}
+    assert set(drawn.table["video"]) == {split.video_ids[last]}
+    assert "Left out: GMMFormer encodes no frames one by one" in drawn.shows
+
+
+def test_the_nearest_pair_is_that_of_all_distances(monkeypatch):
+    monkeypatch.setattr(corpus, "BLOCK", 7)
+    points = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1) + 1e9 * np.tri(30)
+    want = np.unravel_index(np.argmin(apart), apart.shape)
+    assert corpus.nearest_pair(points) == want
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_a_line_joins_each_caption_and_its_clip(subject, options):
+    split = subject.split(options)
+    pair = tuple(split.video_ids[:2])
+    drawn = corpus.queries([subject], options._replace(videos=pair))
+    table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
+    place = np.stack([table["x"], table["y"]], axis=1).astype(float)
+    lines = [
+        line.get_xydata()
+        for line in drawn.figure.axes[0].get_lines()
+        if len(line.get_xydata()) == 2
+    ]
+    captions = np.flatnonzero(table["kind"] == "caption")
+    assert len(captions) == split.captions_per_video[:2].sum()
+    for index, video in enumerate(pair):
+        asked = [row for row in captions if table["video"][row] == video]
+        clips = np.flatnonzero((table["kind"] == "clip") & (table["video"] == video))
+        encoded = subject.encoder.videos(split, [index]).clips[0]
+        [embedded] = subject.encoder.captions(split, [index])
+        for row, clip in zip(asked, corpus.matches(embedded, encoded), strict=True):
+            assert table["matched clip"][row] == clip
+            ends = np.stack([place[row], place[clips[clip]]])
+            assert any(np.allclose(ends, line) for line in lines)
+
+
+def test_one_video_is_no_pair(subject, options):
+    one = (subject.split(options).video_ids[0],)
+    with pytest.raises(NotApplicable, match="--video"):
+        corpus.queries([subject], options._replace(videos=one))
+
+
+def _points():
+    rng = np.random.default_rng(0)
+    middles = 5 * np.repeat(np.eye(4)[:2], 12, axis=0)
+    return middles + 0.3 * rng.normal(size=(24, 4))
+
+
+@pytest.mark.slow  # they compile for ten seconds
+@pytest.mark.parametrize("project", [corpus.t_sne, corpus.umap])
+def test_a_projection_keeps_groups_apart_and_is_the_same_each_time(project):
+    plane = project(_points(), 0)
+    np.testing.assert_array_equal(plane, project(_points(), 0))
+    one, other = plane[:12].mean(axis=0), plane[12:].mean(axis=0)
+    assert np.linalg.norm(one - other) > np.linalg.norm(plane[:12] - one, axis=1).max()
+
+
+@pytest.mark.slow  # it loads scikit-learn
+def test_the_silhouette_of_groups_far_apart_is_near_one():
+    assert corpus.silhouette(_points(), np.repeat([0, 1], 12)) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("module", "call"), [("umap", corpus.umap), ("sklearn.manifold", corpus.t_sne)]
+)
+def test_a_package_that_is_missing_is_one_line_with_what_to_install(monkeypatch, module, call):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(corpus.MissingExtra, match=r"pip install hlformer_jax\[figures\]") as raised:
+        call(_points(), 0)
+    assert "\n" not in str(raised.value)
+
+
+def test_runs_of_one_model_are_told_apart_by_their_directories(subject, plain, trees):
+    placed = lambda run, path: run._replace(directory=Path(path))
+    sweep = [placed(subject.run, f"/sweep/{x}/seed0") for x in ("a", "b")]
+    found = corpus.subjects([*sweep, plain.run, trees.run, placed(subject.run, "/c/seed1")])
+    assert [one.label for one in found] == [
+        "HLFormer (a/seed0)", "HLFormer (b/seed0)", "GMMFormer", "HOVER", "HLFormer (seed1)"
+    ]  # fmt: skip
+    with pytest.raises(NotApplicable, match="HOVER"):
+        _ = found[3].encoder
+
+
+def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
+    monkeypatch.chdir(subject.run.directory)
+    here = subject.run._replace(directory=Path())
+    labels = {one.label for one in corpus.subjects([subject.run, here])}
+    assert labels == {f"HLFormer ({subject.run.directory.name})"}
+
+
+def test_what_trees_have_no_field_for_is_left_alone(trees):
+    moved = {"eval.moments": "moments.json", "data.data_dir": trees.run.config.data.data_dir}
+    assert finished.load(trees.run.directory, moved).config == trees.run.config
+
+
+def test_every_model_has_a_title():
+    assert set(models.TITLES) == {*models.MODELS, "hover"}

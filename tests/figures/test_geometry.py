@@ -1,0 +1,125 @@
+"""Discs, lifted embeddings, trees and positions are where the model has them."""
+
+import numpy as np
+import pytest
+
+from hlformer_jax import models
+from hlformer_jax.figures import corpus, drawing, geometry
+from hlformer_jax.figures.corpus import NotApplicable
+from hlformer_jax.models import VideoEncoding
+from hlformer_jax.models.hover import Points
+from hlformer_jax.ops import lorentz
+
+
+def test_two_dimensions_stay_as_they_are_at_any_curvature():
+    c = 0.3
+    tangent = np.array([[0.6, 0.8], [0.0, 0.0], [-3.0, 0.0]], np.float32)
+    found = geometry.to_disc(np.asarray(lorentz.exp_map0(tangent, c)), c, 0)
+    norm = np.linalg.norm(tangent, axis=1)
+    np.testing.assert_allclose(np.hypot(*found.T), np.tanh(np.sqrt(c) * norm / 2), atol=1e-6)
+    np.testing.assert_allclose(found[0], np.tanh(np.sqrt(c) / 2) * tangent[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(("radius", "limit"), [(0.9, 1.02), (0.01, 0.0112)])
+def test_as_much_of_the_disc_as_points_need_is_shown_with_circles_at_whole_distances(radius, limit):
+    axes = drawing.Figure().add_subplot()
+    geometry.prepare_disc(axes, np.array([[radius, 0.0], [0.0, -radius / 2]]))
+    assert axes.get_xlim() == pytest.approx((-limit, limit))
+    said = {text.get_text(): -text.get_position()[1] for text in axes.texts}
+    assert 2 <= len(said) <= 6
+    for distance, place in said.items():
+        assert place == pytest.approx(np.tanh(float(distance) / 2), rel=0.05)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_captions_are_lifted_as_the_loss_lifts_them(subject, options, monkeypatch):
+    monkeypatch.setattr(geometry, "EMBEDDINGS", 30)
+    drawn = geometry.hyperbolic([subject], options)
+    run, split = subject.run, subject.split(options)
+    table = {name: np.asarray(column) for name, column in drawn.table.items()}
+    captions = np.concatenate(subject.encoder.captions(split, np.arange(len(split))))
+    encoded = subject.encoder.videos(split, np.arange(len(split)))
+    videos = VideoEncoding(encoded.clips, encoded.frames)
+    lifted = models.lift(run.family.model, run.params, videos, captions)
+    c = float(lifted.curvature)
+    of_all = np.arccosh(np.sqrt(c) * np.asarray(lifted.captions)[:, 0])
+    got = table["distance"][table["kind"] == "captions"]
+    assert len(got) == 10
+    assert all(np.abs(of_all - one).min() < 1e-3 * max(one, 1) for one in got)
+    # On the disc nothing is farther out than it is: the projection keeps or shortens.
+    radius = 2 * np.arctanh(np.hypot(table["x"], table["y"]))
+    assert (radius <= table["distance"] + 1e-3).all()
+    assert {kind: int((table["kind"] == kind).sum()) for kind in geometry.KINDS} == dict.fromkeys(
+        geometry.KINDS, 10
+    )
+
+
+def test_a_model_without_a_lift_is_told(plain, trees, options):
+    for other in (plain, trees):
+        with pytest.raises(NotApplicable, match=other.label):
+            geometry.hyperbolic([other], options)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_nodes_and_edges_are_those_of_the_trees(trees, options):
+    split = trees.split(options)
+    pool = split.pool
+    chosen = tuple(pool.videos[:2])
+    drawn = geometry.ball([trees], options._replace(videos=chosen))
+    table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
+    nodes = np.flatnonzero(pool.tree < 2)
+    for kind in Points._fields:
+        rows = table["kind"] == kind
+        assert table["node"][rows].tolist() == nodes.tolist()
+        assert table["level"][rows].tolist() == pool.level[nodes].tolist()
+    parents = {int(child): int(above) for above, child in pool.edges}
+    assert table["parent"].tolist() == [parents.get(node) for node in table["node"]]
+    family, run = trees.run.family, trees.run
+    feed = family.evaluator.feed(split)
+    points = family.evaluator.encode(run.params, feed)
+    feed.close()
+    norms = family.model.options.space.norm(points.text, "distance")
+    want = np.asarray(norms)[nodes] * np.sqrt(run.config.model.curvature)
+    got = table["distance"][table["kind"] == "text"].astype(float)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    edges = sum(int(pool.tree[child]) == 0 for _, child in pool.edges)
+    lines = [line for line in drawn.figure.axes[0].get_lines() if len(line.get_xdata()) == 2]
+    assert len(lines) == 2 * edges
+
+
+def test_videos_and_captions_are_no_trees_and_a_tree_that_is_not_there_is_named(
+    plain, trees, options
+):
+    with pytest.raises(NotApplicable, match="GMMFormer"):
+        geometry.ball([plain], options)
+    with pytest.raises(NotApplicable, match="--video=nowhere"):
+        geometry.ball([trees], options._replace(videos=("nowhere",)))
+
+
+def test_a_caption_matches_the_clip_of_the_largest_cosine_of_any_length():
+    clips = np.eye(4) * np.array([[1.0], [100.0], [0.1], [1.0]])
+    asked = np.array([[0, 1, 5, 0], [3, 0, 0, 0], [0, 1, 0, 0.9]])
+    assert corpus.matches(asked, clips).tolist() == [2, 0, 1]
+
+
+def test_variances_are_of_every_video_with_several_captions(subject, options):
+    split = subject.split(options)
+    found = geometry.variances(subject, options)
+    for index in range(len(split)):
+        [queries] = subject.encoder.captions(split, [index])
+        clips = subject.encoder.videos(split, [index]).clips[0]
+        cosines = [[q @ c / np.linalg.norm(q) / np.linalg.norm(c) for c in clips] for q in queries]
+        places = [int(np.argmax(row)) for row in cosines]
+        if len(places) > 1:
+            assert found[index] == pytest.approx(np.mean((places - np.mean(places)) ** 2))
+        else:
+            assert np.isnan(found[index])
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_the_figure_has_all_videos_before_and_after_training(subject, options):
+    drawn = geometry.positioning([subject], options)
+    several = int((subject.split(options).captions_per_video > 1).sum())
+    assert drawn.table["parameters"] == ["before training"] * several + ["after"] * several
+    heights = [sum(bar.get_height() for bar in bars) for bars in drawn.figure.axes[0].containers]
+    assert heights == pytest.approx([100, 100])
