@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import videos
 
 import hlformer_jax.retrieval
@@ -23,6 +24,13 @@ def test_the_example_of_the_geometry_prints_what_it_says(capsys):
     shapes, gradient = capsys.readouterr().out.strip().splitlines()
     assert shapes == "(16,) (2, 1, 16, 5)"
     assert abs(float(gradient)) < 1e3
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
+    [example] = _examples((ROOT / "docs" / "geometry.md").read_text(encoding="utf-8"))
+    exec(compile(example, "docs/geometry.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["True True", "Lorentz ()"]
 
 
 def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.models.constraints import project
 from hlformer_jax.models.registry import Model
-from hlformer_jax.ops.keys import derive_key
+from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.typing import Batch, Captions, Videos
 
 

@@ -22,7 +22,7 @@ from hlformer_jax.nn.layers import (
     dense,
     layer_norm,
 )
-from hlformer_jax.ops import attention, lorentz, lorentz_linear
+from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.numerics import as_float, limit_norm
 from hlformer_jax.typing import Array
 
@@ -198,7 +198,7 @@ class LorentzLinear(nn.Module):
             name="dense",
         )
         z = _split_heads(linear(point), self.num_heads)
-        return lorentz_linear.rescale(z, scale)
+        return lorentz.from_linear(z, scale)
 
 
 class LorentzAttention(nn.Module):

@@ -17,8 +17,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt
-from hlformer_jax.ops.numerics import as_float, check_floating, wide
+from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, wide
 from hlformer_jax.typing import Array
 
 # What is added to a masked key's logit, as released: a row without any real key still gives a

@@ -1,34 +1,48 @@
-"""Entailment cones of the Lorentz model: what a point entails lies in the cone that it opens.
+"""Entailment cones, in both models: what a point entails lies in the cone that it opens.
 
-Convention: the curvature is −c with c > 0; points have their time component first, of which only
-the space components are read (see `lorentz`). The cone of x has its apex at x, its axis along the
-geodesic from the origin through x and away from it, and opens as wide as `half_aperture`; y lies in
-it where `exterior_angle` is at most that. Angles are in radians, and their errors absolute: below
-1e-12 in float64 and 2e-5 in float32 for √c · norm up to 25, unless a docstring says otherwise.
+The cone of x has its apex at x, its axis along the geodesic from the origin through x and away from
+it, and opens as wide as the half aperture
+
+    arcsin(2 min_radius / (√c |x_space|)) = arcsin(min_radius (1 − c |p|²) / (√c |p|));
+
+y lies in it where its exterior angle, at x between the axis and the geodesic to y, is at most that.
+In the Lorentz model the angle is that of `lorentz.direction`. The ball is conformal: there it is
+that of the Euclidean directions p and log_p(q), which is along γ_p (q − p) − c |q − p|² p.
+
+Conventions for points and c are those of `lorentz` and `poincare`; ``min_radius`` broadcasts as
+``c`` does. Angles are in radians, and their errors absolute: below 1e-12 in float64 and 2e-5 in
+float32 for √c · norm up to 25, unless a docstring says otherwise.
+
+References:
+  HLFormer, eqs. 18-20 and 22-26. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for
+  learning hierarchical embeddings, ICML 2018, where min_radius is K.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike
 
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.hyperboloid import Scalar
+from hlformer_jax.ops.lorentz import Point
 from hlformer_jax.ops.numerics import (
+    align,
+    along_and_across,
     as_float,
     common_batch,
+    dot,
     per_batch,
     safe_atan2,
     safe_norm,
     safe_sqrt,
 )
-from hlformer_jax.typing import Array
+from hlformer_jax.ops.poincare import Ball, gap, inside
 
 
-def half_aperture(
-    x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1
-) -> Float[Array, "*#batch"]:
-    """Half the opening angle of the cone of x, arcsin(2 min_radius / (√c |x_space|)).
+def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
+    """Half the opening angle of the cone of x.
 
     Where √c |x_space| <= 2 min_radius the cone is a half-space: exactly π/2, with gradient 0. Just
     beyond, at a relative excess δ of √c |x_space|, the angle falls like √(2δ), so that its error
@@ -37,24 +51,28 @@ def half_aperture(
     Args:
       x: points.
       c: curvature, positive.
-      min_radius: half the distance scale of the saturation, positive (0.1 in the paper);
-        broadcasts as ``c`` does.
+      min_radius: half the distance scale of the saturation, positive; 0.1 in the paper, where it is
+        the constant c and the curvature is 1.
 
     Returns:
       Angles in (0, π/2].
-
-    References:
-      HLFormer, eqs. 18 and 22-24, where min_radius is the constant c and the curvature is 1.
     """
     space = as_float(x)[..., 1:]
     sine = 2 * per_batch(min_radius, space, "min_radius")
     return aperture(jnp.sqrt(per_batch(c, space)) * safe_norm(space), sine)
 
 
-def aperture(
-    radius: Float[Array, "*#batch"], sine: Float[Array, "*#batch"]
-) -> Float[Array, "*#batch"]:
-    """The angle of `half_aperture` from √c |x_space| and the sine's numerator, 2 min_radius."""
+def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
+    """`half_aperture` of a point of the Poincaré ball, in (0, π/2]."""
+    p = as_float(p)
+    c = per_batch(c, p)
+    p = inside(p, c)
+    radius = 2 * jnp.sqrt(c) * safe_norm(p) / gap(p, c)
+    return aperture(radius, 2 * per_batch(min_radius, p, "min_radius"))
+
+
+def aperture(radius: Scalar, sine: Scalar) -> Scalar:
+    """The angle from √c |x_space| and the sine's numerator, 2 min_radius."""
     outside = radius > sine
     # √(radius² − sine²), as a product so that it does not cancel.
     excess = jnp.where(outside, (radius - sine) * (radius + sine), 1)
@@ -62,9 +80,7 @@ def aperture(
     return jnp.where(outside, angle, jnp.asarray(math.pi / 2, radius.dtype))
 
 
-def exterior_angle(
-    x: Float[Array, "*#batch n1"], y: Float[Array, "*#batch n1"], c: ArrayLike = 1.0
-) -> Float[Array, "*#batch"]:
+def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
 
     It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
@@ -84,20 +100,21 @@ def exterior_angle(
 
     Returns:
       Angles in [0, π].
-
-    References:
-      HLFormer, eqs. 19, 25 and 26.
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
 
 
-def energy(
-    x: Float[Array, "*#batch n1"],
-    y: Float[Array, "*#batch n1"],
-    c: ArrayLike = 1.0,
-    min_radius: ArrayLike = 0.1,
-) -> Float[Array, "*#batch"]:
+def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """`exterior_angle` in the Poincaré ball, in [0, π]; points nearer than 2e-24 are the same."""
+    c, (p, q) = align(c, p, q)
+    p, q = inside(p, c), inside(q, c)
+    way, room = q - p, gap(p, c)
+    r, along, across = along_and_across(p, way)
+    return safe_atan2(room * across, room * along - c * dot(way, way) * r)
+
+
+def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
     """How far y lies outside the cone of x: max(0, exterior angle − half aperture).
 
     Args:
@@ -108,10 +125,12 @@ def energy(
 
     Returns:
       Angles in [0, π]; 0, with gradient 0, inside of the cone.
-
-    References:
-      HLFormer, eq. 20. Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning
-      hierarchical embeddings, ICML 2018.
     """
     x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))
+
+
+def poincare_energy(p: Ball, q: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
+    """`energy` in the Poincaré ball."""
+    p, q = common_batch(p, q)
+    return jax.nn.relu(poincare_exterior_angle(p, q, c) - poincare_half_aperture(p, c, min_radius))

@@ -1,4 +1,4 @@
-"""Dropout from a cheap, counter-based generator.
+"""Dropout from a cheap, counter-based generator, and random keys derived by name.
 
 Element i is kept or dropped by a hash of (key, i). The hash is a 32-bit finaliser (two multiply
 and xor-shift rounds of the kind used in hash tables), run once for each half of the key: a dozen
@@ -8,15 +8,25 @@ kernels, on devices or on layout, so that they are the same however an array is 
 
 It is meant for masks. Its streams pass the tests of uniformity and independence that dropout needs
 (see the tests), not those of cryptography.
+
+Keys are derived from a seed, a name and a step: none is carried or stored.
 """
+
+import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt32
+from jaxtyping import Int, UInt32
 
 from hlformer_jax.ops.numerics import check_floating
 from hlformer_jax.typing import Array
+
+
+def derive_key(seed: int | Int[Array, ""], name: str, step: Int[Array, ""] | int = 0) -> Array:
+    """A random key for one purpose at one step; a function of its arguments alone."""
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+    return jax.random.fold_in(key, step)
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:

@@ -1,4 +1,4 @@
-"""Formulas of the hyperboloid that do not cancel, in space components; `lorentz` is their front.
+"""Formulas of the hyperboloid that do not cancel, in space components; `lorentz` calls them.
 
 With D = x − y of the space components, exact for near points, r = |x|, q = |y|, p the component of
 y along x, D_⊥ that of D across x, and τ = √c x_time = √(1 + c r²), the squared Lorentzian distance
@@ -10,17 +10,27 @@ where q + p > 0, and m = 2 (r² + q² + c r² q²) / (τ_x τ_y + 1) − 2 x · 
 first is used where the second cancels; the second, which is smooth at the origin, elsewhere. The
 inner product of tangent vectors and the direction from one point to another are split likewise.
 
+The gradient of the distance in x is less the unit vector towards y: with S = sinh(√c d) / √c,
+
+    (τ_y / τ_x x − y) / S = (D_⊥ − radial / (τ_x |x|) x) / S,
+
+where radial is that component of the way to y (see `components`), and likewise in y. It is written
+out: differentiating the formulas, each with its choices, would keep several times as many arrays.
+
 Here ``c`` is an array of the dtype and the rank of the batch.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, cosh_sqrt, sinhc_sqrt
 from hlformer_jax.ops.numerics import (
+    as_float,
+    asinhc_sqrt,
+    cosh_sqrt,
     dot,
     inverse,
     largest_coordinate,
@@ -28,6 +38,8 @@ from hlformer_jax.ops.numerics import (
     safe_norm,
     safe_normalize,
     safe_sqrt,
+    same_length,
+    sinhc_sqrt,
     smallest,
 )
 from hlformer_jax.typing import Array
@@ -105,16 +117,20 @@ def rescale(
     return scale, x / scale, y / scale, (x - y) / scale, c
 
 
+def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
+    """(τ_x τ_y − 1) / c from x · x, y · y and τ_x τ_y, exact near the origin and finite far out."""
+    curved = tau > 2
+    xx, yy = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
+    flat = (xx + yy + c * xx * yy) / (tau + 1)
+    return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
+
+
 def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     """⟨x − y, x − y⟩ by the formulas above; arguments from `rescale`."""
     xx, yy, xy = dot(x, x), dot(y, y), dot(x, y)
     tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
-    # (τ_x τ_y − 1) / c, written without cancellation where the points are near the origin.
-    curved = tau_x * tau_y > 2
-    xx_flat, yy_flat = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
-    flat = (xx_flat + yy_flat + c * xx_flat * yy_flat) / (tau_x * tau_y + 1)
-    lift = jnp.where(curved, (tau_x * tau_y - 1) * inverse(jnp.where(curved, c, 1)), flat)
-    aligned = 2 * xy > lift  # so neither is 0
+    height = lift(xx, yy, tau_x * tau_y, c)
+    aligned = 2 * xy > height  # so neither is 0
     x, y, difference = (jnp.where(aligned[..., None], v, 1) for v in (x, y, difference))
     unit, r = safe_normalize(x)
     q = safe_norm(y)
@@ -125,7 +141,128 @@ def squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
     opening = r / (q + dot(unit, y))
-    return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (lift - xy))
+    return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (height - xy))
+
+
+class _Sums(NamedTuple):
+    """Sums over the coordinates of a pair, brought to size 1 if smaller."""
+
+    xx: Scalar
+    yy: Scalar
+    xy: Scalar
+    rise: Scalar  # D · (x + y)
+    along: Scalar  # x · D
+    across2: Scalar  # |D_⊥|²
+
+
+class _Chord(NamedTuple):
+    """What value and gradient are made of; where not `aligned`, r and q are 1."""
+
+    m: Scalar
+    aligned: Scalar
+    tau_x: Scalar
+    tau_y: Scalar
+    r: Scalar
+    q: Scalar
+
+
+def _sums(x: Space, y: Space, difference: Space) -> _Sums:
+    xx, along = dot(x, x), dot(x, difference)
+    across = difference - (along / jnp.where(xx == 0, 1, xx))[..., None] * x
+    rise = dot(difference, x + y)
+    return _Sums(xx, dot(y, y), dot(x, y), rise, along, dot(across, across))
+
+
+def _chord(sums: _Sums, c: Scalar) -> _Chord:
+    """`squared_chord` of a pair from its sums, as `distance` and its derivative take it."""
+    xx, yy, xy, rise, _, across2 = sums
+    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
+    height = lift(xx, yy, tau_x * tau_y, c)
+    aligned = 2 * xy > height  # so neither is 0, nor much smaller than the other
+    r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
+    gap = jnp.where(aligned, rise, 0) / (r + q)
+    across2 = jnp.where(aligned, across2, 0)
+    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
+    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
+    away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
+    m = jnp.where(aligned, away + around, 2 * (height - xy))
+    return _Chord(m, aligned, tau_x, tau_y, r, q)
+
+
+@jax.custom_jvp
+def distance(x: Space, y: Space, c: Scalar) -> Scalar:
+    """Geodesic distance 2 asinh(√(c m) / 2) / √c; at y = x its gradient is 0.
+
+    Args:
+      x: space components of points.
+      y: space components of points, of the same shape.
+      c: curvature, one for each pair.
+    """
+    scale, *pair = _rescale_pair(x, y)
+    return _length(_sums(*pair), scale, c)
+
+
+def _rescale_pair(x: Space, y: Space) -> tuple[Scalar, Space, Space, Space]:
+    """`rescale` without the curvature; as small as numbers go."""
+    tiny = smallest(x.dtype)
+    scale = jnp.maximum(largest_coordinate(x, tiny), largest_coordinate(y, tiny))
+    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    shrink = 1 / scale
+    return jnp.squeeze(scale, -1), x * shrink, y * shrink, (x - y) * shrink
+
+
+def _length(sums: _Sums, scale: Scalar, c: Scalar) -> Scalar:
+    c = c * scale**2
+    m = _chord(sums, c).m
+    return scale * safe_sqrt(m) * asinhc_sqrt(c * m / 4)
+
+
+@distance.defjvp
+def _distance_jvp(
+    primals: tuple[Space, Space, Scalar], tangents: tuple[Space, Space, Scalar]
+) -> tuple[Scalar, Scalar]:
+    (x, y, c), (dx, dy, dc) = primals, tangents
+    scale, x, y, difference = _rescale_pair(x, y)
+    sums = _sums(x, y, difference)
+    value, growth = jax.jvp(lambda c: _length(sums, scale, c), (c,), (dc,))
+    c = c * scale**2
+    m, aligned, tau_x, tau_y, r, q = _chord(sums, c)
+    apart = m >= smallest(m.dtype)
+    m = jnp.where(apart, m, 1)
+    inverse_s = jnp.where(apart, 1 / jnp.sqrt(m * (1 + c * m / 4)), 0)
+    xy = jnp.where(aligned, sums.xy, 1)
+    # τ_x q − r τ_y, and what τ_x (q − p) and τ_y (r − p) are made of.
+    outward = -(sums.rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
+    radial_x = outward - tau_x / (q + xy / r) * sums.across2
+    radial_y = -outward - tau_y / (r + xy / q) * (sums.across2 * (r / q) ** 2)
+    for moved, start, end, way, share, radial, lean in (
+        (
+            dx,
+            x,
+            y,
+            difference,
+            sums.along / jnp.where(aligned, sums.xx, 1),
+            radial_x / tau_x / r,
+            -tau_y / tau_x,
+        ),
+        (
+            dy,
+            y,
+            x,
+            -difference,
+            -dot(y, difference) / jnp.where(aligned, sums.yy, 1),
+            radial_y / tau_y / q,
+            -tau_x / tau_y,
+        ),
+    ):
+        # The part across first: beside it the radial one, divided by τ, would be lost to rounding.
+        across = way - share[..., None] * start
+        back = jnp.where(aligned[..., None], across, -end)
+        turn = jnp.where(aligned, radial, lean)
+        growth = growth + inverse_s * dot(back, moved) - inverse_s * turn * dot(start, moved)
+    return value, growth
 
 
 class Components(NamedTuple):
@@ -267,3 +404,38 @@ def transport(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Spa
     root = 1 / jnp.sqrt(2 + c * squared_chord(x, y, difference, c) / 2)
     factor = c * (rise * root) * root
     return v + factor[..., None] * (x + y)
+
+
+def logits(space: Array, tau: Scalar, normals: Array, offsets: Array, c: Scalar) -> Array:
+    """Logits of hyperplanes, from points' space components and √c times their time components.
+
+    Args:
+      space: space components [*batch, n].
+      tau: √c times the time components [*batch].
+      normals: normals of the classes at the origin [classes, n].
+      offsets: signed distances of their hyperplanes from the origin [classes].
+      c: curvature [*batch].
+
+    Returns:
+      |z| arsinh(√c (cosh(√c b) ⟨z / |z|, x⟩ − sinh(√c b) x_time)) / √c [*batch, classes].
+    """
+    normals, offsets = as_float(normals), as_float(offsets)
+    same_length(space, normals)
+    way, length = safe_normalize(normals)
+    along = jnp.matmul(space, way.T, precision=jax.lax.Precision.HIGHEST)
+    c = c[..., None]
+    most = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
+    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -most, most)
+    z = c * offsets * offsets
+    rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
+    return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
+
+
+def scaled_asinh(rise: Scalar, c: Scalar) -> Scalar:
+    """The value of arsinh(√c rise) / √c, smooth as c → 0, where the square may overflow."""
+    root = jnp.sqrt(c)
+    size = root * jnp.abs(rise)
+    steep = size > 1 / math.sqrt(float(jnp.finfo(rise.dtype).eps))  # where arsinh is log(2 size)
+    gentle = jnp.where(steep, 0, rise)
+    far = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
+    return jnp.where(steep, far, gentle * asinhc_sqrt(c * gentle * gentle))

@@ -1,20 +1,27 @@
 """Primitives whose values and gradients stay right where the textbook formulas fail.
 
-The functions of a squared norm that are smooth at 0 stand in `hyperbolic_functions`. Where a norm
-itself is wanted (a distance, an angle) its gradient at 0 is defined to be 0. Choices are made by
-`where` on both sides: the branch that is not taken is given a harmless argument, for its gradient
-is multiplied by 0 and 0 · inf is NaN.
+Functions of a squared norm z that are smooth at 0 (cosh √z, and f(√z) / √z for sinh, asinh, tanh
+and artanh) are computed as such: √z and v / |v| are not smooth, and a map written without them has
+the right derivatives, of every order, at the origin. Where a norm itself is wanted (a distance, an
+angle) its gradient at 0 is defined to be 0. Choices are made by `where` on both sides: the branch
+that is not taken is given a harmless argument, for its gradient is multiplied by 0 and 0 · inf is
+NaN.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.typing import Array
+
+# As a share of all pairs of two sets: at least those of a point with itself are near, so a few to
+# each point are provided for.
+_NEAR_PER_POINT = 4
 
 
 def as_float(x: ArrayLike) -> Array:
@@ -83,30 +90,6 @@ def per_batch(
     return c.reshape((1,) * missing + c.shape)
 
 
-@jax.custom_jvp
-def inverse(c: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """1 / c of a positive c; its derivative is applied in two factors where 1 / c² would overflow.
-
-    Times a small number it may be an ordinary one, and times 0 it is 0.
-    """
-    return 1 / c
-
-
-@inverse.defjvp
-def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (c,), (dc,) = primals, tangents
-    tiny = c < 2 / math.sqrt(float(jnp.finfo(c.dtype).max))
-    first = jnp.where(tiny, 1 / c, 1)
-    second = jnp.where(tiny, 1 / c, jax.lax.integer_pow(jnp.where(tiny, 1, c), -2))
-    return 1 / c, -dc * second * first
-
-
-def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
-    """Euclidean inner product over the last axis; raises ValueError where that differs."""
-    same_length(x, y)
-    return jnp.sum(x * y, axis=-1)
-
-
 def same_length(x: Array, y: Array) -> None:
     """Refuses vectors of different lengths, which arithmetic would broadcast.
 
@@ -130,41 +113,53 @@ def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
     return jnp.broadcast_arrays(*floats)
 
 
-def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """Square root, 0 with gradient 0 for every z below the smallest normal number."""
-    zero = z < jnp.finfo(z.dtype).tiny
-    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
+def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
+    """The curvature and vectors with the same batch axes, in the dtype to compute in.
 
-
-def smallest(dtype: jnp.dtype) -> float:
-    """The smallest normal number, 1.2e-38 in float32."""
-    return float(jnp.finfo(dtype).tiny)
-
-
-def shortest_direction(dtype: jnp.dtype) -> float:
-    """The length below which a vector counts as zero where its direction is derived twice.
-
-    It is 16 / √(largest number), 8.7e-19 in float32: second derivatives of the direction grow with
-    1 / length², and those of shorter vectors are beyond the numbers.
+    Raises:
+      ValueError: for vectors of different lengths, which arithmetic would broadcast; for batch axes
+        that do not broadcast; for a curvature that has others.
     """
-    return 16 / math.sqrt(float(jnp.finfo(dtype).max))
+    floats = common_batch(*vectors)
+    return per_batch(c, floats[0]), floats
 
 
-def along_and_across(
-    x: Float[Array, "*#batch n"], way: Float[Array, "*#batch n"]
-) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
-    """A vector at a point, in two parts: away from the origin, and across that.
+def align_sets(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
+) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
+    """Two sets of vectors and curvatures with the same batch axes.
 
-    Args:
-      x: points; those nearer than `shortest_direction` count as the origin.
-      way: vectors at them.
-
-    Returns:
-      The norm of x; the component of the vector along x, 0 at the origin; the norm of the rest.
+    Raises:
+      ValueError: for vectors of different lengths, or batch axes that do not broadcast.
     """
-    outward, radius = safe_normalize(x, shortest_direction(x.dtype))
-    along = dot(outward, way)
-    return radius, along, safe_norm(way - outward * along[..., None])
+    same_length(x, y)
+    lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
+    return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)
+
+
+@jax.custom_jvp
+def inverse(c: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """1 / c of a positive c; its derivative is applied in two factors where 1 / c² would overflow.
+
+    Times a small number it may be an ordinary one, and times 0 it is 0.
+    """
+    return 1 / c
+
+
+@inverse.defjvp
+def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (c,), (dc,) = primals, tangents
+    tiny = c < 2 / math.sqrt(float(jnp.finfo(c.dtype).max))
+    first = jnp.where(tiny, 1 / c, 1)
+    second = jnp.where(tiny, 1 / c, jax.lax.integer_pow(jnp.where(tiny, 1, c), -2))
+    return 1 / c, -dc * second * first
+
+
+def dot(x: Float[Array, "*#batch n"], y: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
+    """Euclidean inner product over the last axis; raises ValueError where that differs."""
+    same_length(x, y)
+    return jnp.sum(x * y, axis=-1)
 
 
 def sum_products(
@@ -191,6 +186,35 @@ def sum_products(
         blocks //= 2
         sums = sums[..., :blocks, :, :] + sums[..., blocks:, :, :]
     return sums[..., 0, :, :]
+
+
+def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """Square root, 0 with gradient 0 for every z below the smallest normal number."""
+    zero = z < jnp.finfo(z.dtype).tiny
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, z)))
+
+
+def smallest(dtype: jnp.dtype) -> float:
+    """The smallest normal number, 1.2e-38 in float32."""
+    return float(jnp.finfo(dtype).tiny)
+
+
+def shortest_direction(dtype: jnp.dtype) -> float:
+    """The length below which a vector counts as zero where its direction is derived twice.
+
+    It is 16 / √(largest number), 8.7e-19 in float32: second derivatives of the direction grow with
+    1 / length², and those of shorter vectors are beyond the numbers.
+    """
+    return 16 / math.sqrt(float(jnp.finfo(dtype).max))
+
+
+def max_hyperbolic_norm(dtype: DTypeLike) -> float:
+    """Largest √c · distance from the origin of the points that the exponential maps return.
+
+    It is −2 log eps, 31.9 in float32 and 72.1 in float64. There √c x_time is 1 / (2 eps²), and
+    inner products of two points, with their derivatives, are still far from overflow.
+    """
+    return -2 * math.log(float(jnp.finfo(dtype).eps))
 
 
 def largest_coordinate(
@@ -274,18 +298,6 @@ def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
-def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
-    """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
-
-    As in `jnp.arctan2`, that of a negative x is π for y = 0 and -π for y = -0. It keeps its
-    gradient where x² + y² would under- or overflow.
-    """
-    scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
-    nonzero = scale != 0
-    scale = jnp.where(nonzero, scale, 1)
-    return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
-
-
 def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
@@ -302,10 +314,203 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
     return jnp.where(long, unit(jnp.where(long, v, 1)) * limit[..., None], v)
 
 
-def max_hyperbolic_norm(dtype: DTypeLike) -> float:
-    """Largest √c · distance from the origin of the points that the exponential maps return.
+def along_and_across(
+    x: Float[Array, "*#batch n"], v: Float[Array, "*#batch n"]
+) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
+    """A vector at a point, in two parts: away from the origin, and across that.
 
-    It is −2 log eps, 31.9 in float32 and 72.1 in float64. There √c x_time is 1 / (2 eps²), and
-    inner products of two points, with their derivatives, are still far from overflow.
+    Args:
+      x: points; those nearer than `shortest_direction` count as the origin.
+      v: vectors at them.
+
+    Returns:
+      The norm of x; the component of the vector along x, 0 at the origin; the norm of the rest.
     """
-    return -2 * math.log(float(jnp.finfo(dtype).eps))
+    outward, radius = safe_normalize(x, shortest_direction(x.dtype))
+    along = dot(outward, v)
+    return radius, along, safe_norm(v - outward * along[..., None])
+
+
+def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """Angle of the vector (x, y) in [-π, π]; 0 with gradient 0 where both are 0.
+
+    As in `jnp.arctan2`, that of a negative x is π for y = 0 and -π for y = -0. It keeps its
+    gradient where x² + y² would under- or overflow.
+    """
+    scale = jnp.squeeze(largest_coordinate(jnp.stack([x, y], axis=-1)), -1)
+    nonzero = scale != 0
+    scale = jnp.where(nonzero, scale, 1)
+    return jnp.arctan2(jnp.where(nonzero, y / scale, 0), jnp.where(nonzero, x / scale, 1))
+
+
+# Taylor coefficients, lowest order first. Enough of them for the second derivative of the sum to
+# be exact to rounding below the thresholds at which they are used; float32 needs the first few.
+_COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
+_SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
+_ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
+_ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
+
+
+def _quotient(above: list[Fraction], below: list[Fraction]) -> tuple[float, ...]:
+    """Coefficients of the quotient of two power series, the second of which starts with 1."""
+    result: list[Fraction] = []
+    for k, coefficient in enumerate(above):
+        result.append(coefficient - sum(below[k - j] * result[j] for j in range(k)))
+    return tuple(map(float, result))
+
+
+_TANHC = _quotient(
+    [Fraction(1, math.factorial(2 * k + 1)) for k in range(20)],
+    [Fraction(1, math.factorial(2 * k)) for k in range(20)],
+)
+_FLOAT32_TERMS = 9
+_ENTIRE_BELOW = 1.0  # the series of cosh and sinhc converge everywhere
+_ASINHC_BELOW = 0.0625  # those of asinhc and artanhc only for z < 1
+_ARTANHC_BELOW = 0.125
+_TANHC_BELOW = 0.25  # that of tanhc for z < 2.4
+
+
+def _series(coefficients: tuple[float, ...], z: Float[Array, "*#batch"]) -> Array:
+    """A power series by Horner's scheme, as far as the dtype of z can tell."""
+    if z.dtype != jnp.float64:
+        coefficients = coefficients[:_FLOAT32_TERMS]
+    result = jnp.full_like(z, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        result = result * z + coefficient
+    return result
+
+
+def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(k * coefficient for k, coefficient in enumerate(coefficients))[1:]
+
+
+def _split_at(threshold: float, z: Array) -> tuple[Array, Array, Array]:
+    """Whether z is small; z where it is, else 0; √z where it is not, else 1."""
+    small = z < threshold
+    return small, jnp.where(small, z, 0), jnp.sqrt(jnp.where(small, 1, z))
+
+
+# Each function brings its derivative along: through Horner's scheme or through the root, a gradient
+# would keep every intermediate result, and compile to many times the operations.
+@jax.custom_jvp
+def cosh_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """The value of cosh √z, smooth at 0; √z at most `max_hyperbolic_norm`."""
+    small, z, root = _split_at(_ENTIRE_BELOW, z)
+    return jnp.where(small, _series(_COSH, z), jnp.cosh(root))
+
+
+@jax.custom_jvp
+def sinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """The value of sinh √z / √z, smooth at 0, where it is 1; √z at most `max_hyperbolic_norm`."""
+    small, z, root = _split_at(_ENTIRE_BELOW, z)
+    return jnp.where(small, _series(_SINHC, z), jnp.sinh(root) / root)
+
+
+@jax.custom_jvp
+def asinhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """The value of asinh √z / √z, smooth at 0, where it is 1."""
+    small, z, root = _split_at(_ASINHC_BELOW, z)
+    return jnp.where(small, _series(_ASINHC, z), jnp.arcsinh(root) / root)
+
+
+@jax.custom_jvp
+def tanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """The value of tanh √z / √z, smooth at 0, where it is 1."""
+    small, z, root = _split_at(_TANHC_BELOW, z)
+    return jnp.where(small, _series(_TANHC, z), jnp.tanh(root) / root)
+
+
+@jax.custom_jvp
+def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
+    """The value of artanh √z / √z for z < 1, smooth at 0, where it is 1."""
+    small, near, root = _split_at(_ARTANHC_BELOW, z)
+    far = jnp.log1p(root) - jnp.log1p(-z) / 2  # the logarithm of (1 + √z) / √(1 − z)
+    return jnp.where(small, _series(_ARTANHC, near), far / root)
+
+
+def _sinhc_slope(z: Float[Array, "*#batch"]) -> Array:
+    small, near, _ = _split_at(_ENTIRE_BELOW, z)
+    far = (cosh_sqrt(z) - sinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_SINHC), near), far)
+
+
+def _asinhc_slope(z: Float[Array, "*#batch"]) -> Array:
+    small, near, root = _split_at(_ASINHC_BELOW, z)
+    far = (1 / jnp.sqrt(1 + root * root) - asinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_ASINHC), near), far)
+
+
+def _tanhc_slope(z: Float[Array, "*#batch"]) -> Array:
+    small, near, _ = _split_at(_TANHC_BELOW, z)
+    value = tanhc_sqrt(z)
+    far = (1 - z * value * value - value) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_TANHC), near), far)
+
+
+def _artanhc_slope(z: Float[Array, "*#batch"]) -> Array:
+    small, near, _ = _split_at(_ARTANHC_BELOW, z)
+    far = (1 / (1 - z) - artanhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(_ARTANHC), near), far)
+
+
+cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
+sinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _sinhc_slope(z))
+asinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _asinhc_slope(z))
+tanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _tanhc_slope(z))
+artanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _artanhc_slope(z))
+
+
+def replace_near(
+    far: Float[Array, "*#batch M N"],
+    near: Bool[Array, "*#batch M N"],
+    x: Float[Array, "*#batch M n"],
+    y: Float[Array, "*#batch N n"],
+    c: Float[Array, "*#batch"],
+    exact: Callable[[Array, Array, Array], Array],
+) -> Float[Array, "*#batch M N"]:
+    """Puts exact values where a matrix product would not be exact enough.
+
+    Time and memory are those of some M × N arrays, unless more than 4 max(M, N) pairs a batch
+    element are near: then all are computed by ``exact``, row by row, in the time of that. Under
+    `jax.vmap` both are: add batch axes instead.
+
+    Args:
+      far: values of all pairs.
+      near: the pairs to replace.
+      x: points.
+      y: points.
+      c: curvature.
+      exact: the value of points [pairs, n], points [pairs, n] and curvatures [pairs].
+
+    Returns:
+      ``exact`` of x_i and y_j where they are near, else what ``far`` has.
+    """
+    shape, (rows, columns) = far.shape, far.shape[-2:]
+    count = far.size
+    capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
+    x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
+    flat_near = near.reshape(-1)
+
+    @jax.checkpoint
+    def of(pair: Array) -> Array:
+        """Exact values of the pairs at these indices of the flattened result."""
+        batch = pair // (rows * columns)
+        first, second = pair // columns, batch * columns + pair % columns
+        take = lambda v, at: jnp.take(v, at, axis=0, mode="fill", fill_value=1)
+        return exact(take(x, first), take(y, second), take(c, batch))
+
+    @jax.checkpoint
+    def of_few(far: jax.Array) -> jax.Array:
+        (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
+        return far.at[pair].set(of(pair), mode="drop")
+
+    @jax.checkpoint
+    def of_many(far: jax.Array) -> jax.Array:
+        every = jnp.arange(count).reshape(-1, columns)
+        return jnp.where(flat_near, jax.lax.map(of, every).reshape(-1), far)
+
+    far = far.reshape(-1)
+    if capacity == count:
+        return jnp.where(flat_near, of(jnp.arange(count)), far).reshape(shape)
+    few = jnp.sum(flat_near, dtype=jnp.int32) <= capacity
+    return jax.lax.cond(few, of_few, of_many, far).reshape(shape)

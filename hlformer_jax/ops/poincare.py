@@ -1,4 +1,4 @@
-"""The Poincaré ball of curvature −c: points, maps, distances, and the way to the Lorentz model.
+"""The Poincaré ball of curvature −c: points, maps, distances, algebra, layers, hyperplanes.
 
 Convention: p in R^n with √c |p| < 1; p = x_space / (1 + √c x_time), the stereographic projection
 of the hyperboloid from [−1/√c, 0, …, 0] (see `lorentz`). A tangent vector has n coordinates too,
@@ -8,7 +8,23 @@ as c → 0 a distance becomes 2 |p − q|. A ball of floating-point numbers is s
 float32, 36.0 in float64) points would be rounded to the sphere. Points given farther out are moved
 inside first, and so are results, by `project`.
 
-Shapes, the rule for ``c`` and dtypes are those of `lorentz`.
+Textbook formulas subtract squares that are nearly equal near the rim of the ball. With
+
+    γ_p = 1 − c |p|²  (`gap`),    D = p + q,    den = 1 + 2 c p · q + c² |p|² |q|²
+
+they are sums of positive terms, or of terms not larger than a few times the result:
+
+    den = c |D|² + γ_p γ_q,    1 + c p · q = (γ_p + γ_q + c |D|²) / 2,
+    p ⊕ q = (γ_p D + c |D|² p) / den,    1 − c |p ⊕ q|² = γ_p γ_q / den.
+
+D is exact where q is near −p, so (−p) ⊕ q is as exact as the difference of near points. What is
+left is the error of γ itself, some eps / γ in relative terms: that of rounding p. Likewise, with
+z = c |p − q|² / (γ_p γ_q), the distance 2 asinh(√z) / √c is as exact for near points as their
+difference; arcosh(1 + 2 z) / √c would lose it.
+
+Arguments: p and q are points, v tangent vectors at the point before them or at the origin, and c
+is the curvature, positive; docstrings name the others. Shapes, the rule for ``c``, dtypes and what
+is refused are those of `lorentz`.
 
 Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
 float32, or 16 eps / (1 − √c |p|) for the outermost point p where that is more: it is what rounding
@@ -18,45 +34,89 @@ are finite everywhere.
 
 References:
   HOVER, section 3. Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Ungar, A
-  gyrovector space approach to hyperbolic geometry, 2009.
+  gyrovector space approach to hyperbolic geometry, 2009. Shimizu, Mukuta and Harada, Hyperbolic
+  neural networks++, ICLR 2021.
 """
 
+import math
+from collections.abc import Sequence
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.gyrovectors import Ball, Scalar, align, gap, inside, rotate
-from hlformer_jax.ops.gyrovectors import exp_map0 as exp_map0
-from hlformer_jax.ops.gyrovectors import gyration as gyration
-from hlformer_jax.ops.gyrovectors import log_map0 as log_map0
-from hlformer_jax.ops.gyrovectors import mobius_add as mobius_add
-from hlformer_jax.ops.gyrovectors import mobius_matvec as mobius_matvec
-from hlformer_jax.ops.gyrovectors import mobius_scalar_mul as mobius_scalar_mul
-from hlformer_jax.ops.gyrovectors import project as project
-from hlformer_jax.ops.hyperbolic_functions import asinhc_sqrt, cosh_sqrt, sinhc_sqrt
-from hlformer_jax.ops.mobius_layers import concatenate as concatenate
-from hlformer_jax.ops.mobius_layers import mobius_linear as mobius_linear
-from hlformer_jax.ops.mobius_layers import split as split
+from hlformer_jax.ops import hyperboloid, lorentz
+from hlformer_jax.ops.hyperboloid import Scalar
 from hlformer_jax.ops.numerics import (
+    align,
+    align_sets,
+    artanhc_sqrt,
     as_float,
+    asinhc_sqrt,
+    cosh_sqrt,
     dot,
     limit_norm,
     max_hyperbolic_norm,
     per_batch,
+    replace_near,
     safe_norm,
     safe_normalize,
+    safe_sqrt,
+    same_length,
     shortest_direction,
+    sinhc_sqrt,
+    smallest,
+    tanhc_sqrt,
     unit,
 )
-from hlformer_jax.ops.poincare_distance import distance as distance
-from hlformer_jax.ops.poincare_distance import distance0 as distance0
-from hlformer_jax.ops.poincare_distance import length
-from hlformer_jax.ops.poincare_distance import pairwise_distance as pairwise_distance
-from hlformer_jax.ops.poincare_distance import (
-    pairwise_squared_distance as pairwise_squared_distance,
-)
-from hlformer_jax.ops.poincare_distance import squared_distance as squared_distance
 from hlformer_jax.typing import Array
+
+Ball = Float[Array, "*#batch n"]
+
+# As a share of |p|² + |q|².
+_NEAR = 1 / 16
+
+
+def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) -> Ball:
+    """Moves what lies outside √c |p| = max_radius radially onto that sphere.
+
+    Args:
+      p: vectors, anywhere.
+      c: curvature, positive.
+      max_radius: largest √c |p|, below 1; a number or array that broadcasts to ``*batch``. None:
+        1 − 4 eps.
+
+    Returns:
+      Points of the ball. By default √c times their distance from the origin is at most
+      log(1 / (2 eps)) (15.2 in float32, 35.4 in float64) where their coordinates are exact, and
+      less than 16.0 and 36.1 as they are rounded. The gradient of a point that was moved is
+      tangential.
+    """
+    p = as_float(p)
+    if max_radius is None:
+        max_radius = 1 - 4 * float(jnp.finfo(p.dtype).eps)
+    radius = per_batch(max_radius, p, "max_radius")
+    return limit_norm(p, radius / jnp.sqrt(per_batch(c, p)))
+
+
+def inside(p: Ball, c: Scalar) -> Ball:
+    """Points of the ball, moved to √c |p| = 1 − 2 eps where they are farther out.
+
+    What `project` returns stays as it is: it may be rounded outwards, but not by so much.
+    """
+    return project(p, c, 1 - 2 * float(jnp.finfo(p.dtype).eps))
+
+
+def _square(p: Ball, c: Scalar) -> Scalar:
+    """The value of c |p|², for points `inside` below 1 even if the sum is rounded upwards."""
+    z = c * dot(p, p)
+    most = 1 - 2 * float(jnp.finfo(p.dtype).eps)
+    return z - jax.lax.stop_gradient(jnp.maximum(z - most, 0))
+
+
+def gap(p: Ball, c: Scalar) -> Scalar:
+    """The value of 1 − c |p|² of points `inside`, positive: 2 / λ for the conformal factor λ."""
+    return 1 - _square(p, c)
 
 
 def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
@@ -68,7 +128,7 @@ def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Arr
       c: curvature, positive.
 
     Returns:
-      Points of the ball, moved inside by `project` where they are too far out for it.
+      Points x_space / (1 + √c x_time), moved inside by `project` where they are too far out for it.
 
     References:
       HLFormer, the inverse of eq. 23.
@@ -80,20 +140,10 @@ def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Arr
 
 
 def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n1"]:
-    """The point of the hyperboloid that stands for a point of the ball.
+    """The point 2 p / (1 − c |p|²), time component added, that stands for it on the hyperboloid.
 
     The error is relative to eps · √c x_time, the effect of rounding p: near the sphere the ball
-    does not tell points apart.
-
-    Args:
-      p: points of the ball, first moved inside by `project` where they are too far out.
-      c: curvature, positive.
-
-    Returns:
-      Points with space components 2 p / (1 − c |p|²).
-
-    References:
-      HLFormer, eq. 23.
+    does not tell points apart (HLFormer, eq. 23).
     """
     p = as_float(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
@@ -110,13 +160,6 @@ def antipode(p: Ball) -> Ball:
 def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Conformal factor λ = 2 / (1 − c |p|²), by which the metric at p is the Euclidean one.
 
-    Args:
-      p: points.
-      c: curvature, positive.
-
-    Returns:
-      The factors, at least 2.
-
     References:
       HOVER, eq. 1.
     """
@@ -126,23 +169,44 @@ def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def tangent_norm(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Length λ_p |v| of a tangent vector at p; gradient 0 at v = 0.
-
-    Args:
-      p: points.
-      v: tangent vectors at ``p``.
-      c: curvature, positive.
-
-    Returns:
-      The norms.
-    """
+    """Length λ_p |v| of a tangent vector at p; gradient 0 at v = 0."""
     c, (p, v) = align(c, p, v)
     room = gap(inside(p, c), c)
-    return 2 * length(v, room) / room
+    return 2 * _length(v, room) / room
+
+
+def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Exponential map at the origin.
+
+    The conformal factor there is 2: the point is at twice the distance |v| from the origin, and
+    `exp_map0(v, c)` is `from_lorentz(lorentz.exp_map0(2 v, c), c)`.
+
+    Returns:
+      Points tanh(√c |v|) v / (√c |v|), moved inside by `project`.
+
+    References:
+      HOVER, eq. 2. Ganea, Bécigneul and Hofmann, 2018.
+    """
+    v = as_float(v)
+    curvature = per_batch(c, v)
+    v = limit_norm(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(curvature))
+    return project(v * tanhc_sqrt(curvature * dot(v, v))[..., None], curvature)
+
+
+def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Logarithmic map at the origin, the inverse of `exp_map0`.
+
+    Returns:
+      Tangent vectors artanh(√c |p|) p / (√c |p|) at the origin, half as long as the distance.
+    """
+    p = as_float(p)
+    curvature = per_batch(c, p)
+    p = inside(p, curvature)
+    return p * artanhc_sqrt(_square(p, curvature))[..., None]
 
 
 def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Exponential map at p.
+    """Exponential map at p (Ganea, Bécigneul and Hofmann, 2018).
 
     With a = √c λ_p |v|, u = v / |v| and γ = 1 − c |p|² it is (A p + γ sinh a / (2 √c) u) / B where
 
@@ -154,19 +218,11 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
         2 B = γ + (1 − r)² cosh a + 2 r e^{−a} + r |b|² sinh a,
         A r − γ sinh a / 2 = ((1 + r)² e^{−a} − (1 − r)² e^{a}) / 4 + r² |b|² sinh a / 2,
 
-    the latter being what remains along e beside γ sinh a b / 2.
-
-    Args:
-      p: points.
-      v: tangent vectors at ``p``; those with √c λ_p |v| beyond `max_hyperbolic_norm` (31.9 in
-        float32, 72.1 in float64), which lead to the rim in any case, are shortened to that.
-      c: curvature, positive.
+    the latter being what remains along e beside γ sinh a b / 2. Vectors with √c λ_p |v| beyond
+    `max_hyperbolic_norm`, which lead to the rim in any case, are shortened to that.
 
     Returns:
       Points p ⊕ (tanh(√c λ_p |v| / 2) v / (√c |v|)), moved inside by `project`.
-
-    References:
-      Ganea, Bécigneul and Hofmann, 2018.
     """
     c, (p, v) = align(c, p, v)
     p = inside(p, c)
@@ -200,17 +256,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """Logarithmic map at p, the inverse of `exp_map`; smooth at q = p.
 
-    Args:
-      p: points.
-      q: points.
-      c: curvature, positive.
-
     Returns:
       Tangent vectors (2 / (√c λ_p)) artanh(√c |w|) w / |w| with w = (−p) ⊕ q, at ``p``; their
       length is the distance.
-
-    References:
-      Ganea, Bécigneul and Hofmann, 2018.
     """
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
@@ -220,61 +268,6 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     z = way2 / (gap_p * gap_q)
     size = asinhc_sqrt(z) / jnp.sqrt(1 + z) / gap_q
     return size[..., None] * (gap_p[..., None] * way - way2[..., None] * p)
-
-
-def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Transports a tangent vector along the geodesic from p to q.
-
-    Args:
-      p: points.
-      q: points.
-      v: tangent vectors at ``p``.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors (λ_p / λ_q) gyr[q, −p] v at ``q``.
-
-    References:
-      Ungar, 2009.
-    """
-    c, (p, q, v) = align(c, p, q, v)
-    p, q = inside(p, c), inside(q, c)
-    return (gap(q, c) / gap(p, c))[..., None] * rotate(q, -p, v, c)
-
-
-def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Transports a tangent vector from the origin to q.
-
-    Args:
-      q: points.
-      v: tangent vectors at the origin.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors (1 − c |q|²) v at ``q``.
-    """
-    c, (q, v) = align(c, q, v)
-    return gap(inside(q, c), c)[..., None] * v
-
-
-def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Riemannian gradient of a function at p, from its gradient in the coordinates.
-
-    Args:
-      p: points.
-      gradient: gradients in the coordinates, as `jax.grad` gives them.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors gradient / λ_p², whose inner product with a tangent vector is the derivative
-      along it.
-
-    References:
-      Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
-    """
-    c, (p, gradient) = align(c, p, gradient)
-    half_gap = gap(inside(p, c), c)[..., None] / 2
-    return gradient * half_gap * half_gap
 
 
 def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -318,34 +311,6 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     return exp_map(p, reach[..., None] * way, curvature)
 
 
-def gyromidpoint(
-    points: Float[Array, "*#batch L n"],
-    weights: Float[Array, "*#batch M L"] | None = None,
-    c: ArrayLike = 1.0,
-) -> Float[Array, "*#batch M n"]:
-    """Weighted midpoint of points; it is their centroid in the Lorentz model.
-
-    Args:
-      points: points.
-      weights: non-negative, their scale is free; None for one midpoint with equal weights. Where
-        all are 0 the result is the origin.
-      c: curvature, positive; broadcasts to ``*batch``.
-
-    Returns:
-      Points ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)).
-
-    Raises:
-      ValueError: for weights without the axes [*batch, M, L], see `lorentz.centroid`.
-
-    References:
-      Ungar, 2009. Shimizu, Mukuta and Harada, Hyperbolic neural networks++, ICLR 2021.
-    """
-    points = as_float(points)
-    curvature = per_batch(c, points[..., 0])[..., None]
-    centroid = lorentz.centroid(to_lorentz(points, curvature), weights, curvature[..., 0])
-    return from_lorentz(centroid, curvature)
-
-
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
     """Moves points farther than a distance from the origin radially to that distance.
 
@@ -362,4 +327,359 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
     return project(
         limit_norm(p, jnp.tanh(jnp.sqrt(curvature) * limit / 2) / jnp.sqrt(curvature)), c
+    )
+
+
+def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Transports a tangent vector along the geodesic from p to q (Ungar, 2009).
+
+    Returns:
+      Tangent vectors (λ_p / λ_q) gyr[q, −p] v at ``q``.
+    """
+    c, (p, q, v) = align(c, p, q, v)
+    p, q = inside(p, c), inside(q, c)
+    return (gap(q, c) / gap(p, c))[..., None] * _rotate(q, -p, v, c)
+
+
+def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Transports a tangent vector from the origin to q, where it is (1 − c |q|²) v."""
+    c, (q, v) = align(c, q, v)
+    return gap(inside(q, c), c)[..., None] * v
+
+
+def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Riemannian gradient of a function at p, from its gradient in the coordinates.
+
+    It is gradient / λ_p², whose inner product with a tangent vector is the derivative along it.
+
+    References:
+      Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
+    """
+    c, (p, gradient) = align(c, p, gradient)
+    half_gap = gap(inside(p, c), c)[..., None] / 2
+    return gradient * half_gap * half_gap
+
+
+def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """Geodesic distance; at q = p, where it has no derivative, its gradient is 0.
+
+    Returns:
+      (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))).
+
+    References:
+      HOVER, eq. 3, the arcosh of which cancels for near points.
+    """
+    c, (p, q) = align(c, p, q)
+    return _distance(inside(p, c), inside(q, c), c)
+
+
+def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
+    room = gap(p, c) * gap(q, c)
+    difference = p - q
+    z = c * dot(difference, difference) / room
+    return 2 * _length(difference) / jnp.sqrt(room) * asinhc_sqrt(z)
+
+
+def _length(v: Ball, room: Scalar | float = 1.0) -> Scalar:
+    """`safe_norm` down to 1e-35 / room in float32, so that λ_p / |v| is finite for γ_p = room."""
+    room = jnp.broadcast_to(jax.lax.stop_gradient(jnp.asarray(room, v.dtype)), v.shape[:-1])
+    least = 1024 * smallest(v.dtype) / room
+    return safe_normalize(v, least[..., None])[1]
+
+
+def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """Squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)); smooth everywhere.
+
+    It is that of `lorentz.squared_distance`, (4/c) sinh²(√c d / 2) for the geodesic distance d.
+    """
+    c, (p, q) = align(c, p, q)
+    p, q = inside(p, c), inside(q, c)
+    difference = p - q
+    return 4 * dot(difference, difference) / (gap(p, c) * gap(q, c))
+
+
+def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """Geodesic distance from the origin, (2 / √c) artanh(√c |p|); gradient 0 there."""
+    p = as_float(p)
+    c = per_batch(c, p)
+    p = inside(p, c)
+    return 2 * _length(p) * artanhc_sqrt(_square(p, c))
+
+
+def pairwise_distance(
+    p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
+    """Geodesic distances of all pairs, by one matrix product and, for near points, `distance`.
+
+    Near is where |p − q|² is less than a sixteenth of |p|² + |q|²: there |p|² + |q|² − 2 p · q
+    would amplify rounding by more than that. Elsewhere the product adds a relative error of at most
+    16 times that of p · q in units of |p| |q|, some eps. Time and memory are those of
+    `lorentz.pairwise_distance`.
+
+    Args:
+      p: points.
+      q: points. Where two are the same the distance and its gradient are 0.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      distance(p_i, q_j).
+    """
+    p, q, c, apart, room, near = _apart(p, q, c)
+    apart = apart / room
+    far = 2 * safe_sqrt(apart) * asinhc_sqrt(c[..., None, None] * apart)
+    return replace_near(far, near, p, q, c, _distance)
+
+
+def pairwise_squared_distance(
+    p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch M N"]:
+    """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
+    p, q, c, apart, room, near = _apart(p, q, c)
+    return replace_near(4 * apart / room, near, p, q, c, squared_distance)
+
+
+def _apart(
+    p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """All pairs by one matrix product.
+
+    Returns:
+      p and q inside the ball and c, all of the same batch axes; |p_i − q_j|², 1 where they are
+      near; γ γ'; and which pairs are near.
+    """
+    p, q, c = align_sets(as_float(p), as_float(q), c)
+    p, q = inside(p, c[..., None]), inside(q, c[..., None])
+    room = gap(p, c[..., None])[..., :, None] * gap(q, c[..., None])[..., None, :]
+    size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
+    product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    apart = size - 2 * product
+    # Of tiny points the squares have lost digits. NaN is near.
+    tiny = smallest(p.dtype) / float(jnp.finfo(p.dtype).eps)
+    near = ~((apart > _NEAR * size) & (apart > tiny))
+    return p, q, c, jnp.where(near, 1, apart), room, near
+
+
+def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Möbius addition p ⊕ q, the translation by p along geodesics; it does not commute.
+
+    Returns:
+      ((1 + 2c p·q + c|q|²) p + (1 − c|p|²) q) / (1 + 2c p·q + c²|p|²|q|²), moved inside by
+      `project`.
+
+    References:
+      Ungar, 2009. Ganea, Bécigneul and Hofmann, 2018.
+    """
+    curvature, (p, q) = align(c, p, q)
+    p, q = inside(p, curvature), inside(q, curvature)
+    total, gap_p = p + q, gap(p, curvature)
+    total2 = curvature * dot(total, total)
+    above = gap_p[..., None] * total + total2[..., None] * p
+    return project(above / (total2 + gap_p * gap(q, curvature))[..., None], curvature)
+
+
+def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Möbius product r ⊗ p with a number: the point at r times the distance from the origin.
+
+    Args:
+      r: factors; a number or array that broadcasts to ``*batch``.
+      p: points.
+      c: curvature, positive.
+
+    Returns:
+      Points exp_map0(r log_map0(p)).
+    """
+    p = as_float(p)
+    return exp_map0(per_batch(r, p, "r")[..., None] * log_map0(p, c), c)
+
+
+def mobius_matvec(
+    matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
+) -> Float[Array, "*#batch m"]:
+    """Möbius product with a matrix: the linear map of the tangent space at the origin.
+
+    Args:
+      matrix: the matrix, the same for all points.
+      p: points.
+      c: curvature, positive; the same before and after.
+
+    Returns:
+      Points exp_map0(matrix log_map0(p)) of dimension m.
+    """
+    matrix, p = as_float(matrix), as_float(p)
+    same_length(matrix, p)
+    return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
+
+
+def mobius_linear(
+    matrix: Float[Array, "m n"],
+    p: Float[Array, "*#batch n"],
+    bias: Float[Array, " m"],
+    c: ArrayLike = 1.0,
+) -> Float[Array, "*#batch m"]:
+    """Möbius linear map: the product with a matrix, translated.
+
+    Args:
+      matrix: the matrix.
+      p: points.
+      bias: tangent vector at the origin, so that a Euclidean optimiser may train it.
+      c: curvature, positive; the same before and after.
+
+    Returns:
+      Points (matrix ⊗ p) ⊕ exp_map0(bias) of dimension m.
+
+    References:
+      Ganea, Bécigneul and Hofmann, 2018. HOVER, section 3.
+    """
+    moved = mobius_matvec(matrix, p, c)
+    bias = as_float(bias)
+    bias = jnp.broadcast_to(bias.reshape((1,) * (moved.ndim - 1) + bias.shape), moved.shape)
+    return mobius_add(moved, exp_map0(bias, c), c)
+
+
+def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Gyration gyr[p, q] v: the rotation by which Möbius addition fails to be associative.
+
+    With W v = (q · v) p − (p · v) q and α = 1 + c p · q it is v + 2 c (α W v + c W² v) / den, and
+    ⊖(p ⊕ q) ⊕ (p ⊕ (q ⊕ v)); linear in v, which has any length, it keeps that.
+    """
+    curvature, (p, q, v) = align(c, p, q, v)
+    p, q = inside(p, curvature), inside(q, curvature)
+    return _rotate(p, q, v, curvature)
+
+
+def _rotate(p: Ball, q: Ball, v: Ball, c: Scalar) -> Ball:
+    """`gyration` by points `inside`, all of the same batch axes."""
+    total, gap_p, gap_q = p + q, gap(p, c), gap(q, c)
+    total2 = c * dot(total, total)
+    # Of p and p + q: their wedge product is that of p and q.
+    turn = lambda w: p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
+    once = turn(v)
+    alpha = (gap_p + gap_q + total2) / 2
+    way = alpha[..., None] * once + c[..., None] * turn(once)
+    return v + (2 * c / (total2 + gap_p * gap_q))[..., None] * way
+
+
+def gyromidpoint(
+    points: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"] | None = None,
+    c: ArrayLike = 1.0,
+) -> Float[Array, "*#batch M n"]:
+    """Weighted midpoint of points; it is their centroid in the Lorentz model.
+
+    Args:
+      points: points.
+      weights: non-negative, see `lorentz.centroid`; where all are 0 the result is the origin.
+      c: curvature, positive; broadcasts to ``*batch``.
+
+    Returns:
+      Points ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)).
+
+    References:
+      Ungar, 2009. Shimizu, Mukuta and Harada, 2021.
+    """
+    points = as_float(points)
+    curvature = per_batch(c, points[..., 0])[..., None]
+    centroid = lorentz.centroid(to_lorentz(points, curvature), weights, curvature[..., 0])
+    return from_lorentz(centroid, curvature)
+
+
+def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ball:
+    """The point whose tangent vector at the origin has the coordinates of several, rescaled.
+
+    A random tangent vector keeps its expected length if coordinates are scaled with the beta
+    function of their number.
+
+    Args:
+      points: points of any dimensions n_i, with the same batch axes.
+      c: curvature, positive; the same for all.
+
+    Returns:
+      Points exp_map0([B(n/2, 1/2) / B(n_i/2, 1/2) log_map0(p_i)]_i), n the sum of the dimensions.
+
+    References:
+      Shimizu, Mukuta and Harada, 2021.
+    """
+    dims = [p.shape[-1] for p in points]
+    parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in points]
+    return exp_map0(jnp.concatenate(parts, axis=-1), c)
+
+
+def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
+    """Points with consecutive coordinates each, the inverse of `concatenate`.
+
+    Args:
+      p: points.
+      dims: dimensions, whose sum is that of ``p``.
+      c: curvature, positive.
+
+    Returns:
+      Points of those dimensions.
+
+    Raises:
+      ValueError: if the dimensions have another sum.
+    """
+    v = log_map0(p, c)
+    if sum(dims) != v.shape[-1]:
+        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {v.shape[-1]}")
+    ends = [sum(dims[: k + 1]) for k in range(len(dims) - 1)]
+    parts = jnp.split(v, ends, axis=-1)
+    return [exp_map0(part * _beta_ratio(part.shape[-1], sum(dims)), c) for part in parts]
+
+
+def _beta_ratio(above: int, below: int) -> float:
+    """B(above / 2, 1/2) / B(below / 2, 1/2)."""
+    log_beta = lambda n: math.lgamma(n / 2) - math.lgamma((n + 1) / 2)
+    return math.exp(log_beta(above) - log_beta(below))
+
+
+def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """Signed distance to the hyperplane through a point, positive where the normal points to.
+
+    Args:
+      p: points.
+      point: points of the hyperplanes.
+      normal: tangent vectors at ``point``, of any length; where it is 0 the distance is 0.
+      c: curvature, positive.
+
+    Returns:
+      arsinh(2 √c w · a / ((1 − c |w|²) |a|)) / √c for w = (−point) ⊕ p and the normal a.
+
+    References:
+      Ganea, Bécigneul and Hofmann, 2018, without the absolute value.
+    """
+    c, (p, point, normal) = align(c, p, point, normal)
+    p, point = inside(p, c), inside(point, c)
+    normal, room, way = unit(normal), gap(point, c), p - point
+    rise = room * dot(way, normal) - c * dot(way, way) * dot(point, normal)
+    return hyperboloid.scaled_asinh(2 * rise / room / gap(p, c), c)
+
+
+def mlr(
+    p: Float[Array, "*#batch n"],
+    normals: Float[Array, "classes n"],
+    offsets: Float[Array, " classes"],
+    c: ArrayLike = 1.0,
+) -> Float[Array, "*#batch classes"]:
+    """Logits of multinomial logistic regression, by one matrix product; see `lorentz.mlr`.
+
+    Args:
+      p: points.
+      normals: normals of the classes, tangent at the origin, where their length is 2 |z|; a zero
+        gives the logit 0.
+      offsets: signed distances of the hyperplanes from the origin, cut at `max_hyperbolic_norm`.
+      c: curvature, positive.
+
+    Returns:
+      2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c for normals z and
+      offsets b; those of `lorentz.mlr` for the same point and the normals 2 z.
+
+    References:
+      Shimizu, Mukuta and Harada, 2021, where the offset b is 2 r.
+    """
+    p = as_float(p)
+    c = per_batch(c, p)
+    p = inside(p, c)
+    room = gap(p, c)
+    return hyperboloid.logits(
+        2 * p / room[..., None], 2 / room - 1, 2 * as_float(normals), offsets, c
     )

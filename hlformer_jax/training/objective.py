@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models import Model
-from hlformer_jax.ops.keys import derive_key
+from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.retrieval import scorers
 from hlformer_jax.retrieval.scoring import TrainingScorer

@@ -13,14 +13,12 @@ import jax
 
 from hlformer_jax.ops import (
     cones,
-    frechet,
-    horospheres,
-    hyperplanes,
+    distributions,
+    horopca,
     lorentz,
+    means,
     numerics,
     poincare,
-    poincare_cones,
-    wrapped_normal,
 )
 
 STATIC = {"dims", "exact", "shape", "tolerance"}
@@ -41,7 +39,5 @@ def _compiled(module):
     return SimpleNamespace(**{name: _whole(value) for name, value in named.items()})
 
 
-cones, poincare_cones = map(_compiled, (cones, poincare_cones))
-frechet, horospheres, hyperplanes = map(_compiled, (frechet, horospheres, hyperplanes))
+cones, distributions, horopca, means = map(_compiled, (cones, distributions, horopca, means))
 lorentz, numerics, poincare = map(_compiled, (lorentz, numerics, poincare))
-wrapped_normal = _compiled(wrapped_normal)

@@ -1,4 +1,4 @@
-"""The public functions of hyperbolic space, read from the table of `hlformer_jax.ops`.
+"""The public functions of hyperbolic space, read from the table of `docs/geometry.md`.
 
 A function that joins the table joins the tests that go over it: its arguments are made from its
 signature, arrays from the axes of their annotations and the rest from `NUMBERS`.
@@ -9,31 +9,19 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 from jaxtyping import AbstractArray
 
-from hlformer_jax import ops
-from hlformer_jax.ops import (
-    cones,
-    frechet,
-    horospheres,
-    hyperplanes,
-    lorentz,
-    lorentz_linear,
-    poincare,
-    poincare_cones,
-    wrapped_normal,
-)
+from hlformer_jax.ops import cones, distributions, horopca, lorentz, means, poincare
 
+TABLE = Path(__file__).parents[2] / "docs" / "geometry.md"
 MODULES = {
     module.__name__.rpartition(".")[-1]: module
-    for module in (
-        cones, frechet, horospheres, hyperplanes, lorentz, lorentz_linear, poincare, poincare_cones,
-        wrapped_normal,
-    )
-}  # fmt: skip
+    for module in (cones, distributions, horopca, lorentz, means, poincare)
+}
 N = 5  # dimension of the spaces
 SIZES = {"n": N, "n1": N + 1, "d": N + 1, "L": 4, "M": 3, "N": 4, "k": 2, "m": 3, "classes": 3}
 NUMBERS = {"t": 0.3, "limit": 0.5, "r": -1.5, "scale": 0.7, "dims": (2, 3), "n": N}
@@ -132,27 +120,15 @@ class Case:
         return found
 
 
-def cases(table=ops.__doc__):
-    """The functions that the table names, in its order.
-
-    A name without a module is of that named last in its cell, else of `lorentz` or `poincare`.
-    """
-    lines = table.splitlines()
-    head = next(line for line in lines if "Lorentz model  " in line)
-    edges = [head.index(title) for title in ("what", "Lorentz model", "Poincaré ball")] + [None]
+def cases(table=TABLE):
+    """The functions that the table names, in its order; of `lorentz` or `poincare` by default."""
     found = {}
-    for line in lines[lines.index(head) + 1 :]:
-        label, *cells = (line[a:b].strip() for a, b in zip(edges, edges[1:], strict=False))
-        if label:
-            module = ["lorentz", "poincare"]
-        for i, default in enumerate(("lorentz", "poincare")):
-            for before, name in re.findall(r"(?:\b([a-z_]+)\.)?\b([a-z]\w*)", cells[i]):
-                module[i] = next((x for x in (before, name) if x in MODULES), module[i])
-                for place in (module[i], default):
-                    function = getattr(MODULES[place], name, None)
-                    if inspect.isfunction(function):
-                        found.setdefault(f"{place}.{name}", function)
-                        break
+    for line in table.read_text(encoding="utf-8").splitlines():
+        cells = re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else ()
+        for default, cell in zip(("lorentz", "poincare"), cells[2:], strict=False):
+            for module, name in re.findall(r"`(?:([a-z_]+)\.)?([a-z]\w*)`", cell):
+                function = getattr(MODULES[module or default], name)
+                found.setdefault(f"{module or default}.{name}", function)
     return [Case(name, function) for name, function in found.items()]
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import frechet, lorentz, poincare
+from compiled import lorentz, means, poincare
 from derivatives import check_two_derivatives
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -29,7 +29,7 @@ def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
     @jax.jit
     def excess(x, w):
         points = lorentz.exp_map0(x, c[:, None])
-        mean = frechet.lorentz_mean(points, w, c)
+        mean = means.lorentz_mean(points, w, c)
         steps = lorentz.log_map(mean[:, :, None], points[:, None], c[:, None, None])
         total = jnp.einsum("bml,bmln->bmn", w, steps) / jnp.sum(w, -1, keepdims=True)
         length = lorentz.tangent_norm(mean, total, c[:, None])
@@ -47,11 +47,11 @@ def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
     x, _ = _points(0.5)
     points = lorentz.exp_map0(x, C[:, None])
     two = points[:, :2]
-    got = frechet.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
+    got = means.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
     want = [lorentz.geodesic(share, two[:, 0], two[:, 1], C) for share in (0.5, 0.25, 1.0)]
     np.testing.assert_allclose(got, np.stack(want, 1), rtol=1e-12, atol=1e-13)
     same = jnp.broadcast_to(points[:, :1], points.shape)
-    np.testing.assert_allclose(frechet.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
+    np.testing.assert_allclose(means.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
 
 
 @pytest.mark.slow
@@ -59,11 +59,11 @@ def test_the_ball_has_the_same_mean_and_moves_with_its_points():
     x, w = _points(0.3)
     points = lorentz.exp_map0(x, C[:, None])
     p = poincare.from_lorentz(points, C[:, None])
-    got = frechet.poincare_mean(p, w, C)
-    want = poincare.from_lorentz(frechet.lorentz_mean(points, w, C), C[:, None])
+    got = means.poincare_mean(p, w, C)
+    want = poincare.from_lorentz(means.lorentz_mean(points, w, C), C[:, None])
     np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
     a = p[:, :1] * 0.7
-    moved = frechet.poincare_mean(poincare.mobius_add(a, p, C[:, None]), w, C)
+    moved = means.poincare_mean(poincare.mobius_add(a, p, C[:, None]), w, C)
     np.testing.assert_allclose(moved, poincare.mobius_add(a, got, C[:, None]), rtol=1e-11)
 
 
@@ -73,7 +73,7 @@ def test_derivatives_of_the_mean_are_implicit_and_right():
 
     def mean(x, w, c):
         points = lorentz.from_space(x, c[:, None])
-        return frechet.lorentz_mean(points, w, c)[..., 1:]
+        return means.lorentz_mean(points, w, c)[..., 1:]
 
     check_two_derivatives(mean, (x, w + 0.1, jnp.asarray(C)))
 
@@ -81,8 +81,8 @@ def test_derivatives_of_the_mean_are_implicit_and_right():
 def test_a_loose_tolerance_bounds_the_distance_from_the_mean():
     x, w = _points(2.0)
     points = lorentz.exp_map0(x, C[:, None])
-    mean = frechet.lorentz_mean(points, w, C)
-    loose = frechet.lorentz_mean(points, w, C, tolerance=0.05)
+    mean = means.lorentz_mean(points, w, C)
+    loose = means.lorentz_mean(points, w, C, tolerance=0.05)
     away = lorentz.distance(loose, mean, C[:, None])
     spread = lorentz.distance(mean[:, :, None], points[:, None], C[:, None, None])
     assert (away <= 0.06 * jnp.sqrt(jnp.max(spread**2, -1))).all()

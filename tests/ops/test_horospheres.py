@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import reference
-from compiled import horospheres, lorentz, poincare
+from compiled import horopca, lorentz, poincare
 from derivatives import check_curvature, check_slopes
 from lorentz_cases import BOUND, DTYPES, pairs
 from mpmath import mpf
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_against_80_digits(dtype):
     x, ideal, c, kinds = pairs(dtype, 3)
-    got = horospheres.lorentz_busemann(lorentz.from_space(x, c), ideal, c)
+    got = horopca.lorentz_busemann(lorentz.from_space(x, c), ideal, c)
     p, q, k, _ = ball.pairs(dtype, 3)
     largest = np.abs(q).max(-1, keepdims=True)
     q = np.where(largest == 0, 1, q / np.where(largest == 0, 1, largest)).astype(dtype)
-    of_ball = horospheres.poincare_busemann(p, q, k)
+    of_ball = horopca.poincare_busemann(p, q, k)
     for i, kind in enumerate(kinds):
         point, way, curvature = *map(reference.vector, (x[i], ideal[i])), mpf(float(c[i]))
         root = mpmath.sqrt(curvature)
@@ -48,7 +48,7 @@ def test_it_is_the_difference_of_distances_to_a_point_far_away():
     ideal = np.array([[0.6, 0, 0.8]])
     far = lorentz.exp_map0(40 * jnp.asarray(ideal), c)
     want = lorentz.distance(x, far, c) - 40
-    np.testing.assert_allclose(horospheres.lorentz_busemann(x, 3 * ideal, c), want, atol=1e-11)
+    np.testing.assert_allclose(horopca.lorentz_busemann(x, 3 * ideal, c), want, atol=1e-11)
 
 
 def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
@@ -57,7 +57,7 @@ def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
     u = rng.normal(size=(6, 2, 5)) * np.array([0.01, 0.1, 0.5, 1, 2, 4])[:, None, None]
     x = lorentz.exp_map0(u, c)
     directions = np.linalg.qr(rng.normal(size=(5, 5)))[0]
-    project, busemann = horospheres.lorentz_horospherical, horospheres.lorentz_busemann
+    project, busemann = horopca.lorentz_horospherical, horopca.lorentz_busemann
     in_ball = poincare.from_lorentz(x, c)
     for count in (1, 2, 5):
         chosen = directions[:count]
@@ -69,7 +69,7 @@ def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
             np.testing.assert_allclose(kept, want, rtol=1e-8, atol=1e-10)
         again = project(y, np.eye(count), c)
         np.testing.assert_allclose(again, y, rtol=1e-6, atol=1e-9)  # a root near 0 of its squares
-        through_ball = horospheres.poincare_horospherical(in_ball, chosen, c)
+        through_ball = horopca.poincare_horospherical(in_ball, chosen, c)
         np.testing.assert_allclose(poincare.to_lorentz(through_ball, c), y, rtol=1e-6, atol=1e-8)
     # It keeps the distance of points that differ along one direction alone.
     way = rng.normal(size=(4, 1)) * directions[:1]
@@ -92,10 +92,10 @@ def test_derivatives(check):
         a = lorentz.from_space(x, c)
         p = poincare.from_lorentz(a, c)
         return (
-            horospheres.lorentz_busemann(a, ideal, c),
-            horospheres.poincare_busemann(p, ideal, c),
-            horospheres.lorentz_horospherical(a, directions, c),
-            horospheres.poincare_horospherical(p, directions, c),
+            horopca.lorentz_busemann(a, ideal, c),
+            horopca.poincare_busemann(p, ideal, c),
+            horopca.lorentz_horospherical(a, directions, c),
+            horopca.poincare_horospherical(p, directions, c),
         )
 
     check(everything, (x, ideal, np.full(5, 0.7)))
@@ -112,9 +112,7 @@ def test_values_and_gradients_are_finite_everywhere():
 
     def again(x, ideal):
         a = lorentz.from_space(x, c)
-        return horospheres.lorentz_busemann(a, ideal, c), horospheres.lorentz_horospherical(
-            a, narrow, c
-        )
+        return horopca.lorentz_busemann(a, ideal, c), horopca.lorentz_horospherical(a, narrow, c)
 
     @jax.jit
     def value_and_gradient(*args):

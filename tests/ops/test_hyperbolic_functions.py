@@ -9,16 +9,16 @@ from jax.test_util import check_grads
 from mpmath import mpf
 from reference import relative_error, vector
 
-from hlformer_jax.ops import hyperbolic_functions
+from hlformer_jax.ops import numerics
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 SMOOTH = {
-    "cosh_sqrt": (hyperbolic_functions.cosh_sqrt, mpmath.cosh),
-    "sinhc_sqrt": (hyperbolic_functions.sinhc_sqrt, lambda r: mpmath.sinh(r) / r),
-    "asinhc_sqrt": (hyperbolic_functions.asinhc_sqrt, lambda r: mpmath.asinh(r) / r),
-    "tanhc_sqrt": (hyperbolic_functions.tanhc_sqrt, lambda r: mpmath.tanh(r) / r),
-    "artanhc_sqrt": (hyperbolic_functions.artanhc_sqrt, lambda r: mpmath.atanh(r) / r),
+    "cosh_sqrt": (numerics.cosh_sqrt, mpmath.cosh),
+    "sinhc_sqrt": (numerics.sinhc_sqrt, lambda r: mpmath.sinh(r) / r),
+    "asinhc_sqrt": (numerics.asinhc_sqrt, lambda r: mpmath.asinh(r) / r),
+    "tanhc_sqrt": (numerics.tanhc_sqrt, lambda r: mpmath.tanh(r) / r),
+    "artanhc_sqrt": (numerics.artanhc_sqrt, lambda r: mpmath.atanh(r) / r),
 }
 THRESHOLDS = [0.062, 0.063, 0.124, 0.126, 0.24, 0.26, 0.3, 0.5, 0.999]  # and both their sides
 
@@ -66,7 +66,7 @@ def test_slopes_of_smooth_functions_on_both_sides_of_their_thresholds(name, dtyp
 
 def test_sinhc_of_a_zero_vector_has_the_hessian_of_its_series():
     def function(v):
-        return hyperbolic_functions.sinhc_sqrt(jnp.sum(v * v))
+        return numerics.sinhc_sqrt(jnp.sum(v * v))
 
     hessian = jax.jit(jax.hessian(function))(jnp.zeros(2))
     np.testing.assert_allclose(hessian, np.eye(2) / 3, rtol=1e-15)

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import reference
-from compiled import hyperplanes, lorentz, poincare
+from compiled import lorentz, poincare
 from derivatives import check_curvature
 from lorentz_cases import BOUND, DTYPES, SLOW_FLOAT64, pairs, tangent
 from mpmath import mpf
@@ -25,7 +25,7 @@ def test_distances_to_hyperplanes_of_the_lorentz_model(dtype):
     u = np.random.default_rng(0).normal(size=x.shape).astype(dtype)
     a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
     v = np.asarray(tangent(a, u, c))
-    got = hyperplanes.lorentz_distance(b, a, v, c)
+    got = lorentz.hyperplane_distance(b, a, v, c)
     for i, kind in enumerate(kinds):
         point, other, normal = map(reference.vector, (x[i], y[i], v[i, 1:]))
         k = mpf(float(c[i]))
@@ -42,7 +42,7 @@ def test_distances_to_hyperplanes_of_the_lorentz_model(dtype):
 def test_distances_to_hyperplanes_of_the_ball(dtype):
     p, q, c, kinds = ball.pairs(dtype, 3)
     normal = np.random.default_rng(0).normal(size=p.shape).astype(dtype)
-    got = hyperplanes.poincare_distance(q, p, normal, c)
+    got = poincare.hyperplane_distance(q, p, normal, c)
     eps = float(jnp.finfo(dtype).eps)
     for i, kind in enumerate(kinds):
         point, other, a = map(reference.vector, (p[i], q[i], normal[i]))
@@ -59,7 +59,7 @@ def test_distances_to_hyperplanes_of_the_ball(dtype):
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
 def test_distances_equal_those_that_geoopt_recorded(c):
     x, z, normal, want = (GOLDEN[f"{c}/{name}"] for name in ("x", "z", "normal", "hyperplane"))
-    got = hyperplanes.poincare_distance(x, z, normal, c)
+    got = poincare.hyperplane_distance(x, z, normal, c)
     np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
 
 
@@ -71,18 +71,18 @@ def _classes():
 
 def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplane():
     p, normals, offsets, c = _classes()
-    got = hyperplanes.poincare_mlr(p, normals, offsets, c)
+    got = poincare.mlr(p, normals, offsets, c)
     assert got.shape == (5, 2, 3)
     unit = normals / np.linalg.norm(normals, axis=-1, keepdims=True)
     for i, k in np.ndindex(2, 3):
         foot = poincare.exp_map0(unit[k] * offsets[k] / 2, c[i])
-        away = hyperplanes.poincare_distance(p[:, i], foot[None], unit[None, k], c[i])
+        away = poincare.hyperplane_distance(p[:, i], foot[None], unit[None, k], c[i])
         want = 2 * np.linalg.norm(normals[k]) * away
         np.testing.assert_allclose(got[:, i, k], want, rtol=1e-12, atol=1e-13)
     x = poincare.to_lorentz(p, c)
-    other = hyperplanes.lorentz_mlr(x, 2 * normals, offsets, c)
+    other = lorentz.mlr(x, 2 * normals, offsets, c)
     np.testing.assert_allclose(other, got, rtol=1e-12, atol=1e-13)
-    flat = hyperplanes.poincare_mlr(p, normals, offsets, 1e-12)
+    flat = poincare.mlr(p, normals, offsets, 1e-12)
     linear = np.linalg.norm(normals, axis=-1) * (2 * p @ unit.T - offsets) * 2
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
 
@@ -95,10 +95,10 @@ def test_second_derivatives_of_distances_and_logits():
         x = poincare.to_lorentz(p, c)
         v = lorentz.transport0(x, p[..., ::-1] + 0.2, c)
         return (
-            hyperplanes.poincare_mlr(p, normals, offsets, c),
-            hyperplanes.lorentz_mlr(x, normals, offsets, c),
-            hyperplanes.poincare_distance(p, p[::-1], p[..., ::-1] + 0.2, c),
-            hyperplanes.lorentz_distance(x[::-1], x, v, c),
+            poincare.mlr(p, normals, offsets, c),
+            lorentz.mlr(x, normals, offsets, c),
+            poincare.hyperplane_distance(p, p[::-1], p[..., ::-1] + 0.2, c),
+            lorentz.hyperplane_distance(x[::-1], x, v, c),
         )
 
     check_curvature(everything, (p, normals, offsets, c))
@@ -115,10 +115,10 @@ def test_values_and_gradients_are_finite_for_zero_normals_and_far_points(dtype):
     def everything(u, normals, offsets, c):
         x, p = lorentz.exp_map0(u, c), poincare.exp_map0(u, c)
         return (
-            hyperplanes.lorentz_mlr(x, normals, offsets, c),
-            hyperplanes.poincare_mlr(p, normals, offsets, c),
-            hyperplanes.lorentz_distance(x, x[::-1], tangent(x[::-1], normals[:1], c), c),
-            hyperplanes.poincare_distance(p, p[::-1], normals[:1], c),
+            lorentz.mlr(x, normals, offsets, c),
+            poincare.mlr(p, normals, offsets, c),
+            lorentz.hyperplane_distance(x, x[::-1], tangent(x[::-1], normals[:1], c), c),
+            poincare.hyperplane_distance(p, p[::-1], normals[:1], c),
         )
 
     @jax.jit

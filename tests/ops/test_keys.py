@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hlformer_jax.ops.keys import derive_key
+from hlformer_jax.ops.dropout import derive_key
 
 
 def data(*arguments):

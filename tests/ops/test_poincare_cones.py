@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import reference
-from compiled import cones, poincare, poincare_cones
+from compiled import cones, poincare
 from derivatives import check_curvature
 from lorentz_cases import SLOW_FLOAT64
 from mpmath import mpf
@@ -31,17 +31,17 @@ def test_angles_are_those_of_the_same_points_in_the_lorentz_model():
     p, q = _points()
     a, b = poincare.to_lorentz(p, C), poincare.to_lorentz(q, C)
     close = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
-    close(poincare_cones.half_aperture(p, C), cones.half_aperture(a, C))
-    close(poincare_cones.exterior_angle(p, q, C), cones.exterior_angle(a, b, C))
-    close(poincare_cones.energy(p, q, C, 0.2), cones.energy(a, b, C, 0.2))
+    close(cones.poincare_half_aperture(p, C), cones.half_aperture(a, C))
+    close(cones.poincare_exterior_angle(p, q, C), cones.exterior_angle(a, b, C))
+    close(cones.poincare_energy(p, q, C, 0.2), cones.energy(a, b, C, 0.2))
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float64", 1e-12)])
 def test_angles_against_80_digits(dtype, bound):
     p, q = (points.astype(dtype) for points in _points())
     c = C.astype(dtype)
-    angle = poincare_cones.exterior_angle(p, q, c)
-    aperture = poincare_cones.half_aperture(p, c)
+    angle = cones.poincare_exterior_angle(p, q, c)
+    aperture = cones.poincare_half_aperture(p, c)
     for i, j in np.ndindex(angle.shape):
         x, y, k = reference.vector(p[i, j]), reference.vector(q[i, j]), mpf(float(c[j]))
         # The angle O x y by the hyperbolic law of cosines is that between Euclidean directions.
@@ -60,9 +60,9 @@ def test_second_derivatives_of_cones():
     p, q = _points()
     away = [3, 4, 8, 9]
     run = lambda p, q, c: (
-        poincare_cones.half_aperture(p, c),
-        poincare_cones.exterior_angle(p, q, c),
-        poincare_cones.energy(p, q, c),
+        cones.poincare_half_aperture(p, c),
+        cones.poincare_exterior_angle(p, q, c),
+        cones.poincare_energy(p, q, c),
     )
     check_curvature(run, (p[away], q[away], C))
 
@@ -77,8 +77,8 @@ def test_cones_and_layers_are_finite_at_the_edges(dtype):
 
     def everything(p, q, c):
         return (
-            poincare_cones.energy(p, q, c),
-            poincare_cones.exterior_angle(p, q, c),
+            cones.poincare_energy(p, q, c),
+            cones.poincare_exterior_angle(p, q, c),
             poincare.mobius_linear(matrix, p, jnp.asarray([0.1, -0.2], dtype), c),
             poincare.concatenate([p, q], c),
             poincare.split(p, (1, 2), c),

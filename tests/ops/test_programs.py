@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from hlformer_jax.ops import cones, hyperplanes, lorentz, poincare, poincare_cones, wrapped_normal
+from hlformer_jax.ops import cones, distributions, lorentz, poincare
 from hlformer_jax.ops.manifolds import Lorentz, Poincare, riemannian
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -28,15 +28,15 @@ def fit(loss, params, optimizer, steps):
 
 
 SPACES = {
-    "lorentz": (lorentz, cones, Lorentz),
-    "poincare": (poincare, poincare_cones, Poincare),
+    "lorentz": (lorentz, cones.energy, Lorentz),
+    "poincare": (poincare, cones.poincare_energy, Poincare),
 }
 SLOW_POINCARE = ("lorentz", pytest.param("poincare", marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("name", SLOW_POINCARE)
 def test_cones_over_a_dag_with_a_learned_curvature(name):
-    space, cone, _ = SPACES[name]
+    space, energy_of, _ = SPACES[name]
     rng = np.random.default_rng(0)
     # Each of 40 nodes has one or two parents among those before it; ancestors entail it.
     below = np.zeros((40, 40), bool)
@@ -49,7 +49,7 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
     def energies(params):
         c = jax.nn.softplus(params["curvature"])
         points = space.exp_map0(params["vectors"], c)
-        return cone.energy(points[:, None], points[None], c)
+        return energy_of(points[:, None], points[None], c)
 
     def loss(params):
         energy = energies(params)
@@ -71,7 +71,7 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
 @pytest.mark.parametrize("name", ["lorentz", "poincare"])
 def test_a_hyperbolic_classifier_of_what_a_tree_of_classes_generates(name):
     space = {"lorentz": lorentz, "poincare": poincare}[name]
-    logits = {"lorentz": hyperplanes.lorentz_mlr, "poincare": hyperplanes.poincare_mlr}[name]
+    logits = space.mlr
     rng = np.random.default_rng(0)
     # A binary tree of depth 3, its 8 leaves the classes; what is a class's lies around its leaf.
     vectors = np.zeros((1, 8))
@@ -103,9 +103,9 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
 
     def divergence(params, key, draws):
         mean, scale = poincare.exp_map0(params["mean"], c), jnp.exp(params["log_scale"])
-        z = wrapped_normal.poincare_sample(key, mean, scale, c, (draws,))
-        inside = wrapped_normal.poincare_log_density(z, mean[None], scale, c)
-        return z, inside - wrapped_normal.poincare_log_density(z, prior[None], 1.0, c)
+        z = distributions.poincare_sample(key, mean, scale, c, (draws,))
+        inside = distributions.poincare_log_density(z, mean[None], scale, c)
+        return z, inside - distributions.poincare_log_density(z, prior[None], 1.0, c)
 
     def elbo(params, key, draws):
         z, terms = divergence(params, key, draws)
@@ -125,7 +125,7 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
     area = np.repeat(np.diff(edge) / np.sqrt(c) * radius, 60) * np.pi / 30
     volume = area * poincare.conformal_factor(grid, c) ** 2
     mean, scale = poincare.exp_map0(params["mean"], c)[None], jnp.exp(params["log_scale"])
-    density = jax.jit(wrapped_normal.poincare_log_density)
+    density = jax.jit(distributions.poincare_log_density)
     log_q = density(grid, mean, scale, c)
     log_p = density(grid, prior[None], 1.0, c)
     q = volume * jnp.exp(log_q)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import lorentz, poincare, wrapped_normal
+from compiled import distributions, lorentz, poincare
 from derivatives import check_curvature
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -22,8 +22,8 @@ def test_the_density_integrates_to_one_in_both_models():
     mean = lorentz.exp_map0(jnp.asarray([[[0.6, -0.9]]]), c)
     x = lorentz.exp_map0(jnp.asarray(u), c)
     for density in (
-        wrapped_normal.lorentz_log_density(x, mean, scale, c),
-        wrapped_normal.poincare_log_density(
+        distributions.lorentz_log_density(x, mean, scale, c),
+        distributions.poincare_log_density(
             poincare.from_lorentz(x, c), poincare.from_lorentz(mean, c), scale, c
         ),
     ):
@@ -36,18 +36,18 @@ def test_samples_have_the_moments_of_the_normal_and_are_the_same_in_both_models(
     c, scale = np.array([0.5, 2.0]), np.array([[0.3, 0.6, 0.9], [0.2, 0.2, 0.4]])
     mean = lorentz.exp_map0(np.random.default_rng(0).normal(size=(2, 3)), c)
     key = jax.random.key(1)
-    x = wrapped_normal.lorentz_sample(key, mean, scale, c, (20000,))
+    x = distributions.lorentz_sample(key, mean, scale, c, (20000,))
     assert x.shape == (20000, 2, 4)
     ball_mean = poincare.from_lorentz(mean, c)
-    p = wrapped_normal.poincare_sample(key, ball_mean, scale, c, (20000,))
+    p = distributions.poincare_sample(key, ball_mean, scale, c, (20000,))
     np.testing.assert_allclose(poincare.to_lorentz(p, c), x, rtol=1e-8, atol=1e-10)
     u = np.asarray(lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c)[None], x, c), c))
     deviation = np.std(u, axis=0)
     # The standard errors are scale / √20000 and scale / √40000.
     np.testing.assert_allclose(np.mean(u, axis=0) / scale, 0, atol=5 / 20000**0.5)
     np.testing.assert_allclose(deviation / scale, 1, atol=5 / 40000**0.5)
-    one = wrapped_normal.lorentz_log_density(x, mean[None], scale, c)
-    other = wrapped_normal.poincare_log_density(p, ball_mean[None], scale, c)
+    one = distributions.lorentz_log_density(x, mean[None], scale, c)
+    other = distributions.poincare_log_density(p, ball_mean[None], scale, c)
     np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
     flat = -np.sum((u / scale) ** 2 / 2 + np.log(scale * np.sqrt(2 * np.pi)), -1)
     a = np.sqrt(c) * np.linalg.norm(u, axis=-1)
@@ -62,10 +62,10 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
         mean, x = lorentz.exp_map0(u, c), lorentz.exp_map0(v, c)
         p, q = poincare.exp_map0(u / 3, c), poincare.exp_map0(v / 3, c)
         return (
-            wrapped_normal.lorentz_sample(key, mean, scale, c),
-            wrapped_normal.poincare_sample(key, p, scale, c),
-            wrapped_normal.lorentz_log_density(x, mean, scale, c),
-            wrapped_normal.poincare_log_density(q, p, scale, c),
+            distributions.lorentz_sample(key, mean, scale, c),
+            distributions.poincare_sample(key, p, scale, c),
+            distributions.lorentz_log_density(x, mean, scale, c),
+            distributions.poincare_log_density(q, p, scale, c),
         )
 
     u, v = np.random.default_rng(0).normal(size=(2, 3, 2))
@@ -75,6 +75,6 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
 
 def test_half_precision_is_computed_in_float32():
     mean = jnp.zeros((2, 3), jnp.bfloat16)
-    x = wrapped_normal.poincare_sample(jax.random.key(0), mean, jnp.bfloat16(0.5))
+    x = distributions.poincare_sample(jax.random.key(0), mean, jnp.bfloat16(0.5))
     assert x.dtype == jnp.float32 and x.shape == (2, 3)
-    assert wrapped_normal.poincare_log_density(x, mean, 0.5).dtype == jnp.float32
+    assert distributions.poincare_log_density(x, mean, 0.5).dtype == jnp.float32

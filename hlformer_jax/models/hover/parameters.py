@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.models.hover.embedding import Hover
 from hlformer_jax.models.hover.options import from_config
-from hlformer_jax.ops.keys import derive_key
+from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.typing import Nodes
 
 LARGEST_SCALE = 100.0

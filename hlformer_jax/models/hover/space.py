@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import cones, lorentz, poincare, poincare_cones
+from hlformer_jax.ops import cones, lorentz, poincare
 from hlformer_jax.ops.numerics import (
     along_and_across,
     dot,
@@ -130,7 +130,7 @@ class Space:
         """
         c = self.curvature
         if self.geometry == "poincare":
-            return poincare_cones.energy(x, y, c, min_radius)
+            return cones.poincare_energy(x, y, c, min_radius)
         if self.geometry == "lorentz":
             return cones.energy(lorentz.from_space(x, c), lorentz.from_space(y, c), c, min_radius)
         return _outside_flat_cone(x, y, min_radius)

@@ -74,17 +74,7 @@ def poincare_mean(
     c: ArrayLike = 1.0,
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n"]:
-    """Fréchet mean in the Poincaré ball, see `lorentz_mean`.
-
-    Args:
-      points: points.
-      weights: non-negative, not all 0, their scale is free; None for one mean with equal weights.
-      c: curvature, positive; broadcasts to ``*batch``.
-      tolerance: largest distance from the mean at which the iteration stops, as there.
-
-    Returns:
-      The points μ that minimise Σ_i weight_i d(p_i, μ)².
-    """
+    """Fréchet mean in the Poincaré ball; arguments and errors are those of `lorentz_mean`."""
     points = as_float(points)
     c = per_batch(c, points[..., 0])[..., None]
     mean = lorentz_mean(poincare.to_lorentz(points, c), weights, c[..., 0], tolerance)
@@ -98,18 +88,7 @@ def _mean(
     c: Float[Array, ""],
     tolerance: float,
 ) -> Float[Array, " n"]:
-    """One mean, of points given by their space components.
-
-    Args:
-      start: where to start.
-      points: points.
-      weights: their weights.
-      c: curvature.
-      tolerance: see `lorentz_mean`.
-
-    Returns:
-      Space components of the mean.
-    """
+    """One mean, of points given by their space components."""
     share = weights / jnp.sum(weights)
 
     def way(x: Space) -> Float[Array, " n"]:

@@ -21,9 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.hyperbolic_functions import sinhc_sqrt
 from hlformer_jax.ops.hyperboloid import Scalar, Space
-from hlformer_jax.ops.numerics import as_float, common_batch, dot, per_batch
+from hlformer_jax.ops.numerics import as_float, common_batch, dot, per_batch, sinhc_sqrt
 from hlformer_jax.typing import Array
 
 
@@ -60,18 +59,7 @@ def poincare_sample(
     c: ArrayLike = 1.0,
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
-    """Draws points of the Poincaré ball; differentiable in mean, scale and curvature.
-
-    Args:
-      key: a random key; the same gives the same points as `lorentz_sample`.
-      mean: means.
-      scale: standard deviations in lengths of the space, positive; broadcast to [*batch, n].
-      c: curvature, positive.
-      shape: axes of draws, put before ``*batch``.
-
-    Returns:
-      Points [*shape, *batch, n].
-    """
+    """Draws points of the Poincaré ball, by the same key the same as `lorentz_sample`."""
     mean = as_float(mean)
     u = _normal(key, mean, scale, shape)
     mean = mean.reshape((1,) * len(shape) + mean.shape)
@@ -107,17 +95,7 @@ def poincare_log_density(
     scale: ArrayLike,
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """Logarithm of the density at points of the Poincaré ball.
-
-    Args:
-      p: points.
-      mean: means.
-      scale: standard deviations in lengths of the space, positive; broadcast to [*batch, n].
-      c: curvature, positive.
-
-    Returns:
-      log p(x) with respect to the volume of the space, not of the coordinates.
-    """
+    """`lorentz_log_density` of the Poincaré ball: by the space's volume, not the coordinates'."""
     v = poincare.log_map(mean, p, c)
     mean = jnp.broadcast_to(as_float(mean), v.shape)
     return _log_density(v * poincare.conformal_factor(mean, c)[..., None], scale, c)
