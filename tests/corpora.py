@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from absl import logging as absl_logging
 
-from hlformer_jax.data.prepared.records import Records
+from hlformer_jax.data.prepared import Records
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import Corpus
 

@@ -53,7 +53,7 @@ MAY_IMPORT = {
 # The only module that may import it.
 OWNER = {
     "orbax": "training.checkpoints",
-    "tensorflow_datasets": "data.prepared.builder",
+    "tensorflow_datasets": "data.prepared",
     "ray": "search.cluster",
     "qdrant_client": "search.store.client",
 }
@@ -154,8 +154,8 @@ def test_the_rule_itself_has_no_cycle():
         ("models/hlformer", "from hlformer_jax.data import split", "must not import data"),
         ("data/split", "from hlformer_jax.ops import numerics", "must not import ops"),
         ("data/split", "from hlformer_jax.data.layout import Collection", None),
-        ("data/split", "import tensorflow_datasets as tfds", "only data.prepared.builder may"),
-        ("data/prepared/builder", "import tensorflow_datasets as tfds", None),
+        ("data/split", "import tensorflow_datasets as tfds", "only data.prepared may"),
+        ("data/prepared", "import tensorflow_datasets as tfds", None),
         ("training/loop", "import orbax.checkpoint as ocp", "only training.checkpoints may"),
         ("models/registry", "from hlformer_jax.training import loop", "must not import training"),
         ("main", "from hlformer_jax.models import hlformer", "must not import models"),

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from hlformer_jax import parallel
-from hlformer_jax.data.examples import ExampleFeed
+from hlformer_jax.data.feed import ExampleFeed
 from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval.results import Result
 

@@ -4,7 +4,7 @@
         --config.base.data.manual_dir=PATH
 
 PATH holds three corpora in the released layout, PATH/5/tvr, PATH/6/tvr and PATH/7/tvr, of features
-128 wide, each with the times of its moments in moments.json (hlformer_jax/data/spans.py). Beside
+128 wide, each with the times of its moments in moments.json (docs/data.md). Beside
 means the sweep prints ranks, the localisation of first moments, and for each pair of variants
 whether their difference is real: a paired bootstrap over queries and seeds (sweep/comparison.py).
 `:debug` takes minutes on the synthetic corpus.

@@ -10,11 +10,9 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.benchmark.measure import Floor, Timing
 from hlformer_jax.data.feed import Chunk, VideoFeed
-from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.released.writer import write_corpus
-from hlformer_jax.data.simulated import SimulatedVideos
-from hlformer_jax.data.split import Split
-from hlformer_jax.data.synthetic import Corpus
+from hlformer_jax.data.released import Collection
+from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.synthetic import Corpus, write_corpus
 from hlformer_jax.typing import Batch
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.released.collection import Collection
+from hlformer_jax.data.released import Collection
 from hlformer_jax.errors import UserError
 from hlformer_jax.typing import Batch, Captions, Videos
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.benchmark.inputs import Options, Row, released_files
 from hlformer_jax.benchmark.measure import Floor, clock, summary
-from hlformer_jax.data.prepared import preparation
+from hlformer_jax.data import prepared
 
 
 def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
@@ -23,7 +23,7 @@ def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
         clocks, copies = [], []
         for repeat in range(3):
             target = Path(directory) / str(repeat)
-            clocks.append(clock(preparation.prepare, collection, target, config.data.storage))
+            clocks.append(clock(prepared.prepare, collection, target, config.data.storage))
             copies.append(sum(clock(shutil.copy, path, target) for path in paths))
     timing = summary(clocks)
     # What is read must be written: at best in the time in which the files themselves are copied.

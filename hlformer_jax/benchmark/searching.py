@@ -14,8 +14,7 @@ from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.inputs import Options, Row, each, first_batch, simulated_split
 from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
-from hlformer_jax.data.feed import VideoFeed
-from hlformer_jax.data.schedule import in_order
+from hlformer_jax.data.feed import VideoFeed, in_order
 from hlformer_jax.models.cost import cost
 from hlformer_jax.retrieval import corpus, scorers, vectors
 from hlformer_jax.retrieval.corpus import Corpus

@@ -26,11 +26,9 @@ from hlformer_jax.benchmark.inputs import (
     simulated_split,
 )
 from hlformer_jax.benchmark.measure import Floor, Timing, clock, summary, timed
-from hlformer_jax.data.feed import Chunk, VideoFeed
-from hlformer_jax.data.prepared import preparation
-from hlformer_jax.data.schedule import Schedule
-from hlformer_jax.data.simulated import CAPTIONS_PER_VIDEO
-from hlformer_jax.data.split import Split
+from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
 from hlformer_jax.models.cost import countable
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.training import checkpoints, objective, optim
@@ -144,7 +142,7 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         videos = LOADED_BATCHES * config.train.batch_size
         collection = released_files(directory, videos, config)
-        prepared = preparation.prepare(collection, directory)
+        prepared = prepare(collection, directory)
         data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
         split = Split(prepared.split("train"), data)
         workers = min(PEER_WORKERS, os.cpu_count() or 1)

@@ -194,7 +194,7 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU.
         "select": Field("SumR", line()),
         # Times of the captions' moments, by which every evaluation adds the localisation of the
-        # first moment (retrieval/localisation.py): a file (data/spans.py), of which a relative
+        # first moment (retrieval/localisation.py): a file (docs/data.md), of which a relative
         # path begins at {manual_dir}/{collection}; "data": those that the data set has itself; "":
         # none.
         "moments": Field("", path()),

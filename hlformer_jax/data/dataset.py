@@ -1,18 +1,26 @@
-"""Opens the data set of a configuration: chooses its source, prepares it once, transforms it."""
+"""Opens the data set of a configuration: chooses its source, prepares it once, transforms it.
 
-from collections.abc import Callable
+`open_data` gives the videos and captions of a split, `open_trees` trees of actions and the features
+that their nodes read. Frames and words are prepared as any source is, with the moments as captions;
+trees are built when they are opened, so that another form of them needs no other preparation.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax.data import extracted, spans
-from hlformer_jax.data.prepared.preparation import prepare
-from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.released.teacher import TaughtCollection
+from hlformer_jax.data import annotations, extracted, synthetic, trees
+from hlformer_jax.data.prepared import Prepared, prepare
+from hlformer_jax.data.released import Collection, MomentCollection
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
-from hlformer_jax.data.split import Split
-from hlformer_jax.data.synthetic import Corpus, SyntheticSource, is_synthetic
-from hlformer_jax.data.taught import TaughtCorpus, TaughtSyntheticSource
+from hlformer_jax.data.split import PreparedVideos, Split
+from hlformer_jax.data.synthetic import SyntheticSource
+from hlformer_jax.data.trees import Pool, Tree
 
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
     extracted.COLLECTION: lambda data: extracted.ExtractedSource(
@@ -22,16 +30,18 @@ SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
 """Makes the source of a collection from `config.data`, by the name that `config.data.collection`
 has. What is not listed is read in the released layout."""
 
+FEWSHOT_SHARE, HELD_OUT_SHARE = 0.1, 0.05
+"""Of the training trees: those of "fewshot", and those that `trees.validation` holds out."""
+
+_DRAW = 20231001
+"""Seed of both; they are the same trees whatever the seed of a run."""
+
+
+# Videos with captions
+
 
 class Data(NamedTuple):
-    """The three splits of a data set.
-
-    Attributes:
-      train: the training split.
-      val: the validation split.
-      test: the test split.
-      fingerprint: the fingerprint of their source.
-    """
+    """The three splits of a data set, and the fingerprint of their source."""
 
     train: Split
     val: Split
@@ -56,22 +66,16 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     """
     data = config.data
     source = choose_source(data) if source is None else source
-    for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
-        if data[field] != width:
-            raise DataError(
-                f"data.{field} is {data[field]} and the features of {source.name} are {width} "
-                f"wide; set data.{field} to {width}"
-            )
     if data.teacher_dim and not teacher_width(source):
         raise DataError(
             f"data.teacher_dim is {data.teacher_dim}, and {source.name} has no features of a "
             f"teacher, which loss.distillation needs; set both to 0, or take a data set that has "
             f"them: the published activitynet or tvr, or the synthetic corpus"
         )
-    prepared = prepare(source, data.data_dir, data.storage)
+    prepared = _prepare(source, data)
     videos = [prepared.split(name) for name in SPLITS]
-    timed = spans.of_splits(config, [split.annotations for split in videos])
-    train, val, test = (Split(*split) for split in zip(videos, [data] * 3, timed, strict=True))
+    spans = annotations.configured_spans(config, [split.annotations for split in videos])
+    train, val, test = (Split(*split) for split in zip(videos, [data] * 3, spans, strict=True))
     for name, split in (("val", val), ("test", test)):
         split.check_spans(name)  # now, and not when a training has come to its evaluation
     return Data(train, val, test, prepared.fingerprint)
@@ -90,15 +94,225 @@ def choose_source(data: ConfigDict) -> Source:
     Raises:
       DataError: if collection or feature cannot be the name of a folder.
     """
-    if is_synthetic(data):
+    if synthetic.is_synthetic(data):
         widths = {"visual_dim": data.visual_dim, "text_dim": data.text_dim}
         sizes: Any = {"videos": tuple(data.synthetic_videos), **widths}
         if data.teacher_dim:
-            return TaughtSyntheticSource(TaughtCorpus(**sizes, teacher_dim=data.teacher_dim))
-        return SyntheticSource(Corpus(**sizes))
+            taught = synthetic.SyntheticTeacherCorpus(**sizes, teacher_dim=data.teacher_dim)
+            return SyntheticSource(taught)
+        return SyntheticSource(synthetic.Corpus(**sizes))
     if data.collection in SOURCES:
         return SOURCES[data.collection](data)
     fields = data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
-    if data.teacher_dim:
-        return TaughtCollection(*fields, data.teacher_dim)
-    return Collection(*fields)
+    return Collection(*fields, data.teacher_dim)
+
+
+def _prepare(source: Source, data: ConfigDict) -> Prepared:
+    for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
+        if data[field] != width:
+            raise DataError(
+                f"data.{field} is {data[field]} and the features of {source.name} are {width} "
+                f"wide; set data.{field} to {width}"
+            )
+    return prepare(source, data.data_dir, data.storage)
+
+
+# Trees of actions
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeSplit:
+    """The trees of a split and their features.
+
+    Attributes:
+      pool: the nodes of all trees, numbered through, and the training items.
+      features: the videos of the prepared split, also those without a tree, transformed.
+      video: number of each tree's video among them.
+      num_rows: number of frames of each node's video.
+      rows: the first and the last of them that each node spans.
+      word_rows: the word features of each node among those of its video; -1 where padded.
+      words_per_video: number of word features of each video, every moment cut to W.
+      num_frames: F of a node.
+      short_video: see `tree_feed.SHORT_VIDEOS`.
+    """
+
+    pool: Pool
+    features: Split
+    video: Int[np.ndarray, " trees"]
+    num_rows: Int[np.ndarray, " U"]
+    rows: Int[np.ndarray, "U 2"]
+    word_rows: Int[np.ndarray, "U W"]
+    words_per_video: Int[np.ndarray, " videos"]
+    num_frames: int
+    short_video: str
+
+    @property
+    def num_nodes(self) -> int:
+        """U, the number of nodes of all trees."""
+        return len(self.pool.tree)
+
+    @property
+    def num_items(self) -> int:
+        """The number of training items."""
+        return len(self.pool.subtrees)
+
+
+class TreeData(NamedTuple):
+    """The three splits of a data set of trees, as `config.trees` chooses them; see `Data`."""
+
+    train: TreeSplit
+    val: TreeSplit
+    test: TreeSplit
+    fingerprint: str
+
+
+def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
+    """Opens the trees of a configuration; prepares their features on first use.
+
+    Args:
+      config: the whole configuration.
+      source: what to open in place of the configuration's own source; its reader's annotations are
+        those of `annotations.annotate`.
+
+    Returns:
+      Its splits.
+
+    Raises:
+      DataError: when the source is missing or not as it should be, or a split has no tree.
+      OSError: when the disk is full.
+    """
+    options = config.trees
+    source = choose_tree_source(config) if source is None else source
+    prepared = _prepare(source, config.data)
+    opened = {split: _Trees(prepared.split(split), split, source.name, config) for split in SPLITS}
+    train = opened["train"]
+    chosen = _chosen(train.trees, options)
+    if options.validation == "held_out":
+        held = set(_share(chosen, HELD_OUT_SHARE))
+        val = train.split([tree for tree in chosen if tree in held])
+        chosen = [tree for tree in chosen if tree not in held]
+    else:
+        val = opened["val"].split(range(len(opened["val"].trees)))
+    test = opened["test"].split(range(len(opened["test"].trees)))
+    return TreeData(train.split(chosen), val, test, prepared.fingerprint)
+
+
+def choose_tree_source(config: ConfigDict) -> Source:
+    """The source of moments that a configuration asks for.
+
+    Args:
+      config: the whole configuration. Without `data.manual_dir` and with synthetic videos it is
+        the synthetic corpus of trees; of the collection "own" it is a folder of one's own features;
+        otherwise it is the released layout with files of moments.
+
+    Returns:
+      The source; nothing of it is read.
+
+    Raises:
+      DataError: if collection or feature cannot be the name of a folder.
+    """
+    data = config.data
+    widths = data.visual_dim, data.text_dim
+    if synthetic.is_synthetic(data):
+        return SyntheticSource(
+            synthetic.TreeCorpus(
+                videos=tuple(data.synthetic_videos),
+                visual_dim=data.visual_dim,
+                text_dim=data.text_dim,
+                precedence=config.trees.precedence,
+                shared=config.trees.shared_concepts,
+            )
+        )
+    if data.collection == extracted.COLLECTION:
+        return extracted.TimedSource(data.manual_dir, data.feature, *widths)
+    return MomentCollection(data.manual_dir, data.collection, data.feature, *widths)
+
+
+class _Trees:
+    """A prepared split, the moments of its videos, and all its trees."""
+
+    def __init__(self, videos: PreparedVideos, split: str, name: str, config: ConfigDict) -> None:
+        notes: Any = videos.annotations
+        if notes is None:
+            raise DataError(f"{name}: was prepared without moments; remove the prepared set")
+        self._config = config
+        self._collection: str = notes["collection"]
+        self._words: list[list[int]] = notes["words"]
+        self._features = Split(videos, config.data)
+        self._timed = [annotations.moments_from_json(line, name) for line in notes["videos"]]
+        self._place = {video.video: k for k, video in enumerate(self._timed)}
+        if "trees" in notes:
+            self.trees = [
+                trees.tree_from_json(line, self._timed[self._place[line["video"]]], name)
+                for line in notes["trees"]
+            ]
+        else:
+            self.trees = list(trees.build_all(self._timed, config.trees.form))
+        if not self.trees:
+            raise DataError(f"{name}: no video of {split} has moments that make a tree")
+
+    def split(self, chosen: Sequence[int]) -> TreeSplit:
+        """The split of some of the trees, given by their numbers; a DataError of none."""
+        if not len(chosen):
+            raise DataError("config.trees leaves no tree to train or to validate on: choose more")
+        options, max_words = self._config.trees, self._features.max_words
+        own = [self.trees[k] for k in chosen]
+        places = np.asarray([self._place[tree.video] for tree in own], np.int32)
+        timed = [self._timed[place] for place in places]
+        pool = trees.make_pool(own, timed, options.parent_text, self._collection)
+        durations = np.asarray([video.duration for video in timed])[pool.tree]
+        num_rows = self._features.frames_per_video[places][pool.tree]
+        counts = [np.minimum(words, max_words).astype(np.int32) for words in self._words]
+        return TreeSplit(
+            pool=pool,
+            features=self._features,
+            video=places,
+            num_rows=num_rows,
+            rows=trees.row_range(pool.span, durations, num_rows),
+            word_rows=np.concatenate(
+                [
+                    trees.word_rows([node.moments for node in tree.nodes], counts[place], max_words)
+                    for tree, place in zip(own, places, strict=True)
+                ]
+            ),
+            words_per_video=np.asarray([words.sum() for words in counts], np.int32),
+            num_frames=options.node_frames,
+            short_video=options.short_video,
+        )
+
+
+def _chosen(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
+    """Numbers of the trees that are trained on."""
+    subset = options.train_subset
+    if subset == "full":
+        chosen = list(range(len(candidates)))
+    elif subset == "fewshot":
+        chosen = _share(range(len(candidates)), FEWSHOT_SHARE)
+    else:
+        chosen = _listed(Path(subset).expanduser(), candidates)
+    wanted = set(options.train_leaves)
+    return [k for k in chosen if not wanted or len(candidates[k].leaves) in wanted]
+
+
+def _share(numbers: Sequence[int], share: float) -> list[int]:
+    """A random share of some numbers, one at least, in their order."""
+    count = max(1, round(share * len(numbers)))
+    drawn = np.random.default_rng(_DRAW).permutation(len(numbers))[:count]
+    return [numbers[k] for k in sorted(drawn.tolist())]
+
+
+def _listed(path: Path, candidates: Sequence[Tree]) -> list[int]:
+    """Numbers of the trees of listed videos, in the order of the trees."""
+    if not path.is_file():
+        raise DataError(
+            f"config.trees.train_subset is {str(path)!r}: it must be 'full', 'fewshot' or a file of"
+            " videos' ids, one a line"
+        )
+    known = {tree.video: k for k, tree in enumerate(candidates)}
+    numbers = set()
+    for where, line in annotations.read_lines(path):
+        video = line.strip()
+        if video not in known:
+            raise DataError(f"{where}: no training tree is of a video {video!r}; remove it")
+        numbers.add(known[video])
+    return sorted(numbers)

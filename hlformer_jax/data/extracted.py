@@ -5,7 +5,8 @@
     words.npy       token features of all captions, likewise
     encoder.json    what identifies the encoder
 
-`python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it.
+`python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it and,
+where its captions have times, `configs/hover_own.py`.
 """
 
 import contextlib
@@ -17,9 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.data.annotations import (
+    AnnotatedMoment,
+    TimedVideo,
+    annotate,
+    as_seconds,
+    field,
+    parse_object,
+    read_text,
+)
 from hlformer_jax.data.source import (
     SPLITS,
     Caption,
@@ -68,18 +79,16 @@ def contents(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder).expanduser() / CONTENTS
     try:
-        read: Any = files.parse_json(path.read_bytes())
-        known = read["format"]
-        if known == FORMAT:
-            read["digest"]  # which one whose writing was cut short lacks
+        table = parse_object(read_text(path), str(path))
     except FileNotFoundError:
         remedy = "make it by `python -m hlformer_jax.search features`"
         raise MissingSourceError(f"{path} is missing", remedy) from None
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path} is damaged: make the features again") from None
-    if known != FORMAT:
-        raise DataError(f"{path} is of format {known}, not {FORMAT}: make the features again")
-    return dict(read)
+    except DataError as error:
+        raise DataError(f"{path} is damaged: make the features again ({error})") from None
+    if table.get("format") != FORMAT or "digest" not in table:
+        # Without its digest, the writing was cut short.
+        raise DataError(f"{path} is not whole, or not of format {FORMAT}: make the features again")
+    return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,24 +100,28 @@ class ExtractedSource:
       feature: name of the encoder, with the beginning of its fingerprint.
       visual_dim: D, width of a frame's vector.
       text_dim: E, width of a token's features.
-      name: the collection.
     """
 
     folder: str
     feature: str
     visual_dim: int
     text_dim: int
-    name: str = COLLECTION
+
+    @property
+    def name(self) -> str:
+        """The collection."""
+        return COLLECTION
 
     def fingerprint(self) -> str:
         """Identifies the content by the digest that was written with it."""
-        read = contents(self.folder)
-        if read["feature"] != self.feature:
+        table = contents(self.folder)
+        feature = field(table, "feature", str(self.folder))
+        if feature != self.feature:
             raise DataError(
-                f"{self.folder} has features of {read['feature']}, and config.data.feature is"
+                f"{self.folder} has features of {feature}, and config.data.feature is"
                 f" {self.feature}: start from --config=configs/own.py:{self.folder}"
             )
-        return digest(self.name, FORMAT, "with times", read["digest"])
+        return digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:
         """Opens the folder; its arrays are mapped, not read."""
@@ -120,18 +133,24 @@ class ExtractedReader(Reader):
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
-        read = contents(self._folder)
-        self._frame_rows: dict[str, list[int]] = read["frames"]
-        self._word_rows: dict[str, list[int]] = read["words"]
-        self._splits = {
-            split: {
-                video: tuple(TimedCaption(*fields) for fields in captions)
-                for video, captions in read["splits"][split].items()
+        table = contents(self._folder)
+        try:
+            self._frame_rows: dict[str, tuple[int, int]] = _row_ranges(table["frames"])
+            self._word_rows: dict[str, tuple[int, int]] = _row_ranges(table["words"])
+            self._splits = {
+                split: {
+                    video: tuple(TimedCaption(*fields) for fields in captions)
+                    for video, captions in table["splits"][split].items()
+                }
+                for split in SPLITS
             }
-            for split in SPLITS
-        }
-        self._frames = self._map(FRAMES, self._frame_rows, read["visual_dim"])
-        self._words = self._map(WORDS, self._word_rows, read["text_dim"])
+            widths = int(table["visual_dim"]), int(table["text_dim"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise DataError(
+                f"{self._folder / CONTENTS} is damaged: make the features again"
+            ) from None
+        self._frames = self._map(FRAMES, self._frame_rows, widths[0])
+        self._words = self._map(WORDS, self._word_rows, widths[1])
 
     @property
     def splits(self) -> Mapping[str, Mapping[str, Sequence[TimedCaption]]]:
@@ -157,15 +176,12 @@ class ExtractedReader(Reader):
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
 
     def frames_per_second(self) -> float:
-        """How many frames a second the videos were read at.
-
-        Raises:
-          DataError: when the folder does not say it.
-        """
+        """The rate at which the videos were read; a DataError when the folder does not say it."""
         path = self._folder / ENCODER
         try:
-            rate = float(files.parse_json(path.read_bytes())["fps"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            facts = parse_object(read_text(path), str(path))
+            rate = as_seconds(field(facts, "fps", str(path)), "fps", str(path))
+        except (OSError, DataError) as error:
             raise DataError(
                 f"{path}: does not say how many frames a second there are ({error}); make the"
                 " features again"
@@ -175,7 +191,7 @@ class ExtractedReader(Reader):
         return rate
 
     def annotations(self, split: str) -> Any:
-        """Where the moments of captions lie that have times; see `data.spans`.
+        """The moments of captions that have times; see `annotations.Span`.
 
         A video of L frames at f a second lasts L / f seconds.
         """
@@ -205,6 +221,63 @@ class ExtractedReader(Reader):
                 f"{path} is {mapped.shape}, not {(most, width)}: make the features again"
             )
         return mapped
+
+
+class TimedSource(ExtractedSource):
+    """The `source.Source` of a folder of features, of whose captions the times are known."""
+
+    @property
+    def name(self) -> str:
+        """The collection, told apart from its captions without times."""
+        return f"{COLLECTION}_moments"
+
+    def fingerprint(self) -> str:
+        """Identifies the content by the digest that was written with it."""
+        return digest("moments", super().fingerprint())
+
+    def open(self) -> contextlib.nullcontext["ExtractedReader"]:
+        """Opens the folder; a DataError when it is damaged, or a split has no times."""
+        return contextlib.nullcontext(TimedReader(self.folder))
+
+
+class TimedReader(ExtractedReader):
+    """The `source.Reader` of a folder of features: captions with times, by their start."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self._period = 1.0 / self.frames_per_second()
+        untimed = 0
+        for split, videos in self._splits.items():
+            timed = {
+                video: tuple(
+                    sorted((x for x in captions if x.is_timed), key=lambda x: x.start or 0.0)
+                )
+                for video, captions in videos.items()
+            }
+            untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
+            self._splits[split] = {video: captions for video, captions in timed.items() if captions}
+            if not self._splits[split]:
+                raise DataError(
+                    f'{folder}: no caption of {split} has a time; give captions "start" and "end",'
+                    " and make the features again"
+                )
+        if untimed:
+            logging.warning("%s: %d captions have no times and are left out", folder, untimed)
+
+    def annotations(self, split: str) -> dict[str, Any]:
+        """Durations and spans of a split; see `annotations.annotate`."""
+        videos = []
+        for video, captions in self._splits[split].items():
+            moments = tuple(
+                AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
+                for one in captions
+            )
+            videos.append(TimedVideo(video, self.num_frames(video) * self._period, moments))
+        return annotate(COLLECTION, videos, self)
+
+
+def _row_ranges(table: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    return {name: (int(start), int(end)) for name, (start, end) in table.items()}
 
 
 def check_place(folder: Path, overwrite: bool) -> None:

@@ -1,36 +1,430 @@
-"""Brings features to the devices: a whole split once where it fits, else the steps just ahead.
+"""Brings features to the devices: which videos each step sees, and the batches that it gathers.
 
-Both ways give `Chunk`s of the same form, which the same function reads; the values of a batch
-depend neither on the way its features came nor on the number of devices. A chunk is sharded over
-the devices by video, and a process reads the videos of its own devices alone.
+There is no state in the order of the data: the videos of epoch e follow a permutation drawn from
+(seed, e), and the batch of a step is a function of the step. A run that knows its step resumes
+there.
+
+Features lie on the devices packed without padding: those of a whole split where it fits, else those
+of the steps just ahead. The videos of such a chunk are shared out to the devices in order, in equal
+numbers, and a process reads the videos of its own devices alone. A device's share of each array is
+padded to the size of the largest share of any chunk, so that one compiled program reads all chunks.
+The values of a batch depend neither on the way its features came nor on the number of devices.
 """
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
-from hlformer_jax.data import packing
-from hlformer_jax.data.packed import Features, GatherIndices, gather
-from hlformer_jax.data.schedule import Group
+from hlformer_jax.data import transforms
 from hlformer_jax.data.split import Split
-from hlformer_jax.typing import Array, Batch
+from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 B = TypeVar("B")
 """The batch of a step."""
+
+CAPTION_MULTIPLE = 16
+"""Caption capacities are rounded up to this, so that shapes stay convenient for the hardware."""
+
+ROW_MULTIPLE = 256
+"""Rows of frames and words are rounded up to this, so that similar splits share a compilation."""
 
 RESIDENT_SHARE = 0.35
 """Of a device's free memory, what resident features may take; the rest is for the step."""
 
 CHUNKS = 3
 """Streamed chunks that may lie on a device: in use, ready, and being made."""
+
+_READERS = 4
+
+
+# Which videos each step sees
+
+
+class Schedule(NamedTuple):
+    """Which videos each step of a run sees.
+
+    Attributes:
+      num_videos: number of videos of the training split.
+      batch_size: number of videos of a batch; the last of an epoch may hold fewer.
+      seed: seed of the permutations.
+    """
+
+    num_videos: int
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last incomplete one included."""
+        return -(-self.num_videos // self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The order of the videos in an epoch, a function of (seed, epoch) alone."""
+        return np.random.default_rng((self.seed, epoch)).permutation(self.num_videos)
+
+    def groups(self, epochs: int, longest: int) -> list["Group"]:
+        """All steps of a run in groups that are computed without looking up.
+
+        Args:
+          epochs: the number of epochs of the run.
+          longest: the most steps of a group; one ends where a multiple of it, or the epoch, does.
+
+        Returns:
+          The groups in order; a function of the arguments alone.
+        """
+        groups = []
+        for epoch in range(epochs):
+            order, first = self.order(epoch), epoch * self.steps_per_epoch
+            starts = range(0, self.num_videos, self.batch_size)
+            steps = [order[start : start + self.batch_size] for start in starts]
+            cut = longest - first % longest
+            bounds = [0, *range(cut, len(steps), longest), len(steps)]
+            groups += [Group(first + a, steps[a:b]) for a, b in itertools.pairwise(bounds) if a < b]
+        return groups
+
+
+class Group(NamedTuple):
+    """Consecutive steps of one epoch.
+
+    Attributes:
+      first: index of the first step in the run.
+      steps: for each step, the indices of its videos, at most a batch.
+    """
+
+    first: int
+    steps: list[np.ndarray]
+
+    @property
+    def end(self) -> int:
+        """Index of the step after the last."""
+        return self.first + len(self.steps)
+
+    def after(self, step: int) -> "Group":
+        """The steps from that index on."""
+        skipped = min(max(step - self.first, 0), len(self.steps))
+        return Group(self.first + skipped, self.steps[skipped:])
+
+
+def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
+    """All videos in their order, in batches, and those in groups of at most `longest`."""
+    videos = np.arange(num_videos)
+    steps = [videos[start : start + batch_size] for start in range(0, num_videos, batch_size)]
+    return [Group(a, steps[a : a + longest]) for a in range(0, len(steps), longest)]
+
+
+# Packed features, and the batch that a step gathers
+
+
+class Features(NamedTuple):
+    """Packed features; frames and words of all videos and captions stand one after the other.
+
+    Attributes:
+      clips: C clips of every video, normalised.
+      frames: at most F frames of every video, normalised.
+      frame_start: row of each video's first frame.
+      frame_count: number of each video's frames.
+      words: at most W words of every caption, normalised.
+      word_start: row of each caption's first word.
+      word_count: number of each caption's words.
+      teacher: a teacher's cosines of every caption and the frames of its video, float32, zero
+        beyond the last; None without one.
+    """
+
+    clips: Float[Array, "V C D"]
+    frames: Float[Array, "rows D"]
+    frame_start: Int[Array, " V"]
+    frame_count: Int[Array, " V"]
+    words: Float[Array, "rows E"]
+    word_start: Int[Array, " Q"]
+    word_count: Int[Array, " Q"]
+    teacher: Float[Array, "Q F"] | None = None
+
+
+class GatherIndices(NamedTuple):
+    """Rows that a step gathers; -1 is padding.
+
+    Attributes:
+      videos: rows of the batch's videos in `Features`.
+      captions: rows of the batch's captions in `Features`.
+      video: row of each caption's video among the batch's videos; 0 where padded.
+    """
+
+    videos: Int[Array, " V"]
+    captions: Int[Array, " Q"]
+    video: Int[Array, " Q"]
+
+
+def gather(
+    features: Features,
+    indices: GatherIndices,
+    step: Int[Array, ""],
+    max_frames: int,
+    max_words: int,
+    mesh: Mesh,
+) -> Batch:
+    """The batch of one step, in the dtype of the features; padding is zero (inside of jit).
+
+    Args:
+      features: packed features, sharded over the devices.
+      indices: the gather indices of several steps, stacked on a leading axis.
+      step: index of the step among them, from 0.
+      max_frames: F.
+      max_words: W.
+      mesh: the devices.
+
+    Returns:
+      Videos padded to F frames and captions padded to W words, sharded over the devices.
+    """
+    index = jax.tree.map(lambda x: x[step], indices)
+    videos, captions = index.videos >= 0, index.captions >= 0
+    video_rows, caption_rows = jnp.maximum(index.videos, 0), jnp.maximum(index.captions, 0)
+
+    def ragged(
+        rows: Array, start: Array, count: Array, owner: Array, real: Array, length: int
+    ) -> tuple[Array, Array]:
+        first = parallel.take_rows(mesh, start, owner)
+        lengths = jnp.where(real, parallel.take_rows(mesh, count, owner), 0)
+        position = jnp.arange(length, dtype=jnp.int32)
+        mask = position[None] < lengths[:, None]
+        place = jnp.where(mask, first[:, None] + position[None], 0)
+        return take_masked(mesh, rows, place, mask), mask
+
+    owned = features.frame_start, features.frame_count, video_rows, videos
+    frames, frame_mask = ragged(features.frames, *owned, max_frames)
+    owned = features.word_start, features.word_count, caption_rows, captions
+    words, word_mask = ragged(features.words, *owned, max_words)
+    teacher = None
+    if features.teacher is not None:
+        teacher = take_masked(mesh, features.teacher, caption_rows, captions)
+    clips = take_masked(mesh, features.clips, video_rows, videos)
+    batch = Batch(
+        Videos(clips, frames, frame_mask, videos),
+        Captions(words, word_mask, jnp.asarray(index.video), captions, teacher),
+    )
+    return parallel.constrain(mesh, batch)
+
+
+def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array:
+    """Rows of a sharded array by a global index, zero where the mask is False (inside of jit)."""
+    taken = parallel.take_rows(mesh, rows, index)
+    mask = jnp.asarray(mask).reshape(mask.shape + (1,) * (taken.ndim - mask.ndim))
+    return jnp.where(mask, taken, jnp.zeros((), taken.dtype))
+
+
+# Packing
+
+
+Layout = list[tuple[tuple[int, ...], np.dtype]]
+"""Shape and dtype of a device's share of each array of `Features`."""
+
+
+class Capacity(NamedTuple):
+    """Rows of a device's share of a chunk.
+
+    Attributes:
+      videos: number of videos.
+      captions: number of captions.
+      frames: number of frames of all videos.
+      words: number of words of all captions.
+    """
+
+    videos: int
+    captions: int
+    frames: int
+    words: int
+
+    def bytes(self, split: Split) -> int:
+        """Bytes of the features."""
+        visual, text = split.widths
+        vectors = self.videos * split.max_clips + self.frames
+        teacher = 4 * self.captions * split.max_frames if split.taught else 0
+        return split.dtype.itemsize * (vectors * visual + self.words * text) + teacher
+
+    def layout(self, split: Split) -> Layout:
+        """Shapes and dtypes of the arrays of `Features`, in order."""
+        (visual, text), dtype, index = split.widths, split.dtype, np.dtype(np.int32)
+        teacher = [((self.captions, split.max_frames), transforms.FLOAT32)] if split.taught else []
+        return [
+            ((self.videos, split.max_clips, visual), dtype),
+            ((self.frames, visual), dtype),
+            ((self.videos,), index),
+            ((self.videos,), index),
+            ((self.words, text), dtype),
+            ((self.captions,), index),
+            ((self.captions,), index),
+            *teacher,
+        ]
+
+
+def whole_capacity(split: Split, num_devices: int) -> Capacity:
+    """The capacity that holds a device's share of a whole split."""
+    return largest_capacity(split, [np.arange(len(split))], num_devices)
+
+
+def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -> Capacity:
+    """The capacity that holds a device's share of any of the chunks.
+
+    Args:
+      split: the videos.
+      chunks: for each chunk, the indices of its videos.
+      num_devices: the number of devices.
+
+    Returns:
+      The capacity, rounded up.
+    """
+    rows: list[int] = [1, 1, 1, 1]
+    per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
+    for videos in chunks:
+        for share in _shares(videos, num_devices):
+            needed = (len(share), *(int(counts[share].sum()) for counts in per_video))
+            rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
+    multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
+    return Capacity(*map(parallel.round_up, rows, multiples))
+
+
+def pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
+    """Reads the videos of a chunk and puts them on the devices, each device's share on that alone.
+
+    Args:
+      split: the videos.
+      videos: the indices of the chunk's videos; a process reads those of its own devices.
+      capacity: the rows of each device's share.
+      mesh: the devices.
+      keep: whether the split keeps in memory what was read.
+
+    Returns:
+      The features.
+    """
+    layout = capacity.layout(split)
+    parts: dict[Any, list[jax.Array]] = {}
+    shares = _shares(videos, mesh.size)
+    for index, (device, share) in enumerate(zip(mesh.devices.flat, shares, strict=True)):
+        if device.process_index == jax.process_index():
+            packed = _pack_share(split, share, index, capacity, keep)
+            parts[device] = [jax.device_put(array, device) for array in packed]
+    sharding = parallel.sharded(mesh)
+    return Features(
+        *(
+            jax.make_array_from_single_device_arrays(
+                (mesh.size * shape[0], *shape[1:]),
+                sharding,
+                [arrays[field] for arrays in parts.values()],
+            )
+            for field, (shape, _) in enumerate(layout)
+        )
+    )
+
+
+def gather_indices(
+    steps: Sequence[np.ndarray],
+    counts: np.ndarray,
+    capacity: Capacity,
+    num_devices: int,
+    shape: tuple[int, int, int],
+) -> GatherIndices:
+    """The gather indices of the steps of a chunk.
+
+    Args:
+      steps: for each step, the indices of its videos among the chunk's.
+      counts: the number of captions of each of the chunk's videos.
+      capacity: the rows of each device's share.
+      num_devices: the number of devices.
+      shape: the numbers of steps, of videos and of captions to pad to.
+
+    Returns:
+      The indices, stacked on a leading axis.
+    """
+    num_steps, num_videos, num_captions = shape
+    indices = GatherIndices(
+        np.full((num_steps, num_videos), -1, np.int32),
+        np.full((num_steps, num_captions), -1, np.int32),
+        np.zeros((num_steps, num_captions), np.int32),
+    )
+    rows = _video_rows(len(counts), capacity, num_devices)
+    starts = first_rows(counts, capacity.captions, num_devices)
+    for step, chosen in enumerate(steps):
+        indices.videos[step, : len(chosen)] = rows[chosen]
+        captions = _ranges(starts[chosen], counts[chosen])
+        indices.captions[step, : len(captions)] = captions
+        indices.video[step, : len(captions)] = np.repeat(np.arange(len(chosen)), counts[chosen])
+    return indices
+
+
+def first_rows(
+    counts: np.ndarray, rows_per_device: int, num_devices: int
+) -> Int[np.ndarray, " videos"]:
+    """Where the rows of each of a chunk's videos begin in an array of `Features`.
+
+    Args:
+      counts: how many rows each video has there: captions, frames or words.
+      rows_per_device: the capacity of a device's share of that array.
+      num_devices: the number of devices.
+
+    Returns:
+      The first row of each video, int32.
+    """
+    starts = []
+    for device, share in enumerate(_shares(counts, num_devices)):
+        starts.append(device * rows_per_device + np.cumsum(share) - share)
+    return np.concatenate(starts).astype(np.int32)
+
+
+def _pack_share(
+    split: Split, videos: np.ndarray, device: int, capacity: Capacity, keep: bool
+) -> Features:
+    packed = Features(*(np.zeros(shape, dtype) for shape, dtype in capacity.layout(split)))
+    frame = word = caption = 0
+    read = split.__getitem__ if keep else split.read
+    with ThreadPoolExecutor(_READERS, "reader") as readers:
+        for row, example in enumerate(readers.map(read, videos)):
+            packed.clips[row] = example.clips
+            packed.frame_start[row] = device * capacity.frames + frame
+            packed.frame_count[row] = len(example.frames)
+            packed.frames[frame : frame + len(example.frames)] = example.frames
+            frame += len(example.frames)
+            if packed.teacher is not None and example.teacher is not None:
+                last = caption + len(example.teacher)
+                packed.teacher[caption:last, : len(example.frames)] = example.teacher
+            for words in example.words:
+                packed.word_start[caption] = device * capacity.words + word
+                packed.word_count[caption] = len(words)
+                packed.words[word : word + len(words)] = words
+                word += len(words)
+                caption += 1
+    return packed
+
+
+def _video_rows(num_videos: int, capacity: Capacity, num_devices: int) -> np.ndarray:
+    """Rows of a chunk's videos in its features; each device's share is padded."""
+    each = -(-num_videos // num_devices)
+    index = np.arange(num_videos)
+    return index // each * capacity.videos + index % each
+
+
+def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:
+    """The share of each device."""
+    each = -(-len(videos) // num_devices)
+    return [videos[i * each : (i + 1) * each] for i in range(num_devices)]
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """All integers start, start + 1, … of each range, one range after the other."""
+    ends = np.cumsum(counts)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
+
+
+# Feeds
 
 
 class Chunk(NamedTuple):
@@ -39,14 +433,14 @@ class Chunk(NamedTuple):
     Attributes:
       first: index of the first step in the run.
       num_steps: number of steps.
-      features: the features on the devices.
+      features: the features on the devices, of a split `Features`.
       indices: what each step gathers of them, stacked on a leading axis and padded to the longest
         group.
     """
 
     first: int
     num_steps: int
-    features: Features
+    features: Any
     indices: Any
 
 
@@ -83,7 +477,7 @@ class DeviceFeed(Generic[B]):
         self.steps = max(len(group.steps) for group in groups)
         self._features, self._everything = features, everything
         chunks = [everything] if resident else list(map(self._videos, groups))
-        self._capacity = packing.largest_capacity(features, chunks, mesh.size)
+        self._capacity = largest_capacity(features, chunks, mesh.size)
         self._whole: Future[Features] | None = None
         self._gather = jax.jit(self.gather)
         self._ahead = ThreadPoolExecutor(1, "feed")
@@ -152,7 +546,7 @@ class DeviceFeed(Generic[B]):
     def _pack(self, videos: np.ndarray) -> Features:
         # What is resident is read once: nothing to gain from keeping it in memory as well.
         keep = not self.resident
-        return packing.pack(self._features, videos, self._capacity, self.mesh, keep)
+        return pack(self._features, videos, self._capacity, self.mesh, keep)
 
     def _chunk(self, group: Group) -> Chunk:
         if self._whole is not None:
@@ -182,7 +576,7 @@ class VideoFeed(DeviceFeed[Batch]):
         self.videos = parallel.round_up(batch_size, mesh.size)
         counts = split.captions_per_video
         most = max(int(counts[step].sum()) for group in groups for step in group.steps)
-        multiple = math.lcm(packing.CAPTION_MULTIPLE, mesh.size)
+        multiple = math.lcm(CAPTION_MULTIPLE, mesh.size)
         self.captions = parallel.round_up(most, multiple)
         super().__init__(split, np.arange(len(split)), groups, mesh, resident)
 
@@ -201,7 +595,7 @@ class VideoFeed(DeviceFeed[Batch]):
             steps = np.split(np.arange(len(videos)), ends[:-1])
         counts = self.split.captions_per_video[videos]
         shape = self.steps, self.videos, self.captions
-        return packing.gather_indices(steps, counts, self._capacity, self.mesh.size, shape)
+        return gather_indices(steps, counts, self._capacity, self.mesh.size, shape)
 
 
 F = TypeVar("F", bound=DeviceFeed[Any])
@@ -234,7 +628,78 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"
-    needed = packing.whole_capacity(split, mesh.size).bytes(split)
+    needed = whole_capacity(split, mesh.size).bytes(split)
     free = parallel.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
     return not parallel.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
+
+
+# Examples that all fit on the devices
+
+
+class ExampleBatch(NamedTuple):
+    """Examples of one step, padded to the largest batch of the run.
+
+    Attributes:
+      examples: rows of the arrays, [B, ...]; those of the first example where padded.
+      mask: True for real examples.
+    """
+
+    examples: Any
+    mask: Bool[Array, " B"]
+
+
+@dataclasses.dataclass
+class ExampleFeed:
+    """Chunks of a run whose data is a few arrays: edges of a tree, labelled vectors.
+
+    Every device holds all of them, and a batch is some of their rows.
+
+    Attributes:
+      examples: a pytree of arrays with one leading axis, that of the examples.
+      groups: the steps of a whole run.
+      mesh: the devices.
+    """
+
+    examples: Any
+    groups: Sequence[Group]
+    mesh: Mesh
+
+    bytes_ahead = 0.0
+
+    def __post_init__(self) -> None:
+        longest = max(len(group.steps) for group in self.groups)
+        largest = max(len(step) for group in self.groups for step in group.steps)
+        self._shape = (longest, largest)
+        self._resident: Any = None
+
+    def load(self) -> None:
+        """Puts the examples on the devices."""
+        if self._resident is None:
+            self._resident = parallel.replicate(self.mesh, self.examples)
+
+    def chunks(self, first: int = 0) -> Iterator[Chunk]:
+        """Chunks of the steps from `first` on; their indices are rows, -1 where padded."""
+        self.load()
+        for group in (group.after(first) for group in self.groups if group.end > first):
+            indices = np.full(self._shape, -1, np.int32)
+            for row, step in zip(indices, group.steps, strict=False):
+                row[: len(step)] = step
+            indices = parallel.replicate(self.mesh, indices)
+            yield Chunk(group.first, len(group.steps), self._resident, indices)
+
+    def shapes(self) -> tuple[Any, Any]:
+        """Shapes of a chunk's examples and indices."""
+        return parallel.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
+
+    def gather(
+        self, features: Any, indices: Int[Array, "S B"], step: Int[Array, ""]
+    ) -> ExampleBatch:
+        """The batch of a step of a chunk (inside of jit)."""
+        row = jnp.asarray(indices)[step]
+        examples = jax.tree.map(lambda x: jnp.asarray(x)[jnp.maximum(row, 0)], features)
+        return ExampleBatch(examples, row >= 0)
+
+    def close(self) -> None:
+        """Gives the examples' memory back."""
+        self._resident = None

@@ -3,49 +3,35 @@
     python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl --trees=TREES.jsonl
 
 FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, told apart by its
-content (`trees.annotations`); both outputs may be left out. MOMENTS.jsonl is what training reads,
+content (`annotations.read_published`); both outputs may be left out. Training reads MOMENTS.jsonl
 as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl. TREES.jsonl are the trees that
-the rule makes of them (`trees.rule`): for looking at, or for changing by hand, beside the moments
+the rule makes of them (`trees`): for looking at, or for changing by hand, beside the moments
 as {train,val,test}.trees.jsonl; without it the rule is applied.
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hlformer_jax.data.released.captions import read_captions
+from hlformer_jax.data import annotations, trees
+from hlformer_jax.data.annotations import Annotations
 from hlformer_jax.data.source import DataError
-from hlformer_jax.data.trees import annotations, files, rule
-from hlformer_jax.data.trees.annotations import Annotations
-from hlformer_jax.data.trees.tree import Tree
+from hlformer_jax.data.trees import Tree
 from hlformer_jax.errors import UserError
 
 GROUPS = ("1", "2", "3", "4", "5+")
 """Trees are reported by these numbers of leaves."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Count:
-    """Numbers of trees, nodes and training items of the same number of leaves."""
-
-    trees: int = 0
-    nodes: int = 0
-    items: int = 0
-
-    def plus(self, tree: Tree) -> "Count":
-        """The numbers with one more tree."""
-        return Count(self.trees + 1, self.nodes + len(tree.nodes), self.items + len(tree.items))
-
-
-def count(trees: Sequence[Tree]) -> dict[str, Count]:
-    """Numbers of trees, nodes and items for each of `GROUPS`, and of "all"."""
-    found = {group: Count() for group in (*GROUPS, "all")}
-    for tree in trees:
+def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
+    """Numbers of trees, nodes and training items for each of `GROUPS`, and of "all"."""
+    counts = {group: (0, 0, 0) for group in (*GROUPS, "all")}
+    for tree in built:
         for group in (GROUPS[min(len(tree.leaves), len(GROUPS)) - 1], "all"):
-            found[group] = found[group].plus(tree)
-    return found
+            num_trees, nodes, items = counts[group]
+            counts[group] = num_trees + 1, nodes + len(tree.nodes), items + len(tree.items)
+    return counts
 
 
 def listed(read: Annotations, captions: Path) -> Annotations:
@@ -62,7 +48,7 @@ def listed(read: Annotations, captions: Path) -> Annotations:
       DataError: when the list has a video without annotations, or is no caption list.
     """
     known = {video.video: video for video in read.videos}
-    wanted = read_captions(captions)
+    wanted = annotations.read_captions(captions)
     for name, own in wanted.items():
         if name not in known:
             raise DataError(
@@ -89,36 +75,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="only the videos of a list {collection}{split}.caption.txt",
     )  # fmt: skip
     parser.add_argument(
-        "--form", choices=tuple(rule.FORMS), default="released", help="how leaves are composed"
+        "--form", choices=tuple(trees.FORMS), default="released", help="how leaves are composed"
     )
     options = parser.parse_args(argv)
     try:
-        read = annotations.read(options.file, options.durations)
+        read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = listed(read, options.captions)
-        built = [(rule.build(video, options.form), video) for video in read.videos]
-        trees = [(tree, video) for tree, video in built if tree is not None]
+        built = [(trees.build(video, options.form), video) for video in read.videos]
+        pairs = [(tree, video) for tree, video in built if tree is not None]
         if options.out is not None:
-            files.write_moments(options.out, read.videos)
+            annotations.write_moments(options.out, read.videos)
         if options.trees is not None:
-            files.write_trees(options.trees, trees)
+            trees.write_trees(options.trees, pairs)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    report(read, [tree for tree, _ in trees])
+    report(read, [tree for tree, _ in pairs])
     return 0
 
 
-def report(read: Annotations, trees: Sequence[Tree]) -> None:
+def report(read: Annotations, built: Sequence[Tree]) -> None:
     """Prints what was read, and the numbers of trees, nodes and items by leaves."""
     moments = sum(len(video.moments) for video in read.videos)
     print(f"{read.collection}: {len(read.videos)} videos, {moments} moments")
     if read.left_out:
         print(f"{read.left_out} moments do not end after their start and are left out")
-    print(f"{len(read.videos) - len(trees)} videos have no moments that make a tree")
+    print(f"{len(read.videos) - len(built)} videos have no moments that make a tree")
     print(f"{'leaves':>6}  {'trees':>7}  {'nodes':>7}  {'items':>7}")
-    for group, own in count(trees).items():
-        print(f"{group:>6}  {own.trees:>7}  {own.nodes:>7}  {own.items:>7}")
+    for group, (num_trees, nodes, items) in count(built).items():
+        print(f"{group:>6}  {num_trees:>7}  {nodes:>7}  {items:>7}")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
-"""What a data set must offer to be trained on: the protocol `Source`, and the errors it raises.
+"""What a data set must offer to be trained on: the protocols `Source` and `Reader`.
 
-A source is two objects. `Source` names a data set; it is cheap to make, reads nothing and need not
-even be there: where the set was prepared before, its name is enough. `Reader` is the data set,
-opened; it is asked for sizes first, then for the features of one video after the other, in the
-order of its splits. The released layout (`released`) and the synthetic corpus (`synthetic`) are
-two implementations; the guide in the docstring of `hlformer_jax.data` writes a third.
+`Source` names a data set; it is cheap to make, reads nothing and need not even be there: where the
+set was prepared before, its name is enough. `Reader` is the data set, opened: it is asked for sizes
+first, then for the features of one video after the other, in the order of its splits. docs/data.md
+writes a data set of one's own.
 
-A data set may have a teacher besides: a model that compares sentences with frames, and whose
-features of the training split a loss distils. Such a source is a `TaughtSource`, and its reader a
-`TaughtReader`; what a configuration does not ask for (`config.data.teacher_dim`) is not read.
-
-Sources to come fit the same way. Features extracted from one's own videos are a source whose
-`Reader.read_frames` reads what the extractor wrote. A data set whose captions are trees of moments
-keeps them in a `Caption` of its own, with more fields; `prepared.records` then has to store them.
+A data set may have a teacher besides, a model that compares sentences with frames and whose
+features of the training split a loss distils. Its source then has `teacher_dim`, the width of the
+teacher's vectors, and its reader `read_teacher`.
 """
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -31,7 +27,7 @@ SPLITS = ("train", "val", "test")
 TAUGHT_SPLIT = "train"
 """The split of which a teacher's features are read."""
 
-LARGEST_MAGNITUDE = 1e10
+MAX_MAGNITUDE = 1e10
 """Of a feature's values: what is beyond is damaged, or decoded wrongly, and refused."""
 
 
@@ -69,11 +65,24 @@ Captions: TypeAlias = Mapping[str, Sequence[Caption]]
 """The captions of every video of a split, by the video's id; both orders are kept."""
 
 
+class Teacher(NamedTuple):
+    """A teacher's vectors of a video and its captions, float32, of any norm.
+
+    Attributes:
+      frames: a vector for each of its frames, in time order; their number need not be that of the
+        video's frames.
+      captions: a vector for each caption.
+    """
+
+    frames: Float[np.ndarray, "T D"]
+    captions: Float[np.ndarray, "M D"]
+
+
 @runtime_checkable
 class Reader(Protocol):
     """A data set that is open. It is read by one thread at a time.
 
-    A class that names `Reader` as its base inherits the two methods that have a body.
+    A class that names `Reader` as its base inherits the methods that have a body.
     """
 
     @property
@@ -101,7 +110,7 @@ class Reader(Protocol):
 
         Returns:
           Features in time order, float32, neither pooled nor normalised. The caller checks the
-          values: that they are finite, below `LARGEST_MAGNITUDE` and not mostly zero.
+          values: that they are finite, below `MAX_MAGNITUDE` and not mostly zero.
 
         Raises:
           DataError: when they cannot be read.
@@ -111,6 +120,10 @@ class Reader(Protocol):
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
         """Reads the features of a caption's words, float32; as `read_frames`."""
         ...
+
+    def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
+        """Reads a teacher's features of a video of `TAUGHT_SPLIT` and of captions of it there."""
+        raise DataError(f"video {video!r} has no features of a teacher: set data.teacher_dim to 0")
 
     def annotations(self, split: str) -> Any:
         """What is known of a split beside its captions, as JSON has it; None for nothing.
@@ -127,6 +140,10 @@ class Reader(Protocol):
         """What an error calls a caption: where its features lie, and its id."""
         return f"caption {caption_id!r}"
 
+    def describe_teacher(self, video: str, part: str) -> str:
+        """What an error calls a teacher's "frames" or "captions" of a video: where they lie."""
+        return f"the teacher's {part} of video {video!r}"
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -142,7 +159,7 @@ class Source(Protocol):
 
     @property
     def feature(self) -> str:
-        """What made the features of its frames, such as i3d."""
+        """The extractor of its frames' features, such as i3d."""
         ...
 
     @property
@@ -172,7 +189,7 @@ class Source(Protocol):
         """Opens the data set, once for each preparation, and checks what can be checked cheaply.
 
         Returns:
-          What gives the reader, and closes it.
+          A context manager that gives the reader, and closes it.
 
         Raises:
           DataError: when the data set is not as it should be.
@@ -180,55 +197,30 @@ class Source(Protocol):
         ...
 
 
-class Teacher(NamedTuple):
-    """What a teacher makes of a video and its captions, float32, of any norm.
-
-    Attributes:
-      frames: a vector for each of its frames, in time order; their number need not be that of the
-        video's frames.
-      captions: a vector for each caption.
-    """
-
-    frames: Float[np.ndarray, "T D"]
-    captions: Float[np.ndarray, "M D"]
-
-
-@runtime_checkable
-class TaughtReader(Reader, Protocol):
-    """A `Reader` of a data set with a teacher."""
-
-    def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
-        """Reads a teacher's features of a video of the training split.
-
-        Args:
-          video: its id.
-          caption_ids: ids of its captions there.
-
-        Raises:
-          DataError: when they cannot be read.
-        """
-        ...
-
-    def describe_teacher(self, video: str, part: str) -> str:
-        """What an error calls a teacher's "frames" or "captions" of a video: where they lie."""
-        return f"the teacher's {part} of video {video!r}"
-
-
-@runtime_checkable
-class TaughtSource(Source, Protocol):
-    """A `Source` whose reader is a `TaughtReader`."""
-
-    @property
-    def teacher_dim(self) -> int:
-        """Width of the teacher's vectors; it, too, names the directory of the prepared set."""
-        ...
-
-
 def teacher_width(source: Source) -> int:
     """Width of the vectors of a source's teacher; 0 where it has none."""
-    return source.teacher_dim if isinstance(source, TaughtSource) else 0
+    return int(getattr(source, "teacher_dim", 0))
 
 
 def digest(*parts: object) -> str:
     """A fingerprint of what identifies a source: twelve hexadecimal digits of its text."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Rejects allocations larger than the machine's memory, before it is killed for one.
+
+    Args:
+      needed: bytes.
+      what: what needs them, for the message.
+      remedy: what to do about it, for the message.
+
+    Raises:
+      DataError: if the machine has less, free or not.
+    """
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > total:
+        raise DataError(
+            f"{what} would take {needed / 1e9:.1f} GB of memory, and this machine has "
+            f"{total / 1e9:.1f} GB; {remedy}"
+        )

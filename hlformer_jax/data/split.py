@@ -1,21 +1,172 @@
-"""The splits of a data set, transformed: what a configuration's model reads of every video."""
+"""The videos of one split: their prepared records, and what a configuration's model reads of them.
+
+`PreparedVideos` are records of a prepared set, `SimulatedVideos` random ones to time the work with;
+`Split` applies the transforms of a configuration to either.
+"""
 
 import functools
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
-from hlformer_jax.data.prepared.reader import PreparedVideos, VideoRecord
-from hlformer_jax.data.simulated import SimulatedVideos
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
-from hlformer_jax.data.spans import Span
+
+CAPTIONS_PER_VIDEO = 37_421 / 10_009
+"""The mean of ActivityNet Captions' training split."""
+
+_WORDS_PER_CAPTION = 14  # about the mean of its captions
+
+
+class VideoRecord(NamedTuple):
+    """A video with all its captions.
+
+    Attributes:
+      video_id: its id.
+      frames: features in time order, [F_i, D] in the dtype of the storage, read-only.
+      caption_ids: ids of its captions.
+      sentences: their text.
+      words: word features of all captions, one after the other, [sum W_i, E], read-only.
+      word_counts: words of every caption, int32 [captions].
+      teacher_frames: a teacher's vectors of the video's frames; None without one.
+      teacher_captions: its vectors of the captions.
+    """
+
+    video_id: str
+    frames: np.ndarray
+    caption_ids: list[str]
+    sentences: list[str]
+    words: np.ndarray
+    word_counts: np.ndarray
+    teacher_frames: np.ndarray | None = None
+    teacher_captions: np.ndarray | None = None
+
+
+class PreparedVideos:
+    """The videos of a split, by index; safe to share between threads, processes and pickles.
+
+    Attributes:
+      video_ids: ids of the videos, in the order of the source's split.
+      frames_per_video: frames of every video, int32 [videos].
+      captions_per_video: captions of every video, int32 [videos].
+      words_per_video: words of all its captions together, int32 [videos].
+      teacher_dim: width of a teacher's vectors; 0 where the split has none.
+      annotations: what the source knew beside that, as JSON has it; None for nothing.
+    """
+
+    def __init__(self, builder: Any, split: str, index: dict[str, Any]) -> None:
+        self.video_ids: tuple[str, ...] = tuple(index["video_ids"])
+        self.frames_per_video = np.asarray(index["frames_per_video"], np.int32)
+        self.captions_per_video = np.asarray(index["captions_per_video"], np.int32)
+        self.words_per_video = np.asarray(index["words_per_video"], np.int32)
+        self.teacher_dim: int = index.get("teacher_dim", 0)
+        self.annotations: Any = index.get("annotations")
+        self._builder, self._split = builder, split
+        self._opened: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        """Returns the number of videos."""
+        return len(self.video_ids)
+
+    def __getitem__(self, index: int) -> VideoRecord:
+        """Reads one video.
+
+        Args:
+          index: its index in the split.
+
+        Returns:
+          Its record.
+
+        Raises:
+          IndexError: if there is no such video.
+        """
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"video {index} of {len(self)}")
+        example = self._source()[int(index) % len(self)]
+        return VideoRecord(
+            example["video_id"].decode(),
+            example["frames"],
+            [caption.decode() for caption in example["caption_ids"]],
+            [sentence.decode() for sentence in example["sentences"]],
+            example["words"],
+            example["word_counts"],
+            *((example["teacher_frames"], example["teacher_captions"]) if self.teacher_dim else ()),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state without open files."""
+        return {**self.__dict__, "_opened": (-1, None)}
+
+    def _source(self) -> Any:
+        # Readers own threads, which a fork does not copy: a forked process opens its own.
+        process, source = self._opened
+        if process != os.getpid():
+            source = self._builder.as_data_source(self._split)
+            self._opened = (os.getpid(), source)
+        return source
+
+
+class SimulatedVideos:
+    """Random videos of a real split's sizes, with the attributes of `PreparedVideos`.
+
+    Nothing can be learnt from them, but every program does with them what it does with real ones.
+    """
+
+    def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
+        """Draws sizes: so many videos with so many captions in all, at least one each."""
+        rng = np.random.default_rng(0)
+        self.video_ids = tuple(f"video{index}" for index in range(videos))
+        spread = rng.multinomial(max(captions - videos, 0), np.full(videos, 1 / videos))
+        self.captions_per_video = (1 + spread).astype(np.int32)
+        shortest = max(data.max_frames // 2, 1)
+        self.frames_per_video = rng.integers(shortest, data.max_frames + 1, videos).astype(np.int32)
+        self._words = min(_WORDS_PER_CAPTION, data.max_words)
+        self.words_per_video = self.captions_per_video * self._words
+        # Videos are stretches of one long random sequence, since drawing takes longer than reading.
+        make = lambda rows, width: rng.normal(size=(rows, width)).astype(np.float32)
+        self._visual = make(8 * data.max_frames, data.visual_dim)
+        self._text = make(8 * int(self.words_per_video.max()), data.text_dim)
+        self.teacher_dim: int = data.get("teacher_dim", 0)
+        if self.teacher_dim:
+            most = max(data.max_frames, int(self.captions_per_video.max()))
+            self._teacher = make(8 * most, self.teacher_dim)
+
+    def __len__(self) -> int:
+        """Returns the number of videos."""
+        return len(self.video_ids)
+
+    def __getitem__(self, index: int) -> VideoRecord:
+        """Returns a video with its captions."""
+        captions = int(self.captions_per_video[index])
+        return VideoRecord(
+            self.video_ids[index],
+            _stretch(self._visual, index, int(self.frames_per_video[index])),
+            [f"{self.video_ids[index]}#{k}" for k in range(captions)],
+            [""] * captions,
+            _stretch(self._text, index, int(self.words_per_video[index])),
+            np.full(captions, self._words, np.int32),
+            *(self._taught(index) if self.teacher_dim else ()),
+        )
+
+    def _taught(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        counts = self.frames_per_video[index], self.captions_per_video[index]
+        frames, captions = (
+            _stretch(self._teacher, index + k, int(n)) for k, n in enumerate(counts)
+        )
+        return frames, captions
+
+
+def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
+    start = int(index) * 97 % (len(rows) - length)
+    return rows[start : start + length]
 
 
 class Example(NamedTuple):
@@ -152,16 +303,16 @@ class Split:
 
     @functools.cached_property
     def _caption_spans(self) -> tuple[Span | None, ...]:
-        found = tuple(self.spans.get(name) for name in self._caption_ids)
-        known = sum(span is not None for span in found)
+        spans = tuple(self.spans.get(name) for name in self._caption_ids)
+        known = sum(span is not None for span in spans)
         if not known:
             raise DataError(
                 f"config.eval.moments: no caption has times there; the first is"
                 f" {self._caption_ids[0]!r}"
             )
-        if known < len(found):
-            logging.warning("the times of %d of %d captions are known", known, len(found))
-        return found
+        if known < len(spans):
+            logging.warning("the times of %d of %d captions are known", known, len(spans))
+        return spans
 
 
 def transform(
@@ -171,7 +322,7 @@ def transform(
     max_words: int,
     dtype: np.dtype = transforms.FLOAT32,
 ) -> Example:
-    """Applies the released transforms to a record; see transforms.py."""
+    """Applies the released transforms to a record; see `transforms`."""
     ends = np.cumsum(record.word_counts)[:-1]
     parts = (
         transforms.normalise(transforms.pool_to_clips(record.frames, max_clips)),

@@ -281,9 +281,7 @@ def spans_by_video(split: Any) -> list[list[Any]]:
       NotApplicable: when the split has no times.
     """
     if not split.spans:
-        raise NotApplicable(
-            "no times of moments are known: give --moments=FILE (see hlformer_jax/data/spans.py)"
-        )
+        raise NotApplicable("no times of moments are known: give --moments=FILE (see docs/data.md)")
     spans = split.caption_spans()
     sizes = split.captions_per_video.tolist()
     ends = np.cumsum(sizes).tolist()

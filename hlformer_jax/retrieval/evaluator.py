@@ -15,9 +15,7 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models, parallel
-from hlformer_jax.data.feed import VideoFeed
-from hlformer_jax.data.packed import Features, GatherIndices, gather
-from hlformer_jax.data.schedule import in_order
+from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops.numerics import unit

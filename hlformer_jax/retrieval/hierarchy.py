@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from hlformer_jax.data.trees.pool import Pool
+from hlformer_jax.data.trees import Pool
 from hlformer_jax.retrieval.nodes import NodeRanks
 
 _SAME = 8 * float(np.finfo(np.float32).eps)

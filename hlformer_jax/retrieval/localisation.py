@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.data.spans import Span
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.retrieval.moments import Moment, moments
 
 OVERLAPS = (0.3, 0.5, 0.7)

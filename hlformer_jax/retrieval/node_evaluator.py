@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
-from hlformer_jax.data.schedule import in_order
-from hlformer_jax.data.trees.dataset import TreeSplit
-from hlformer_jax.data.trees.feed import NodeFeed
-from hlformer_jax.data.trees.packed import gather_nodes
+from hlformer_jax.data.dataset import TreeSplit
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed, gather_nodes
 from hlformer_jax.models.hover import Hover, Points
 from hlformer_jax.models.hover.space import angles
 from hlformer_jax.ops.numerics import unit

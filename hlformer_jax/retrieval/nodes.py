@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from hlformer_jax import parallel
-from hlformer_jax.data.trees.pool import Pool
+from hlformer_jax.data.trees import Pool
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.typing import Array
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import optax
 
-from hlformer_jax.data.schedule import Group
+from hlformer_jax.data.feed import Group
 from hlformer_jax.models.cost import Cost
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training.step import Feed, Loss

@@ -14,10 +14,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
-from hlformer_jax.data.feed import KeptFeed, fits
-from hlformer_jax.data.schedule import Group
-from hlformer_jax.data.trees.dataset import TreeData, TreeSplit, open_trees
-from hlformer_jax.data.trees.feed import NodeFeed, SubtreeFeed
+from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
+from hlformer_jax.data.feed import Group, KeptFeed, fits
+from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
 from hlformer_jax.models import hover
 from hlformer_jax.models.cost import Cost
 from hlformer_jax.retrieval.node_evaluator import NodeEvaluator

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.feed import Schedule
 from hlformer_jax.retrieval import results
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training import checkpoints, families, signals

@@ -13,8 +13,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
-from hlformer_jax.data.feed import KeptFeed, VideoFeed, fits
-from hlformer_jax.data.schedule import Group
+from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.split import Split
 from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning

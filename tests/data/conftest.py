@@ -14,9 +14,8 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
-from hlformer_jax.data.feed import VideoFeed
-from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.feed import Schedule, VideoFeed
+from hlformer_jax.data.released import Collection
 from hlformer_jax.data.split import Split
 from hlformer_jax.typing import Batch
 

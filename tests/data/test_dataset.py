@@ -1,12 +1,17 @@
-"""The data set of a configuration: its source, its splits, its widths."""
+"""The data set of a configuration: its source, its splits, and the trees that are chosen of it."""
 
+import json
+
+import numpy as np
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.data import dataset, synthetic
-from hlformer_jax.data.dataset import choose_source, open_data
-from hlformer_jax.data.released.collection import Collection
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data import annotations, dataset, extracted, synthetic, trees
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.dataset import choose_source, open_data, open_trees
+from hlformer_jax.data.extracted import TimedCaption
+from hlformer_jax.data.released import Collection
+from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import SyntheticSource
 
 
@@ -36,3 +41,241 @@ def test_a_configuration_names_its_source(monkeypatch):
     own = SyntheticSource(synthetic.Corpus())
     monkeypatch.setitem(dataset.SOURCES, "mine", lambda data: own)
     assert choose_source(config.data) is own
+
+
+# Trees
+
+
+D, E = 6, 5
+
+
+@pytest.fixture
+def tree_config(tmp_path):
+    config = default("hover")
+    config.data.update(
+        data_dir=str(tmp_path / "prepared"), visual_dim=D, text_dim=E, max_clips=1, max_words=8,
+        dtype="float32",
+    )  # fmt: skip
+    return config
+
+
+@pytest.fixture
+def planted(tree_config):
+    tree_config.data.synthetic_videos = (60, 5, 6)
+    return tree_config
+
+
+@pytest.fixture
+def released(tiny, write, tree_config):
+    config = tree_config
+    """A collection in the released layout with files of moments: three a video, in a row."""
+    rng = np.random.default_rng(5)
+    videos = {
+        split: [
+            TimedVideo(
+                video,
+                30.0,
+                tuple(
+                    AnnotatedMoment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
+                    for k in range(3)
+                ),
+            )
+            for video in tiny.frames
+            if video.startswith(split)
+        ]
+        for split in SPLITS
+    }
+    for name in (
+        moment.moment_id for of in videos.values() for one in of for moment in one.moments
+    ):
+        tiny.words.setdefault(name, rng.normal(size=(3, E)).astype(np.float32))
+    collection = write(tiny)
+    for split, of in videos.items():
+        annotations.write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", of)
+    config.data.update(manual_dir=str(collection.manual_dir), collection="tiny", feature="feat")
+    return config, collection, videos, tiny
+
+
+def unit(vectors):
+    return vectors / (np.linalg.norm(vectors, axis=-1, keepdims=True) + 1e-5)
+
+
+def test_released_features_with_moments_are_opened(released):
+    config, _, videos, tiny = released
+    data = open_trees(config)
+    assert data.train.pool.videos == tuple(video.video for video in videos["train"])
+    assert data.train.num_nodes == 6 * 4 and data.train.num_items == 3 * 4
+    assert data.test.pool.texts[:4] == ("Thing 0.", "Thing 1.", "Thing 2.", "Thing 0. Thing 1.")
+    split = data.train
+    for tree, video in enumerate(videos["train"]):
+        example = split.features[split.video[tree]]
+        np.testing.assert_allclose(example.frames, unit(tiny.frames[video.video]), rtol=1e-5)
+        told = np.concatenate([unit(tiny.words[one.moment_id]) for one in video.moments])
+        packed = np.concatenate(example.words)
+        assert len(packed) == split.words_per_video[split.video[tree]]
+        root = np.flatnonzero(split.pool.tree == tree)[-1]
+        rows = split.word_rows[root]
+        np.testing.assert_allclose(packed[rows[rows >= 0]], told[:8], rtol=1e-5)
+        length = len(tiny.frames[video.video])
+        assert split.rows[root].tolist() == [0, length - 1]
+        assert split.num_rows[root] == length
+
+
+def test_a_prepared_set_serves_again_when_its_source_is_gone_and_is_not_that_of_captions(released):
+    config, collection, _, _ = released
+    first = open_trees(config)
+    assert open_data(config).fingerprint != first.fingerprint
+    collection.root.rename(collection.root.with_name("away"))
+    again = open_trees(config)
+    assert again.fingerprint == first.fingerprint and again.test.pool.texts == first.test.pool.texts
+
+
+def test_other_moments_or_trees_are_another_data_set(released):
+    config, collection, videos, _ = released
+    before = open_trees(config)
+    given = [trees.build(video, "balanced") for video in videos["test"][:1]]
+    trees.write_trees(
+        collection.root / "Trees" / "test.trees.jsonl", zip(given, videos["test"], strict=False)
+    )
+    after = open_trees(config)
+    assert after.fingerprint != before.fingerprint
+    assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the one tree that was given"
+    assert after.train.num_nodes == before.train.num_nodes
+    annotations.write_moments(collection.root / "Trees" / "test.moments.jsonl", videos["test"][:1])
+    assert open_trees(config).fingerprint != after.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ({"id": "test_0#enc#9"}, "test.moments.jsonl:1: caption 'test_0#enc#9' has no features"),
+        ({"id": "test_0/0"}, "test.moments.jsonl:1: id 'test_0/0' holds a '/'"),
+        ({"end": -1}, "test.moments.jsonl:1: end is -1"),
+    ],
+)
+def test_what_is_wrong_with_moments_is_named_by_line(released, line, complaint):
+    config, collection, videos, _ = released
+    path = collection.root / "Trees" / "test.moments.jsonl"
+    record = annotations.moments_to_json(videos["test"][0])
+    record["moments"][0] |= line
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError) as caught:
+        open_trees(config)
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_moments_say_how_they_are_made(released):
+    config, collection, _, _ = released
+    (collection.root / "Trees" / "val.moments.jsonl").unlink()
+    with pytest.raises(DataError, match=r"val\.moments\.jsonl: no such file; make it .* --out="):
+        open_trees(config)
+
+
+def test_videos_without_any_tree_are_refused(released):
+    config, collection, videos, _ = released
+    alone = [video._replace(moments=video.moments[:1]) for video in videos["val"]]
+    annotations.write_moments(collection.root / "Trees" / "val.moments.jsonl", alone)
+    with pytest.raises(DataError, match="no video of val has moments that make a tree"):
+        open_trees(config)
+
+
+def write_own(folder, fps=2.0, times=((4.0, 9.0), (0.0, 4.0), (None, None))):
+    splits = {
+        split: {
+            f"{split}.mp4": [
+                TimedCaption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
+            ]
+        }
+        for split in SPLITS
+    }
+    rng = np.random.default_rng(0)
+    names = [caption.caption_id for of in splits.values() for own in of.values() for caption in own]
+    extracted.write(
+        folder,
+        "tiny-0123",
+        {"name": "tiny"} | ({} if fps is None else {"fps": fps}),
+        splits,
+        ((video, rng.normal(size=(20, D))) for of in splits.values() for video in of),
+        ((name, rng.normal(size=(2, E))) for name in names),
+    )
+
+
+def test_own_features_with_times_are_opened_and_captions_without_are_left_out(
+    tree_config, tmp_path
+):
+    write_own(tmp_path / "own")
+    tree_config.data.update(collection="own", manual_dir=str(tmp_path / "own"), feature="tiny-0123")
+    test = open_trees(tree_config).test
+    assert test.pool.texts == ("thing 1", "thing 0", "thing 1 thing 0")
+    # Twenty frames, two a second: ten seconds.
+    assert test.rows.tolist() == [[0, 8], [8, 18], [0, 18]]
+    assert test.words_per_video.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("own", "complaint"),
+    [
+        ({"fps": None}, "encoder.json: does not say how many frames a second"),
+        ({"fps": 0}, "encoder.json: says 0.0 frames a second"),
+        ({"times": ((None, None),)}, "no caption of train has a time"),
+    ],
+)
+def test_own_features_that_lack_times_are_refused(tree_config, tmp_path, own, complaint):
+    write_own(tmp_path / "own", **own)
+    tree_config.data.update(collection="own", manual_dir=str(tmp_path / "own"), feature="tiny-0123")
+    with pytest.raises(DataError, match=complaint):
+        open_trees(tree_config)
+
+
+def test_the_form_of_the_trees_needs_no_other_preparation(planted, tmp_path):
+    nodes = {}
+    for form in ("released", "shallow", "balanced"):
+        planted.trees.form = form
+        nodes[form] = open_trees(planted).train.num_nodes
+    assert nodes["shallow"] < nodes["balanced"] < nodes["released"]
+    assert len(list((tmp_path / "prepared" / "prvr").glob("synthetic_trees*"))) == 1
+
+
+def test_training_trees_are_chosen_by_leaves_share_and_list(planted, tmp_path):
+    full = open_trees(planted)
+    planted.trees.train_leaves = (2,)
+    pairs = open_trees(planted)
+    assert set(pairs.train.pool.leaves.tolist()) == {2}
+    assert (
+        pairs.train.num_items == (full.train.pool.leaves[full.train.pool.subtrees[:, 0]] == 2).sum()
+    )
+    assert pairs.test.num_nodes == full.test.num_nodes
+    planted.trees.train_leaves = ()
+    planted.trees.train_subset = "fewshot"
+    few = open_trees(planted)
+    assert len(few.train.pool.videos) == 6
+    planted.seed = 1
+    assert open_trees(planted).train.pool.videos == few.train.pool.videos
+    listed = tmp_path / "few.txt"
+    listed.write_text("train_00007\ntrain_00002\n")
+    planted.trees.train_subset = str(listed)
+    assert open_trees(planted).train.pool.videos == ("train_00002", "train_00007")
+    listed.write_text("train_00007\nnobody\n")
+    with pytest.raises(DataError, match="few.txt:2: no training tree is of a video 'nobody'"):
+        open_trees(planted)
+    planted.trees.train_subset = "half"
+    with pytest.raises(DataError, match="train_subset is 'half': it must be 'full', 'fewshot'"):
+        open_trees(planted)
+    planted.trees.update(train_subset="full", train_leaves=(40,))
+    with pytest.raises(DataError, match="leaves no tree"):
+        open_trees(planted)
+
+
+def test_held_out_trees_are_not_trained_on(planted):
+    planted.trees.validation = "held_out"
+    train, val, test, _ = open_trees(planted)
+    assert (len(train.pool.videos), len(val.pool.videos)) == (57, 3)
+    assert not set(train.pool.videos) & set(val.pool.videos)
+    assert all(video.startswith("test") for video in test.pool.videos)
+
+
+def test_widths_that_are_not_those_of_the_features_are_refused(released):
+    config, *_ = released
+    config.data.visual_dim = 7
+    with pytest.raises(DataError, match="visual_dim|wide"):
+        open_trees(config)

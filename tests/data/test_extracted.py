@@ -1,6 +1,7 @@
 """Features of one's own videos: what is written is what a model is trained on."""
 
 import json
+import logging
 import os
 
 import numpy as np
@@ -9,18 +10,24 @@ import pytest
 from hlformer_jax.config import ConfigError, load
 from hlformer_jax.data import extracted
 from hlformer_jax.data.dataset import open_data
-from hlformer_jax.data.extracted import ExtractedReader, TimedCaption
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.extracted import (
+    ExtractedReader,
+    ExtractedSource,
+    TimedCaption,
+    TimedReader,
+    TimedSource,
+)
+from hlformer_jax.data.source import SPLITS, DataError
 
-SPLITS = {
+CAPTIONED = {
     split: {
         f"{split}/{k}.mp4": [TimedCaption(f"{split}#{k}", "a circle", 1.0, 2.5 + k)]
         for k in range(2)
     }
     for split in ("train", "val", "test")
 }
-VIDEOS = [video for split in SPLITS.values() for video in split]
-CAPTIONS = [own[0].caption_id for split in SPLITS.values() for own in split.values()]
+VIDEOS = [video for split in CAPTIONED.values() for video in split]
+CAPTIONS = [own[0].caption_id for split in CAPTIONED.values() for own in split.values()]
 
 
 def frames(video):
@@ -39,7 +46,7 @@ def folder(tmp_path):
         tmp_path / "features",
         "tiny-0123",
         {"name": "tiny", "fingerprint": "0123", "fps": 2.0},
-        SPLITS,
+        CAPTIONED,
         of(VIDEOS, frames),
         of(CAPTIONS, words),
     )
@@ -49,7 +56,7 @@ def folder(tmp_path):
 def test_what_is_read_is_what_was_written(folder):
     reader = ExtractedReader(folder)
     assert reader.splits == {
-        split: {video: tuple(own) for video, own in of.items()} for split, of in SPLITS.items()
+        split: {video: tuple(own) for video, own in of.items()} for split, of in CAPTIONED.items()
     }
     for video in VIDEOS:
         np.testing.assert_array_equal(reader.read_frames(video), frames(video))
@@ -66,7 +73,7 @@ def test_the_configuration_of_a_folder_opens_it(folder, tmp_path):
     assert (config.data.visual_dim, config.data.text_dim, config.data.max_words) == (6, 4, 3)
     config.data.data_dir = str(tmp_path / "prepared")
     train, _, test, _ = open_data(config)
-    assert train.video_ids == tuple(SPLITS["train"])
+    assert train.video_ids == tuple(CAPTIONED["train"])
     assert test[1].words[0].shape == (3, 4)
     want = frames(test.video_ids[1]).astype(np.float32)
     want /= np.linalg.norm(want, axis=-1, keepdims=True)
@@ -86,7 +93,7 @@ def test_times_of_captions_are_those_that_were_written(folder, tmp_path):
 def test_captions_without_times_are_known_to_have_none(folder):
     untimed = {
         split: {video: [TimedCaption(own[0].caption_id, "x")] for video, own in of.items()}
-        for split, of in SPLITS.items()
+        for split, of in CAPTIONED.items()
     }
     of = lambda names, features: ((name, features(name)) for name in names)
     extracted.write(folder, "tiny-0123", {}, untimed, of(VIDEOS, frames), of(CAPTIONS, words), True)
@@ -96,7 +103,7 @@ def test_captions_without_times_are_known_to_have_none(folder):
 def test_another_content_is_another_data_set(folder):
     source = extracted.ExtractedSource(str(folder), "tiny-0123", 6, 4)
     before = source.fingerprint()
-    other = {**SPLITS, "val": {"val/0.mp4": SPLITS["val"]["val/0.mp4"]}}
+    other = {**CAPTIONED, "val": {"val/0.mp4": CAPTIONED["val"]["val/0.mp4"]}}
     of = lambda names, features: ((name, features(name)) for name in names)
     extracted.write(folder, "tiny-0123", {}, other, of(VIDEOS, frames), of(CAPTIONS, words), True)
     assert source.fingerprint() != before
@@ -123,7 +130,7 @@ def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
 def test_what_is_there_is_not_replaced_unless_it_is_features_that_may_be(folder, tmp_path):
     of = lambda names, features: ((name, features(name)) for name in names)
     write = lambda place, overwrite: extracted.write(
-        place, "tiny-0123", {}, SPLITS, of(VIDEOS, frames), of(CAPTIONS, words), overwrite
+        place, "tiny-0123", {}, CAPTIONED, of(VIDEOS, frames), of(CAPTIONS, words), overwrite
     )
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -154,7 +161,7 @@ def test_a_write_that_is_cut_short_is_no_source_and_is_done_again(folder, monkey
         raise KeyboardInterrupt
 
     of = lambda names, features: ((name, features(name)) for name in names)
-    arguments = (folder, "tiny-0123", {}, SPLITS)
+    arguments = (folder, "tiny-0123", {}, CAPTIONED)
     for last in (extracted.FRAMES, extracted.CONTENTS):
         replace = lambda path, to, last=last: killed() if to.name == last else os.replace(path, to)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -165,3 +172,62 @@ def test_a_write_that_is_cut_short_is_no_source_and_is_done_again(folder, monkey
                 extracted.contents(folder)
         extracted.write(*arguments, of(VIDEOS, frames), of(CAPTIONS, words), True)
         assert ExtractedReader(folder).splits
+
+
+# Captions with times
+
+
+D, E = 6, 4
+
+
+def own(folder, times, fps=2.0):
+    """A folder of one's own features: a video of 20 frames a split, captions at these times."""
+    splits = {
+        split: {
+            f"{split}.mp4": [
+                TimedCaption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
+            ]
+        }
+        for split in SPLITS
+    }
+    names = [one.caption_id for videos in splits.values() for own in videos.values() for one in own]
+    extracted.write(
+        folder,
+        "tiny-0123",
+        {"name": "tiny", "fps": fps},
+        splits,
+        ((video, np.ones((20, D))) for videos in splits.values() for video in videos),
+        ((name, np.ones((2, E))) for name in names),
+    )
+    return folder
+
+
+def test_own_captions_are_moments_by_their_start_and_last_as_long_as_their_frames(tmp_path, caplog):
+    folder = own(tmp_path / "own", ((4.0, 9.0), (0.0, 4.0), (None, 3.0)), fps=4.0)
+    with caplog.at_level(logging.WARNING):
+        reader = TimedReader(folder)
+    assert "3 captions have no times and are left out" in caplog.text  # one of each split
+    kept = reader.annotations("test")
+    assert kept["words"] == [[2, 2]]
+    [video] = kept["videos"]
+    assert (video["video"], video["duration"]) == ("test.mp4", 20 / 4)
+    assert [(one["id"], one["start"], one["end"]) for one in video["moments"]] == [
+        ("test#1", 0.0, 4.0),
+        ("test#0", 4.0, 9.0),
+    ]
+
+
+def test_an_own_source_is_its_folder_told_apart_from_captions_without_times(tmp_path):
+    folder = own(tmp_path / "own", ((0.0, 4.0),))
+    features = ExtractedSource(str(folder), "tiny-0123", D, E)
+    source = TimedSource(str(folder), "tiny-0123", D, E)
+    assert source.name == f"{features.name}_moments" and source.feature == "tiny-0123"
+    assert (source.visual_dim, source.text_dim) == (D, E)
+    assert source.fingerprint() != features.fingerprint()
+    with source.open() as reader:
+        assert json.dumps(reader.annotations("val"))
+
+
+def test_own_captions_without_any_time_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no caption of train has a time"):
+        TimedReader(own(tmp_path / "own", ((None, None),)))

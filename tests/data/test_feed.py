@@ -1,13 +1,114 @@
-"""Batches: a function of the step, wherever the features lie."""
+"""Batches: a function of the step, wherever the features lie, that hold every video once."""
 
 import chex
 import jax
 import numpy as np
 import pytest
 
-from hlformer_jax.data import feed
-from hlformer_jax.data.feed import VideoFeed
-from hlformer_jax.data.schedule import Schedule, in_order
+from hlformer_jax import parallel
+from hlformer_jax.data import dataset, feed, transforms
+from hlformer_jax.data.feed import ExampleFeed, Schedule, VideoFeed, in_order
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.training.step import Chunk, Feed
+
+# The order of the steps
+
+
+def test_the_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
+    schedule = Schedule(50, 8, seed=3)
+    orders = [schedule.order(epoch) for epoch in (0, 1, 0)]
+    np.testing.assert_array_equal(orders[0], orders[2])
+    assert not np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], Schedule(50, 8, seed=4).order(0))
+    np.testing.assert_array_equal(np.sort(orders[1]), np.arange(50))
+
+
+@pytest.mark.parametrize("longest", [1, 2, 5, 100])
+def test_groups_hold_every_step_once_and_end_where_records_are_due(longest):
+    schedule = Schedule(11, 4, seed=0)
+    groups = schedule.groups(4, longest)
+    assert [group.first for group in groups[1:]] == [group.end for group in groups[:-1]]
+    assert (groups[0].first, groups[-1].end) == (0, 12)
+    ends = {end for end in range(1, 13) if end % longest == 0 or end % 3 == 0}
+    assert {group.end for group in groups} == ends
+    videos = np.concatenate([np.concatenate(group.steps) for group in groups])
+    for epoch in range(4):
+        np.testing.assert_array_equal(videos[11 * epoch : 11 * epoch + 11], schedule.order(epoch))
+
+
+# Packing
+
+
+def test_the_capacity_holds_every_batch_and_no_more_than_it_must(data, mesh):
+    counts = data.train.captions_per_video
+    groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
+    chunks = VideoFeed(data.train, groups, mesh, 4, resident=False)
+    sums = [counts[step].sum() for group in groups for step in group.steps]
+    assert max(sums) <= chunks.captions < max(sums) + feed.CAPTION_MULTIPLE
+    assert chunks.videos == 4
+
+
+def test_indices_are_rows_of_what_lies_on_the_devices_padding_and_all():
+    counts = np.array([2, 1, 3, 1, 2])  # captions of the videos of a chunk
+    steps = [np.array([4, 0]), np.array([2, 1, 3])]
+    capacity, num_devices = feed.Capacity(videos=4, captions=8, frames=1, words=1), 2
+    # By hand: the first three videos lie on device 0, the last two on device 1.
+    videos, captions = np.full((2, 4), -1), np.full((2, 8), -1)
+    videos[0, :3], videos[1, :2] = (0, 1, 2), (3, 4)
+    captions[0, :6], captions[1, :3] = (0, 0, 1, 2, 2, 2), (3, 4, 4)
+    found = feed.gather_indices(steps, counts, capacity, num_devices, (3, 3, 7))
+    for step, chosen in enumerate(steps):
+        real = found.captions[step] >= 0
+        np.testing.assert_array_equal(
+            videos.ravel()[found.videos[step][found.videos[step] >= 0]], chosen
+        )
+        own = chosen[found.video[step][real]]
+        np.testing.assert_array_equal(captions.ravel()[found.captions[step][real]], own)
+        np.testing.assert_array_equal(own, np.repeat(chosen, counts[chosen]))
+    assert [x.shape for x in found] == [(3, 3), (3, 7), (3, 7)]
+    assert np.all(found.videos[2] == -1) and np.all(found.captions[2] == -1)
+
+
+def test_bytes_are_those_of_the_arrays(data):
+    capacity = feed.whole_capacity(data.train, num_devices=1)
+    layout = capacity.layout(data.train)
+    floats = [np.prod(shape) * 4 for shape, dtype in layout if dtype == np.float32]
+    assert capacity.bytes(data.train) == sum(floats)
+    assert [shape[0] for shape, _ in layout] == [11, capacity.frames, 11, 11, capacity.words] + [
+        capacity.captions
+    ] * 2
+
+
+# Batches
+
+
+def test_a_batch_holds_the_transformed_features_and_zeros(config, data, read_batches):
+    batches, schedule = read_batches(data.train, range(0, 1))
+    batch = batches[0]
+    prepared = prepare(dataset.choose_source(config.data), config.data.data_dir)
+    videos = prepared.split("train")
+    row = 0
+    for place, index in enumerate(schedule.order(0)[:4]):
+        record = videos[int(index)]
+        clips = transforms.normalise(transforms.pool_to_clips(record.frames, 8))
+        frames = transforms.normalise(transforms.sample_frames(record.frames, 32))
+        np.testing.assert_array_equal(batch.videos.clips[place], clips)
+        np.testing.assert_array_equal(batch.videos.frames[place, : len(frames)], frames)
+        assert not batch.videos.frames[place, len(frames) :].any()
+        assert batch.videos.frame_mask[place].sum() == len(frames)
+        start = 0
+        for count in record.word_counts:
+            words = transforms.normalise(record.words[start : start + count][:7])
+            np.testing.assert_array_equal(batch.captions.words[row, : len(words)], words)
+            assert not batch.captions.words[row, len(words) :].any()
+            assert batch.captions.word_mask[row].sum() == len(words)
+            assert batch.captions.video[row] == place
+            start, row = start + count, row + 1
+    assert batch.captions.mask.sum() == row
+    assert not batch.captions.words[row:].any()
+
+
+# Feeds
 
 
 def test_a_run_that_starts_late_sees_the_same_batches(data, read_batches):
@@ -81,3 +182,43 @@ def test_evaluation_batches_cover_the_split_in_order(data, mesh, read_feed, size
         for place, batch in enumerate(batches)
     ]
     np.testing.assert_array_equal(np.concatenate(video), data.val.caption_video)
+
+
+# Examples that all fit
+
+
+DATA = {"x": np.arange(20, dtype=np.float32).reshape(10, 2), "label": np.arange(10, dtype=np.int32)}
+
+
+def batches(examples, first=0):
+    gather = jax.jit(examples.gather)
+    for chunk in examples.chunks(first):
+        assert isinstance(chunk, Chunk)
+        for step in range(chunk.num_steps):
+            yield chunk.first + step, gather(chunk.features, chunk.indices, np.int32(step))
+
+
+def test_batches_are_the_rows_of_the_schedule_and_the_last_is_padded_and_says_so():
+    schedule = Schedule(10, 4, seed=3)
+    examples = ExampleFeed(DATA, schedule.groups(epochs=2, longest=2), parallel.mesh())
+    assert isinstance(examples, Feed)
+    seen = dict(batches(examples))
+    assert list(seen) == list(range(6))
+    for step, batch in seen.items():
+        rows = schedule.order(step // 3)[step % 3 * 4 :][:4]
+        np.testing.assert_array_equal(batch.mask, np.arange(4) < len(rows))
+        np.testing.assert_array_equal(batch.examples["x"][: len(rows)], DATA["x"][rows])
+        np.testing.assert_array_equal(batch.examples["label"][len(rows) :], DATA["label"][0])
+    again = dict(batches(examples, first=3))
+    assert list(again) == [3, 4, 5]
+    for step, batch in again.items():
+        np.testing.assert_array_equal(batch.examples["label"], seen[step].examples["label"])
+
+
+def test_its_shapes_are_those_of_its_chunks():
+    examples = ExampleFeed(DATA, Schedule(10, 4, 0).groups(epochs=1, longest=2), parallel.mesh())
+    chunk = next(examples.chunks())
+    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), examples.shapes())
+    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), (chunk.features, chunk.indices))
+    examples.close()
+    assert next(examples.chunks()).first == 0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hlformer_jax.data import moments
-from hlformer_jax.data.trees import files
+from hlformer_jax.data import annotations, moments, trees
 
 TVR = Path(os.environ.get("TVR_DATA", ""))
 
@@ -26,8 +25,8 @@ def test_the_command_writes_both_files_and_prints_the_numbers(tmp_path, capsys):
     given = annotated(
         tmp_path / "a.json", v_a=row, v_b=row[:3], v_c=row[:1], v_d=[[0, 5], [20, 30]]
     )
-    out, trees = tmp_path / "m.jsonl", tmp_path / "t.jsonl"
-    assert moments.main([str(given), f"--out={out}", f"--trees={trees}"]) == 0
+    out, tree_file = tmp_path / "m.jsonl", tmp_path / "t.jsonl"
+    assert moments.main([str(given), f"--out={out}", f"--trees={tree_file}"]) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[:2] == [
         "activitynet: 4 videos, 12 moments",
@@ -42,9 +41,9 @@ def test_the_command_writes_both_files_and_prints_the_numbers(tmp_path, capsys):
         ["5+", "1", "12", "6"],
         ["all", "3", "20", "10"],
     ]
-    videos = [video for video, _ in files.read_moments(out)]
+    videos = [video for video, _ in annotations.read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
-    assert [tree.video for tree in files.read_trees(trees, videos)] == ["v_a", "v_b", "v_d"]
+    assert [tree.video for tree in trees.read_trees(tree_file, videos)] == ["v_a", "v_b", "v_d"]
 
 
 def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsys):
@@ -53,7 +52,10 @@ def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsy
     captions.write_text("v_c#enc#0 it\nv_a#enc#0 it\n")
     options = [str(given), f"--captions={captions}", f"--out={tmp_path / 'm.jsonl'}"]
     assert moments.main(options) == 0
-    assert [video.video for video, _ in files.read_moments(tmp_path / "m.jsonl")] == ["v_c", "v_a"]
+    assert [video.video for video, _ in annotations.read_moments(tmp_path / "m.jsonl")] == [
+        "v_c",
+        "v_a",
+    ]
     captions.write_text("v_c#enc#0 it\nv_z#enc#0 it\n")
     assert moments.main(options) == 1
     assert "caption.txt:2: video 'v_z' has no annotation" in capsys.readouterr().err

@@ -2,14 +2,25 @@
 
 import contextlib
 import doctest
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-import hlformer_jax.data
 from hlformer_jax.data import dataset
-from hlformer_jax.data.prepared.preparation import prepare
-from hlformer_jax.data.source import Caption, DataError, MissingSourceError, Reader, Source, digest
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.source import (
+    Caption,
+    DataError,
+    MissingSourceError,
+    Reader,
+    Source,
+    check_memory,
+    digest,
+)
+
+GUIDE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 class Toy(Source, Reader):
@@ -49,7 +60,9 @@ class Toy(Source, Reader):
 def test_the_guide_to_adding_a_data_set_runs_as_it_stands(tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "SOURCES", {})
     names = {"folder": str(tmp_path)}
-    results = doctest.testmod(hlformer_jax.data, extraglobs=names, raise_on_error=True)
+    results = doctest.testfile(
+        str(GUIDE), module_relative=False, globs=names, raise_on_error=True, encoding="utf-8"
+    )
     assert results.attempted >= 10 and results.failed == 0
 
 
@@ -107,3 +120,11 @@ def test_what_a_source_gets_wrong_is_refused_in_one_line(tmp_path, fault):
     with pytest.raises(DataError, match=expected) as error:
         prepare(toy, tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_the_whole_memory_is_the_limit(monkeypatch):
+    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    check_memory(4_096_000, "a corpus", "make it smaller")
+    with pytest.raises(DataError, match="a corpus would take .* GB of memory.*; make it smaller"):
+        check_memory(4_096_001, "a corpus", "make it smaller")

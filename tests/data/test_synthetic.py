@@ -1,14 +1,62 @@
-"""The planted corpus: sound, the same every time, complete or not there, and worth learning."""
+"""The planted corpora: sound, the same every time, complete or not there, and worth learning."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 from corpora import SMALL, assert_equal, contents
 
-from hlformer_jax.data.source import DataError
-from hlformer_jax.data.synthetic import Corpus, SyntheticSource
+from hlformer_jax.data import annotations, dataset, synthetic, transforms, trees
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.source import SPLITS, DataError, teacher_width
+from hlformer_jax.data.synthetic import (
+    CONCEPTS,
+    LEAVES,
+    Corpus,
+    Encoder,
+    SyntheticSource,
+    SyntheticTeacherCorpus,
+    TreeCorpus,
+    write_corpus,
+)
 from hlformer_jax.data.transforms import normalise
+
+
+@pytest.mark.parametrize(
+    ("source", "fingerprint"),
+    [
+        (SyntheticSource(Corpus()), "a6452207b7c9"),
+        (SyntheticSource(TreeCorpus()), "e5545db943db"),
+    ],
+)
+def test_fingerprints_are_those_under_which_sets_were_prepared(source, fingerprint):
+    assert source.fingerprint() == fingerprint
+
+
+def test_a_frame_is_the_map_of_its_concepts_with_a_signal_of_unit_size():
+    corpus = Corpus(noise=0.0, style=0.0)
+    encoder, rng = Encoder(corpus), np.random.default_rng(0)
+    latents = np.concatenate([encoder.latent(np.array([k, k + 1]), 1, rng) for k in range(30)])
+    frames = encoder.render(latents, rng)
+    assert 0.8 < frames.std() < 1.2
+    for latent, frame in zip(latents, frames, strict=True):
+        wanted = np.einsum(
+            "h,hd->d", np.tanh(np.einsum("l,lh->h", latent, encoder.first)), encoder.second
+        )
+        # A sum of 128 products of about 0.1 rounds by 1e-15 even where it is 0.
+        np.testing.assert_allclose(frame, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_a_caption_names_its_concepts_and_its_features_are_near_its_words():
+    encoder = Encoder(Corpus())
+    words, features = encoder.caption(np.array([3, 5, 8]), np.random.default_rng(1))
+    assert {CONCEPTS[k] for k in (3, 5, 8)} == set(words) & set(CONCEPTS)
+    away = features - np.stack([encoder.words[word] for word in words])
+    assert 0.15 < away.std() < 0.25
+
+
+# --- test_synthetic
 
 
 def test_corpus_is_sound_and_of_the_size_asked_for():
@@ -101,3 +149,257 @@ def test_a_moment_tells_more_than_the_mean_of_its_video():
     # Chance is 0.08; measured: 0.16 and 0.84.
     assert mean_pooled < 0.3
     assert by_moment > 0.7
+
+
+# --- test_taught
+
+
+TAUGHT = SyntheticTeacherCorpus(**dataclasses.asdict(SMALL), teacher_dim=16)
+
+
+def test_the_corpus_is_the_one_without_a_teacher():
+    source = SyntheticSource(TAUGHT)
+    assert_equal(contents(source), contents(SyntheticSource(SMALL)))
+    assert teacher_width(source) == 16 and teacher_width(SyntheticSource(SMALL)) == 0
+    assert source.fingerprint() != SyntheticSource(SMALL).fingerprint()
+
+
+def test_the_teacher_is_surer_of_the_frames_of_the_moment_the_less_noise_it_has():
+    margins = []
+    for noise in (0.0, 1.0, 10.0):
+        corpus = SyntheticTeacherCorpus(videos=(30, 1, 1), teacher_noise=noise)
+        with SyntheticSource(corpus).open() as reader:
+            found = []
+            for video, captions in reader.splits["train"].items():
+                names = [caption.caption_id for caption in captions]
+                teacher = reader.read_teacher(video, names)
+                cosines = transforms.teacher_cosines(*teacher, len(teacher.frames))
+                for name, row in zip(names, cosines, strict=True):
+                    start, end = reader.moments[name]
+                    others = np.concatenate([row[:start], row[end:]])
+                    if len(others):
+                        found.append(row[start:end].mean() - others.mean())
+            margins.append(np.mean(found))
+    assert margins[0] > 0.8 and 0.3 < margins[1] < 0.6 and abs(margins[2]) < 0.1, margins
+
+
+def test_what_the_teacher_says_reaches_the_batch_of_the_training_split_alone(config, read_batches):
+    config = config.copy_and_resolve_references()
+    config.data.teacher_dim = 16
+    taught = dataset.open_data(config)
+    source = dataset.choose_source(config.data)
+    assert "_6x5x16_" in str(prepare(source, config.data.data_dir).directory)
+    assert taught.train.taught and not taught.val.taught and not taught.test.taught
+    batches, schedule = read_batches(taught.train, range(0, 1))
+    batch = batches[0]
+    with source.open() as reader:
+        row = 0
+        for place, index in enumerate(schedule.order(0)[:4]):
+            video = taught.train.video_ids[index]
+            names = [caption.caption_id for caption in reader.splits["train"][video]]
+            count = int(batch.videos.frame_mask[place].sum())
+            expected = transforms.teacher_cosines(*reader.read_teacher(video, names), count)
+            found = batch.captions.teacher[row : row + len(names)]
+            np.testing.assert_array_equal(found[:, :count], expected)
+            assert not found[:, count:].any()
+            row += len(names)
+    assert batch.captions.mask.sum() == row and not batch.captions.teacher[row:].any()
+    assert np.abs(batch.captions.teacher).max() > 0.2
+    config.data.teacher_dim = 0
+    plain, _ = read_batches(dataset.open_data(config).train, range(0, 1))
+    assert plain[0].captions.teacher is None
+    np.testing.assert_array_equal(plain[0].videos.frames, batch.videos.frames)
+
+
+def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
+    config = config.copy_and_resolve_references()
+    config.data.teacher_dim = 16
+    source = SyntheticSource(Corpus(visual_dim=6, text_dim=5))
+    with pytest.raises(DataError, match="teacher_dim is 16, and synthetic has no features of a te"):
+        dataset.open_data(config, source)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda t: t._replace(frames=t.frames[:, :3]), "teacher's frames of video 'train_0000"),
+        (lambda t: t._replace(captions=t.captions[:1]), "teacher's captions of video 'train_0000"),
+        (lambda t: t._replace(frames=0 * t.frames), "teacher's frames .*: all are zero"),
+        (lambda t: t._replace(captions=np.nan * t.captions), "holds nan, which no feature can be"),
+    ],
+)
+def test_a_teacher_that_is_wrong_is_refused_in_one_line(tmp_path, monkeypatch, change, expected):
+    read = synthetic.SyntheticReader.read_teacher
+    wrong = lambda self, video, names: change(read(self, video, names))
+    monkeypatch.setattr(synthetic.SyntheticReader, "read_teacher", wrong)
+    with pytest.raises(DataError, match=expected) as error:
+        prepare(SyntheticSource(TAUGHT), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+# --- released/test_writer
+
+
+def test_the_corpus_is_the_same_in_memory_and_in_released_files(tmp_path):
+    assert_equal(contents(SyntheticSource(SMALL)), contents(write_corpus(tmp_path, SMALL)))
+
+
+def test_corpus_is_written_once(tmp_path):
+    collection = write_corpus(tmp_path, SMALL)
+    before = collection.fingerprint()
+    assert write_corpus(tmp_path, SMALL) == collection
+    assert collection.fingerprint() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["synthetic"]
+
+
+def test_another_corpus_is_not_overwritten(tmp_path):
+    collection = write_corpus(tmp_path, SMALL)
+    before = collection.fingerprint()
+    with pytest.raises(FileExistsError, match="synthetic.*seed"):
+        write_corpus(tmp_path, dataclasses.replace(SMALL, seed=1))
+    assert collection.fingerprint() == before
+    (collection.root / "meta.json").unlink()
+    with pytest.raises(FileExistsError, match="something else"):
+        write_corpus(tmp_path, SMALL)
+
+
+def test_interrupted_corpus_leaves_nothing(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hlformer_jax.data.synthetic._write_features", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write_corpus(tmp_path, SMALL)
+    assert list(tmp_path.iterdir()) == []
+    write_corpus(tmp_path, SMALL)
+
+
+# Trees
+
+
+SMALL_TREES = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("manual"), SMALL_TREES)
+
+
+def test_the_rule_finds_the_trees_that_were_planted(written):
+    planted = json.loads((written.root / "trees.json").read_text())
+    found = {
+        split: {
+            tree.video: tree
+            for tree in trees.build_all(
+                [video for video, _ in annotations.read_moments(written.captions(split))]
+            )
+        }
+        for split in SPLITS
+    }
+    for split in SPLITS:
+        assert found[split].keys() == planted[split].keys()
+        for name, tree in found[split].items():
+            true = planted[split][name]
+            assert [[node.start, node.end] for node in tree.nodes] == true["nodes"]
+            assert sorted(map(list, tree.edges)) == sorted(true["edges"])
+            assert sorted(map(list, tree.siblings)) == sorted(true["order"])
+
+
+def test_trees_of_every_number_of_leaves_are_drawn():
+    corpus = dataclasses.replace(SMALL_TREES, videos=(1000, 1, 1), visual_dim=2, text_dim=2)
+    with SyntheticSource(corpus).open() as reader:
+        leaves = [len(tree.leaves) for tree in trees.build_all(reader.videos["train"])]
+    for count, chance in LEAVES.items():
+        assert abs(leaves.count(count) / 1000 - chance) < 4 * np.sqrt(chance * (1 - chance) / 1000)
+
+
+def test_features_are_those_of_the_moments_and_a_frame_is_a_second():
+    with SyntheticSource(SMALL_TREES).open() as reader:
+        for split in SPLITS:
+            notes = reader.annotations(split)
+            for video, words in zip(reader.videos[split], notes["words"], strict=True):
+                assert reader.num_frames(video.video) == video.duration
+                for moment, count in zip(video.moments, words, strict=True):
+                    assert 5 <= moment.end - moment.start <= 10
+                    features = reader.read_words(moment.moment_id)
+                    assert features.shape == (count, 6) and features.dtype == np.float32
+                    assert len(moment.text.rstrip(".").split()) == count
+
+
+def test_values_of_trees_are_those_that_runs_are_recorded_with():
+    with SyntheticSource(SMALL_TREES).open() as reader:
+        videos = [video for split in SPLITS for video in reader.videos[split]]
+        frames = sum(float(reader.read_frames(one.video).sum(dtype=np.float64)) for one in videos)
+        last = videos[-1].moments[-1]
+    assert frames == pytest.approx(-1881.3772, abs=1e-3)
+    assert last.text == "a while and with a book then child some with climb."
+
+
+def test_equal_fields_give_equal_trees_and_others_another_fingerprint():
+    same, other = (
+        SyntheticSource(SMALL_TREES),
+        SyntheticSource(dataclasses.replace(SMALL_TREES, precedence=0.0)),
+    )
+    assert same.fingerprint() == SyntheticSource(SMALL_TREES).fingerprint() != other.fingerprint()
+    with same.open() as one, SyntheticSource(SMALL_TREES).open() as two:
+        assert one.videos == two.videos
+        np.testing.assert_array_equal(one.read_frames("val_00001"), two.read_frames("val_00001"))
+
+
+def places_in_time(precedence):
+    """Of every concept, the mean place in their video of the moments that tell it."""
+    corpus = TreeCorpus(videos=(600, 1, 1), visual_dim=2, text_dim=2, precedence=precedence)
+    told = {concept: [] for concept in CONCEPTS}
+    with SyntheticSource(corpus).open() as reader:
+        for video in reader.videos["train"]:
+            for k, moment in enumerate(video.moments):
+                for word in set(moment.text.rstrip(".").split()) & set(CONCEPTS):
+                    told[word].append(k / (len(video.moments) - 1))
+    return np.array([np.mean(places) for places in told.values()])
+
+
+def test_precedence_makes_some_concepts_early_and_others_late():
+    # About 160 moments tell a concept, so that its mean place is known to 0.45 / sqrt(160) = 0.04.
+    assert np.std(places_in_time(0.0)) < 0.06
+    assert np.std(places_in_time(1.0)) > 0.25
+
+
+def test_siblings_share_concepts_when_asked():
+    corpus = dataclasses.replace(SMALL_TREES, shared=2)
+    with SyntheticSource(corpus).open() as reader:
+        for video in reader.videos["train"]:
+            told = [set(one.text.rstrip(".").split()) & set(CONCEPTS) for one in video.moments]
+            assert all(len(concepts) == 3 for concepts in told)
+            assert all(len(a & b) >= 2 for a, b in zip(told, told[1:], strict=False))
+
+
+def test_trees_that_no_memory_holds_is_refused_before_it_is_drawn():
+    with pytest.raises(DataError, match="GB of memory.*make it smaller"):
+        SyntheticSource(dataclasses.replace(SMALL_TREES, visual_dim=10**8)).open()
+
+
+def test_trees_are_the_same_in_memory_and_in_released_files(written):
+    assert write_corpus(written.manual_dir, SMALL_TREES) == written, "it is written once"
+    with SyntheticSource(SMALL_TREES).open() as one, written.open() as two:
+        for split in SPLITS:
+            ours, theirs = one.annotations(split), two.annotations(split)
+            assert (ours["videos"], ours["words"]) == (theirs["videos"], theirs["words"])
+            for video in one.videos[split]:
+                np.testing.assert_array_equal(
+                    one.read_frames(video.video), two.read_frames(video.video)
+                )
+                for moment in video.moments:
+                    name = moment.moment_id
+                    np.testing.assert_array_equal(one.read_words(name), two.read_words(name))
+    with pytest.raises(FileExistsError, match="synthetic_trees.*seed"):
+        write_corpus(written.manual_dir, dataclasses.replace(SMALL_TREES, seed=1))
+
+
+def test_every_video_of_a_split_has_its_planted_tree_and_its_moments(written):
+    planted = json.loads((written.root / "trees.json").read_text())
+    counts = {split: len(planted[split]) for split in SPLITS}
+    assert counts == dict(zip(SPLITS, SMALL_TREES.videos, strict=True))
+    for split in SPLITS:
+        lines = written.captions(split).read_text().splitlines()
+        assert {json.loads(line)["video"] for line in lines} == planted[split].keys()

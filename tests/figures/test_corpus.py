@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax import models
-from hlformer_jax.data.spans import Span
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import corpus, drawing, report
 from hlformer_jax.figures.corpus import NotApplicable

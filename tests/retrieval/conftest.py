@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax import parallel
-from hlformer_jax.data.trees import pool as pools
-from hlformer_jax.data.trees.moment import AnnotatedMoment, TimedVideo
-from hlformer_jax.data.trees.rule import build
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.trees import build, make_pool
 from hlformer_jax.retrieval import nodes
 
 COUNTS = (2, 3, 5, 6, 1)
@@ -24,7 +23,7 @@ def pool():
         )
         videos.append(TimedVideo(f"v{number}", 60.0, moments))
         trees.append(build(videos[-1], "released"))
-    return pools.pool(trees, videos)
+    return make_pool(trees, videos)
 
 
 @pytest.fixture(scope="session")

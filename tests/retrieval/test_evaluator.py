@@ -6,10 +6,9 @@ import pytest
 
 from hlformer_jax import parallel
 from hlformer_jax.config import default
-from hlformer_jax.data.simulated import SimulatedVideos
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
-from hlformer_jax.data.spans import Span
-from hlformer_jax.data.split import Split
+from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.retrieval.moments import moments

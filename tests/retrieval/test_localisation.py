@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hlformer_jax.data.spans import Span
+from hlformer_jax.data.annotations import Span
 from hlformer_jax.retrieval import localisation
 from hlformer_jax.retrieval.moments import Moment
 

@@ -6,9 +6,9 @@ import pytest
 import runs
 
 from hlformer_jax import parallel
-from hlformer_jax.data.schedule import in_order
-from hlformer_jax.data.trees.dataset import open_trees
-from hlformer_jax.data.trees.feed import NodeFeed
+from hlformer_jax.data.dataset import open_trees
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed
 from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy, nodes
 from hlformer_jax.retrieval.hierarchy import Coordinates

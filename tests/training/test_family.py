@@ -15,7 +15,7 @@ import pytest
 
 from hlformer_jax import parallel
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.examples import ExampleFeed
+from hlformer_jax.data.feed import ExampleFeed
 from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval import corpus, ranking
 from hlformer_jax.retrieval.results import Result

@@ -10,8 +10,7 @@ import toy
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data.examples import ExampleFeed
-from hlformer_jax.data.schedule import Schedule
+from hlformer_jax.data.feed import ExampleFeed, Schedule
 from hlformer_jax.training import objective, optim, step
 from hlformer_jax.training.step import init_state
 

@@ -1,0 +1,662 @@
+"""Annotations: caption lists, moments with their times, and the spans that evaluations ask for.
+
+All files are read strictly: UTF-8, JSON without surprises, and every error names file and line.
+docs/data.md has the formats.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from hlformer_jax import files
+from hlformer_jax.data.source import Caption, DataError, Reader
+
+FROM_DATA = "data"
+"""The value of `config.eval.moments` that asks for the times that the data set itself has."""
+
+MAX_OVERHANG = 1.0
+"""Seconds that a moment may end after its video without a warning: lengths are rounded."""
+
+_CAPTION = re.compile(r"(\S+)(\s*)(.*)", re.DOTALL)
+
+
+# Strict text and JSON
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+      DataError: when it is empty, not UTF-8, or begins with a byte order mark.
+      OSError: when it cannot be read.
+    """
+    data = path.read_bytes()
+    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(
+            f"{path}:1: begins with a byte order mark; save the file as UTF-8 without one"
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8"
+        ) from None
+    if not text.strip():
+        raise DataError(f"{path}: is empty; get it again")
+    return text
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with its place, FILE:LINE.
+
+    Raises:
+      DataError: at the first blank line, and as `read_text`.
+      OSError: when it cannot be read.
+    """
+    # str.splitlines would also split at characters that may stand inside a sentence.
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+        if not line.strip():
+            raise DataError(f"{path}:{number}: blank line; remove it")
+        yield f"{path}:{number}", line.rstrip("\r")
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file, one a line, each with its place; raises as `read_lines`."""
+    for where, line in read_lines(path):
+        yield where, parse_object(line, where)
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """Parses a JSON object; NaN, infinities and a key that stands twice are refused.
+
+    Args:
+      text: the JSON.
+      where: its place, FILE or FILE:LINE, for messages.
+
+    Returns:
+      The object.
+
+    Raises:
+      DataError: when it is not one.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{where}: {twice!r} stands twice in one object; remove one")
+        return record
+
+    def constant(name: str) -> float:
+        raise DataError(f"{where}: holds {name}, which is no number of JSON; correct it")
+
+    try:
+        parsed = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    except DataError:
+        raise
+    except json.JSONDecodeError as error:
+        place = where if "\n" not in text.strip() else f"{where}:{error.lineno}"
+        raise DataError(
+            f"{place}: this is no JSON ({error.msg} at column {error.colno}); correct it"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{where}: this is nested too deeply to be annotations") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise DataError(f"{where}: holds a number of thousands of digits; correct it") from None
+    if not isinstance(parsed, dict):
+        raise DataError(f"{where}: this must be a JSON object, {{…}}")
+    return parsed
+
+
+def field(record: Any, name: str, where: str) -> Any:
+    """A field of a JSON object; raises DataError when there is none, or this is no object."""
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: is {shown(record)}; it must be an object")
+    if name not in record:
+        raise DataError(f'{where}: has no "{name}"; give it one')
+    return record[name]
+
+
+def text_field(record: Any, name: str, where: str, one_line: bool = True) -> str:
+    """A field that is a text, see `as_text`."""
+    return as_text(field(record, name, where), name, where, one_line)
+
+
+def seconds_field(record: Any, name: str, where: str) -> float:
+    """A field that is a time in seconds, see `as_seconds`."""
+    return as_seconds(field(record, name, where), name, where)
+
+
+def list_field(record: Any, name: str, where: str, length: int | None = None) -> list[Any]:
+    """A field that is a list, see `as_list`."""
+    return as_list(field(record, name, where), name, where, length)
+
+
+def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
+    """A text that is not blank, and of one line unless it may have several; else a DataError."""
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be a text")
+    if one_line and any(mark in value for mark in "\n\r\0"):
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be on one line")
+    if any("\ud800" <= mark <= "\udfff" for mark in value):
+        raise DataError(f"{where}: {what} is {shown(value)}; half a surrogate pair is no character")
+    return value
+
+
+def as_seconds(value: Any, what: str, where: str) -> float:
+    """A time in seconds: a finite number of at least 0; else a DataError."""
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be seconds, 0 or more")
+    return number
+
+
+def as_list(value: Any, what: str, where: str, length: int | None = None) -> list[Any]:
+    """A list, of a given length where one is given; else a DataError."""
+    if not isinstance(value, list) or (length is not None and len(value) != length):
+        wanted = "a list" if length is None else f"a list of {length}"
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be {wanted}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as a message has it, on one line and not longer than one."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# Caption lists
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedCaption(Caption):
+    """A caption and its line.
+
+    Attributes:
+      line: its line in the list, from 1.
+    """
+
+    line: int
+
+
+def read_captions(path: Path) -> dict[str, tuple[ListedCaption, ...]]:
+    """Reads a caption list: CAPTION_ID SENTENCE a line, the video's id before the id's first #.
+
+    Args:
+      path: the list, with either kind of line ends.
+
+    Returns:
+      The captions of every video; videos and captions in order of first appearance.
+
+    Raises:
+      DataError: at the first line that is not a caption.
+    """
+    videos: dict[str, list[ListedCaption]] = {}
+    lines: dict[str, int] = {}
+    for number, (where, line) in enumerate(read_lines(path), 1):
+        caption = _parse_caption(where, line.strip(), number)
+        if caption.caption_id in lines:
+            raise DataError(
+                f"{where}: caption id {caption.caption_id!r} was given before, in "
+                f"line {lines[caption.caption_id]}; ids are unique in a split, remove or rename one"
+            )
+        lines[caption.caption_id] = number
+        videos.setdefault(caption.caption_id.split("#", 1)[0], []).append(caption)
+    return {video: tuple(captions) for video, captions in videos.items()}
+
+
+def _parse_caption(where: str, line: str, number: int) -> ListedCaption:
+    if "\r" in line:
+        raise DataError(f"{where}: a carriage return inside the line; remove it")
+    match = _CAPTION.fullmatch(line)
+    assert match is not None  # a line that is not blank always has this form
+    caption_id, gap, sentence = match.groups()
+    video, mark, rest = caption_id.partition("#")
+    if not (video and mark and rest):
+        raise DataError(
+            f"{where}: begins with {caption_id!r}, which is no caption id (VIDEO#...); either the "
+            f"sentence of the line before was broken by a newline, or the video's id is empty or "
+            f"holds a blank; correct the line"
+        )
+    if gap and gap[0] != " ":
+        raise DataError(
+            f"{where}: caption {caption_id!r} is set apart from its sentence by {gap[0]!r}; "
+            f"use one space"
+        )
+    if not sentence:
+        raise DataError(f"{where}: caption {caption_id!r} has no sentence; add or remove it")
+    if "/" in caption_id or "\0" in caption_id:
+        raise DataError(
+            f"{where}: caption id {caption_id!r} holds a '/' or a zero byte, which an HDF5 name "
+            f"cannot; rename it"
+        )
+    return ListedCaption(caption_id, sentence, number)
+
+
+# Moments
+
+
+class AnnotatedMoment(NamedTuple):
+    """A moment of a video, as an annotator marked it.
+
+    Attributes:
+      moment_id: key of its word features, unique in its split.
+      start: second at which it begins.
+      end: second at which it ends.
+      text: its sentence, as it was written: ActivityNet's begin with the blank that parts them, and
+        a few have line breaks.
+    """
+
+    moment_id: str
+    start: float
+    end: float
+    text: str
+
+
+class TimedVideo(NamedTuple):
+    """A video and its moments.
+
+    Attributes:
+      video: the video's id.
+      duration: its length in seconds.
+      moments: its moments, in the order of the annotations.
+    """
+
+    video: str
+    duration: float
+    moments: tuple[AnnotatedMoment, ...]
+
+
+def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSON objects, one a line, whole or not at all; raises OSError when it cannot."""
+    lines = (json.dumps(record, ensure_ascii=False) for record in records)
+    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def write_moments(path: Path, videos: Iterable[TimedVideo]) -> None:
+    """Writes a file of moments, whole or not at all; raises OSError when it cannot."""
+    write_json_lines(path, map(moments_to_json, videos))
+
+
+def moments_to_json(video: TimedVideo) -> dict[str, Any]:
+    """The line of a video in a file of moments."""
+    moments = [
+        {"id": moment.moment_id, "start": moment.start, "end": moment.end, "text": moment.text}
+        for moment in video.moments
+    ]
+    return {"video": video.video, "duration": video.duration, "moments": moments}
+
+
+def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
+    """Reads a file of moments.
+
+    Args:
+      path: the file, {split}.moments.jsonl.
+
+    Returns:
+      The videos, each with its line, from 1.
+
+    Raises:
+      DataError: at the first line that is wrong; names it, and says what is.
+      OSError: when the file cannot be read.
+    """
+    videos: dict[str, tuple[TimedVideo, int]] = {}
+    lines: dict[str, int] = {}
+    odd: dict[str, list[str]] = {"ends after its video": [], "does not end after its start": []}
+    for number, (where, record) in enumerate(read_json_lines(path), 1):
+        video = moments_from_json(record, where)
+        if video.video in videos:
+            raise DataError(
+                f"{where}: video {video.video!r} was in line {videos[video.video][1]}; give all its"
+                " moments in one line"
+            )
+        videos[video.video] = video, number
+        for moment in video.moments:
+            name = moment.moment_id
+            if name in lines:
+                raise DataError(f"{where}: id {name!r} was in line {lines[name]}; rename one")
+            lines[name] = number
+            if moment.start > video.duration:
+                raise DataError(
+                    f"{where}: moment {name!r} begins at {moment.start:g} s, and its video ends at"
+                    f" {video.duration:g} s; correct one"
+                )
+            if moment.end > video.duration + MAX_OVERHANG:
+                odd["ends after its video"].append(f"{where}: moment {name!r}")
+            if moment.end <= moment.start:
+                odd["does not end after its start"].append(f"{where}: moment {name!r}")
+    for what, moments in odd.items():
+        if moments:
+            also = f", as do {len(moments) - 1} more" if len(moments) > 1 else ""
+            logging.warning("%s %s%s; it reads the frames that there are", moments[0], what, also)
+    return list(videos.values())
+
+
+def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
+    """The video of a line of a file of moments, with at least one moment; else a DataError."""
+    name = text_field(record, "video", where)
+    duration = seconds_field(record, "duration", where)
+    if duration == 0:
+        raise DataError(f"{where}: duration is 0; give the length of the video in seconds")
+    moments = tuple(
+        AnnotatedMoment(
+            text_field(entry, "id", f"{where}, a moment"),
+            seconds_field(entry, "start", where),
+            seconds_field(entry, "end", where),
+            text_field(entry, "text", where, one_line=False),
+        )
+        for entry in list_field(record, "moments", where)
+    )
+    if not moments:
+        raise DataError(f"{where}: video {name!r} has no moment; remove the line")
+    return TimedVideo(name, duration, moments)
+
+
+def annotate(
+    collection: str,
+    videos: Iterable[TimedVideo],
+    reader: Reader,
+    trees: Iterable[Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """What `Reader.annotations` gives of a split whose captions are moments.
+
+    Args:
+      collection: the collection of the moments.
+      videos: the videos of the split, in its order.
+      reader: knows the number of words of the moments.
+      trees: their trees, as `trees.tree_to_json` has them; None for those that the rule makes.
+
+    Returns:
+      As JSON has it: `collection`; `videos`, as `moments_to_json` has them; `words`, for each video
+      the numbers of word features of its moments; `trees`, where they are given.
+    """
+    videos = list(videos)
+    notes: dict[str, Any] = {
+        "collection": collection,
+        "videos": [moments_to_json(video) for video in videos],
+        "words": [[reader.num_words(one.moment_id) for one in video.moments] for video in videos],
+    }
+    return notes if trees is None else notes | {"trees": list(trees)}
+
+
+# Published annotations
+
+
+class Annotations(NamedTuple):
+    """The moments of a published file.
+
+    Attributes:
+      collection: activitynet, tvr or charades.
+      videos: the videos, in order of first appearance.
+      left_out: number of moments that do not end after their start and were left out.
+    """
+
+    collection: str
+    videos: tuple[TimedVideo, ...]
+    left_out: int = 0
+
+
+def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
+    """Reads published annotations, of three formats that are told apart by their content.
+
+        ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
+                               "sentences": […]}, …}
+        TVR                   {"vid_name": …, "duration": …, "ts": [s, e], "desc": …} a line
+        Charades-STA          VIDEO START END##SENTENCE a line
+
+    Ids of moments are VIDEO#enc#K, K the moment's place among the video's in the file: so the
+    published features name them. TVR's and Charades-STA's moments are sorted by their start, and of
+    Charades-STA those that do not end after it are left out: by these conventions the published
+    trees were made.
+
+    Args:
+      path: the file.
+      durations: for Charades-STA, the tables with its videos' lengths: Charades_v1_train.csv,
+        Charades_v1_test.csv or both.
+
+    Returns:
+      Its moments.
+
+    Raises:
+      DataError: at the first thing that is not as the format has it, with file and line.
+      OSError: when a file cannot be read.
+    """
+    text = read_text(path)
+    first = text.partition("\n")[0]
+    if text.lstrip()[0] != "{":
+        if "##" not in first:
+            raise DataError(
+                f"{path}:1: is neither ActivityNet Captions' JSON, nor TVR's lines of JSON, nor"
+                " Charades-STA's VIDEO START END##SENTENCE"
+            )
+        return _read_charades(path, durations)
+    if '"vid_name"' in first or '"ts"' in first:
+        return _read_tvr(path)
+    return _read_activitynet(path, text)
+
+
+def _read_activitynet(path: Path, text: str) -> Annotations:
+    videos = []
+    for video, record in parse_object(text, str(path)).items():
+        where = f"{path}: video {video!r}"
+        as_text(video, "the id of a video", str(path))
+        duration = seconds_field(record, "duration", where)
+        spans = list_field(record, "timestamps", where)
+        sentences = list_field(record, "sentences", where, len(spans))
+        moments = tuple(
+            _moment(f"{video}#enc#{k}", span, sentence, f"{where}, moment {k}")
+            for k, (span, sentence) in enumerate(zip(spans, sentences, strict=True))
+        )
+        videos.append(TimedVideo(video, duration, moments))
+    if not videos:
+        raise DataError(f"{path}: has no video; get it again")
+    return Annotations("activitynet", tuple(videos))
+
+
+def _read_tvr(path: Path) -> Annotations:
+    durations: dict[str, float] = {}
+    moments: dict[str, list[AnnotatedMoment]] = {}
+    lines: dict[str, int] = {}
+    for number, (where, record) in enumerate(read_json_lines(path), 1):
+        video = text_field(record, "vid_name", where)
+        duration = seconds_field(record, "duration", where)
+        if durations.setdefault(video, duration) != duration:
+            raise DataError(
+                f"{where}: video {video!r} lasts {duration:g} s here and {durations[video]:g} s"
+                " before; correct one"
+            )
+        identity = shown(record.get("desc_id", number))
+        if identity in lines:
+            raise DataError(
+                f"{where}: desc_id {identity} was in line {lines[identity]}; remove one"
+            )
+        lines[identity] = number
+        own = moments.setdefault(video, [])
+        name = f"{video}#enc#{len(own)}"
+        own.append(_moment(name, field(record, "ts", where), field(record, "desc", where), where))
+    return Annotations("tvr", _by_start(durations, moments))
+
+
+def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
+    if not durations:
+        raise DataError(
+            f"{path}: is Charades-STA, which has no lengths of videos; put both together by"
+            " python -m hlformer_jax.data.moments FILE --durations=Charades_v1_train.csv"
+            " --out=MOMENTS.jsonl"
+        )
+    lengths: dict[str, float] = {}
+    for table in durations:
+        lengths |= _read_lengths(table)
+    moments: dict[str, list[AnnotatedMoment]] = {}
+    counts: dict[str, int] = {}
+    left_out = 0
+    for where, line in read_lines(path):
+        head, mark, sentence = line.partition("##")
+        fields = head.split(" ")
+        if not mark or len(fields) != 3:
+            raise DataError(f"{where}: is not VIDEO START END##SENTENCE; correct it")
+        video, *times = fields
+        if video not in lengths:
+            raise DataError(
+                f"{where}: video {video!r} is not in {', '.join(map(str, durations))}; give the"
+                " file that has its length, too"
+            )
+        try:
+            span = [float(time) for time in times]
+        except ValueError:
+            raise DataError(
+                f"{where}: {shown(' '.join(times))} are no two times; correct it"
+            ) from None
+        name = f"{video}#enc#{counts.setdefault(video, 0)}"
+        counts[video] += 1
+        moment = _moment(name, span, sentence, where)
+        if moment.start < moment.end:
+            moments.setdefault(video, []).append(moment)
+        else:
+            left_out += 1
+    return Annotations("charades", _by_start(lengths, moments), left_out)
+
+
+def _read_lengths(path: Path) -> dict[str, float]:
+    """Lengths of videos in seconds, of a table with columns "id" and "length"."""
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    lengths: dict[str, float] = {}
+    try:
+        if rows.fieldnames is None or not {"id", "length"} <= set(rows.fieldnames):
+            raise DataError(f'{path}:1: has no columns "id" and "length"; give Charades_v1_*.csv')
+        for row in rows:
+            where = f"{path}:{rows.line_num}"
+            try:
+                lengths[row["id"]] = as_seconds(float(row["length"]), "length", where)
+            except (TypeError, ValueError):
+                wrong = shown(row["length"])
+                raise DataError(f"{where}: length is {wrong}; it must be seconds") from None
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: is no table ({error}); get it again") from None
+    return lengths
+
+
+def _moment(name: str, span: Any, sentence: Any, where: str) -> AnnotatedMoment:
+    start, end = as_list(span, "the span", where, 2)
+    return AnnotatedMoment(
+        name,
+        as_seconds(start, "the start", where),
+        as_seconds(end, "the end", where),
+        as_text(sentence, "the sentence", where, one_line=False),
+    )
+
+
+def _by_start(
+    durations: dict[str, float], moments: dict[str, list[AnnotatedMoment]]
+) -> tuple[TimedVideo, ...]:
+    return tuple(
+        TimedVideo(video, durations[video], tuple(sorted(own, key=lambda moment: moment.start)))
+        for video, own in moments.items()
+    )
+
+
+# Spans of an evaluation
+
+
+class Span(NamedTuple):
+    """The annotated moment of a caption.
+
+    Attributes:
+      start: second at which it begins.
+      end: second at which it ends.
+      duration: length of the video in seconds.
+    """
+
+    start: float
+    end: float
+    duration: float
+
+
+def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[str, Span]]:
+    """The annotated moments of each split that `config.eval.moments` asks for.
+
+    Args:
+      config: the whole configuration; a relative path begins at {manual_dir}/{collection}.
+      annotated: what the data set knows of its splits, `PreparedVideos.annotations` of each.
+
+    Returns:
+      For each split the moments by the id of their caption, those of a file as they are; empty
+      where none are asked for, or the data set knows none of that split.
+
+    Raises:
+      DataError: when the data set knows no times, or the file is not as it should be.
+    """
+    asked = config.eval.get("moments")  # not every family has the field
+    if not asked:
+        return [{} for _ in annotated]
+    if asked != FROM_DATA:
+        path = Path(config.data.manual_dir).expanduser() / config.data.collection / asked
+        return [read_spans(path)] * len(annotated)
+    if not all(isinstance(known, Mapping) and "spans" in known for known in annotated):
+        raise DataError(
+            f"config.eval.moments is {FROM_DATA!r}, and the data set {config.data.collection!r} has"
+            " no times of moments: give a file that has, or '' for none"
+        )
+    return [{name: Span(*span) for name, span in known["spans"].items()} for known in annotated]
+
+
+def read_spans(path: Path) -> dict[str, Span]:
+    """Reads annotated moments, of a kind that the file's content tells.
+
+    Args:
+      path: a file of moments, published annotations with durations, or one JSON object,
+        {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
+
+    Returns:
+      The moments by the id of their caption.
+
+    Raises:
+      DataError: when the file is missing, or is not as it should be; says where.
+    """
+    try:
+        text = read_text(path)
+        first = text.lstrip()[:4096]
+        if '"start_s"' in first:
+            return _spans_by_caption(path, text)
+        if '"moments"' in first:
+            videos = [video for video, _ in read_moments(path)]
+        else:
+            videos = list(read_published(path).videos)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no such file; config.eval.moments is a file with the times of moments, or ''"
+        ) from None
+    return {
+        moment.moment_id: Span(moment.start, moment.end, video.duration)
+        for video in videos
+        for moment in video.moments
+    }
+
+
+def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
+    spans = {}
+    for name, record in parse_object(text, str(path)).items():
+        where = f"{path}: caption {name!r}"
+        names = ("start_s", "end_s", "duration_s")
+        span = spans[name] = Span(*(seconds_field(record, key, where) for key in names))
+        if span.duration <= 0:
+            raise DataError(f"{where}: duration_s is {span.duration:g}; give the video's length")
+    return spans

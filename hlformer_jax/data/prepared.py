@@ -1,0 +1,625 @@
+"""Prepared sets: array_record files that TFDS writes, one record a video, made from any source.
+
+A set lies in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so that another
+source, a changed one or another storage is another set; the width of a teacher, where there is one,
+stands behind D and E. It is made once, complete or not at all: the directory gets its name when all
+is written, and processes that want the same set at the same time wait for the first.
+``index.json`` has what it was made of, the sizes of its files, and those of videos and captions, so
+that a pipeline plans before it reads a record.
+
+Records stand in the order of the source's splits. They are written as they are read, without the
+shuffle of TFDS, which would hold a whole split in memory. What goes in is checked: no split, shape
+or value that no training could mean. This module alone knows TFDS.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from absl import logging
+from array_record.python.array_record_module import ArrayRecordWriter
+from tqdm import tqdm
+
+from hlformer_jax import files
+from hlformer_jax.data.source import (
+    MAX_MAGNITUDE,
+    SPLITS,
+    TAUGHT_SPLIT,
+    DataError,
+    MissingSourceError,
+    Reader,
+    Source,
+    check_memory,
+    teacher_width,
+)
+from hlformer_jax.data.split import PreparedVideos
+
+MAX_ZERO_ROWS = 0.25
+"""Share of frames, or of words, that may be zero: in some features such rows are padding."""
+
+MAX_ZERO_ITEMS = 0.01
+"""Share of videos, or of captions, that may have nothing but zero rows: no feature is like that."""
+
+_STORAGES = ("float32", "float16")
+_COPIES = 3  # of a record's features in memory: as read, as stored and as serialised
+_SHARD_BYTES = 1 << 30
+# Features hardly compress, and zstd, TFDS's choice, would read them five times slower.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+_INDEX = "index.json"
+_IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fingerprint")
+
+
+# A set: found or made
+
+
+class Prepared:
+    """A prepared set.
+
+    Attributes:
+      directory: the folder of its files.
+      fingerprint: the source's when the set was prepared.
+    """
+
+    def __init__(self, builder: "Prvr") -> None:
+        self.directory = Path(builder.data_dir)
+        self._index = _read_index(self.directory)
+        self.fingerprint: str = self._index["fingerprint"]
+        self._builder = builder
+
+    def split(self, name: str) -> PreparedVideos:
+        """The videos of train, val or test."""
+        return PreparedVideos(self._builder, name, self._index["splits"][name])
+
+
+def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32") -> Prepared:
+    """The prepared set of a source; made on first use, with a progress bar.
+
+    Args:
+      source: the data set. Where it is missing, the one set that was prepared from a source of its
+        name, feature and widths is taken.
+      data_dir: where prepared sets lie; empty for TFDS's default, TFDS_DATA_DIR or
+        ~/tensorflow_datasets.
+      storage: dtype of the stored features, float32 or float16.
+
+    Returns:
+      The prepared set.
+
+    Raises:
+      DataError: if the source is missing or is not as it should be.
+      OSError: if the disk is full.
+    """
+    if storage not in _STORAGES:
+        raise ValueError(f"data.storage is {storage!r}; it must be one of {_STORAGES}")
+    root = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    try:
+        fingerprint = source.fingerprint()
+    except MissingSourceError as error:
+        return _only_prepared(source, root, storage, error)
+    if not re.fullmatch("[0-9A-Za-z]{1,64}", fingerprint):
+        raise DataError(
+            f"{source.name}/{source.feature}: its fingerprint is {fingerprint!r}; it must be up to "
+            f"64 digits and letters, as source.digest gives them"
+        )
+    name = _directory_name(source, storage, fingerprint)
+    directory = root / Prvr.name / name / str(Prvr.VERSION)
+    fresh_builder = functools.partial(_builder, source, name, fingerprint, storage, root)
+    if not _is_complete(directory):
+        busy = "Another process prepares %s; waiting for it"
+        waiting = functools.partial(logging.info, busy, directory.parent)
+        with files.lock(directory.parent, waiting) as alone:
+            if not _is_complete(directory):  # another process may have made it meanwhile
+                _clear(directory, alone)
+                title = f"{source.name}/{source.feature}"
+                logging.info("Preparing %s in %s, once", title, directory)
+                _write(fresh_builder(), source)
+    return Prepared(fresh_builder())
+
+
+def _clear(directory: Path, alone: bool) -> None:
+    if directory.exists():
+        logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
+        shutil.rmtree(directory)
+    if alone:
+        # The holder of the lock works alone: what other processes left, they left when they died.
+        for stale in directory.parent.glob("incomplete.*"):
+            logging.warning("%s was left by a killed process; it is removed", stale)
+            shutil.rmtree(stale, ignore_errors=True)
+
+
+def _only_prepared(
+    source: Source, root: Path, storage: str, missing: MissingSourceError
+) -> Prepared:
+    pattern = _directory_name(source, storage, "*")
+    sets = [
+        path
+        for path in sorted((root / Prvr.name).glob(f"{pattern}/{Prvr.VERSION}"))
+        if _is_complete(path) and _is_of(_read_index(path), source)
+    ]
+    if not sets:
+        raise DataError(f"{missing} (nor is there a prepared set in {root})")
+    if len(sets) > 1:
+        listed = ", ".join(str(path.parent) for path in sets)
+        raise DataError(
+            f"{source.name}/{source.feature} is missing and several sets were prepared of such a "
+            f"collection: {listed}; set data.manual_dir to the source, or remove all but one"
+        )
+    # What nobody named may be missing; a folder that somebody did may be misspelt.
+    log = logging.warning if missing.expected else logging.info
+    log("%s: using the set prepared in %s", missing.what, sets[0])
+    fingerprint = _read_index(sets[0])["fingerprint"]
+    return Prepared(_builder(source, sets[0].parent.name, fingerprint, storage, root))
+
+
+def _is_of(index: dict[str, Any], source: Source) -> bool:
+    # The directory's name joins names that may hold its separator, or had characters replaced.
+    return (index["collection"], index["feature"]) == (source.name, source.feature)
+
+
+def _directory_name(source: Source, storage: str, fingerprint: str) -> str:
+    names = [re.sub(r"[^A-Za-z0-9_-]", "-", name) for name in (source.name, source.feature)]
+    teacher = teacher_width(source)
+    widths = f"{source.visual_dim}x{source.text_dim}" + (f"x{teacher}" if teacher else "")
+    return "_".join([*names, widths, storage, fingerprint])
+
+
+def _read_index(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+
+
+def _file_sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(directory.glob("*.array_record*"))}
+
+
+def _is_complete(directory: Path) -> bool:
+    """Whether a set is whole; a copy that was cut short, or a power cut, can leave less."""
+    try:
+        return _read_index(directory)["files"] == _file_sizes(directory)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+# Writing with TFDS
+
+
+@dataclasses.dataclass(eq=False)
+class PrvrConfig(tfds.core.BuilderConfig):
+    """The source of a prepared set, see `source.Source`; a collection is its name."""
+
+    collection: str = ""
+    feature: str = ""
+    visual_dim: int = 0
+    text_dim: int = 0
+    teacher_dim: int = 0
+    storage: str = "float32"
+    fingerprint: str = ""
+
+
+class _Info(tfds.core.DatasetInfo):
+    def initialize_from_bucket(self) -> None:
+        """Looks nowhere: none of these sets lies in TFDS's bucket, and no network is needed."""
+
+
+class Prvr(tfds.core.DatasetBuilder):
+    """Features of partially relevant video retrieval, one record per video.
+
+    Attributes:
+      source: the source that the set is prepared from; None where it is only read.
+    """
+
+    source: Source | None = None
+
+    VERSION = tfds.core.Version("1.0.0")  # of the records; another version is another directory
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        config: PrvrConfig = self.builder_config
+        dtype = np.dtype(config.storage)
+
+        def rows(width: int) -> tfds.features.Tensor:
+            return tfds.features.Tensor(shape=(None, width), dtype=dtype, encoding="bytes")
+
+        taught = ("teacher_frames", "teacher_captions") if config.teacher_dim else ()
+        return _Info(
+            builder=self,
+            description="Videos and captions of partially relevant video retrieval, as features.",
+            features=tfds.features.FeaturesDict(
+                {
+                    "video_id": tfds.features.Text(),
+                    "frames": rows(config.visual_dim),
+                    "caption_ids": tfds.features.Sequence(tfds.features.Text()),
+                    "sentences": tfds.features.Sequence(tfds.features.Text()),
+                    "words": rows(config.text_dim),
+                    "word_counts": tfds.features.Tensor(shape=(None,), dtype=np.int32),
+                    **{name: rows(config.teacher_dim) for name in taught},
+                }
+            ),
+            disable_shuffling=True,
+        )
+
+    def _download_and_prepare(self, dl_manager: Any, download_config: Any = None) -> None:
+        config, source = self.builder_config, self.source
+        assert source is not None  # set by _write
+        directory = Path(self.data_dir)  # TFDS's temporary one; it is renamed when all is written
+        with source.open() as reader:
+            records = Records(source, reader, config.storage)
+            total = sum(map(sum, records.sizes.values()))
+            _check_space(directory, total * np.dtype(config.storage).itemsize // 4)
+            with _progress_bar(f"Preparing {source.name}/{source.feature}", total) as bar:
+                infos = [
+                    self._write_split(records, split, reader.splits[split], bar) for split in SPLITS
+                ]
+            records.warn_of_zeros()
+            index = {
+                **{field: getattr(config, field) for field in _IDENTITY},
+                **({"teacher_dim": config.teacher_dim} if config.teacher_dim else {}),
+                "splits": {split: records.index(split) for split in SPLITS},
+            }
+        if source.fingerprint() != config.fingerprint:
+            raise DataError(
+                f"{source.name}/{source.feature}: changed while it was read; start again when it "
+                f"is still"
+            )
+        self.info.set_splits(tfds.core.SplitDict(infos))
+        text = json.dumps({**index, "files": _file_sizes(directory)})
+        (directory / _INDEX).write_text(text, encoding="utf-8")
+
+    def _write_split(
+        self, records: "Records", split: str, video_ids: Iterable[str], bar: tqdm
+    ) -> tfds.core.SplitInfo:
+        template = tfds.core.ShardedFileTemplate(
+            data_dir=self.data_dir,
+            dataset_name=self.name,
+            split=split,
+            filetype_suffix="array_record",
+        )
+        features = self.info.features
+        serializer = tfds.core.ExampleSerializer(features.get_serialized_info())
+        sizes = records.sizes[split]
+        lengths = shard_lengths(sizes, _SHARD_BYTES)
+        videos = iter(zip(video_ids, sizes, strict=True))
+        written = 0
+        with ThreadPoolExecutor(max_workers=1) as background:  # writes while the next is read
+            for shard, length in enumerate(lengths):
+                path = template.sharded_filepath(shard_index=shard, num_shards=len(lengths))
+                writer = ArrayRecordWriter(os.fspath(path), _WRITER_OPTIONS)
+                writing = background.submit(bool)
+                for video, size in itertools.islice(videos, length):
+                    record = records.make(split, video)
+                    data = serializer.serialize_example(features.encode_example(record))
+                    writing.result()
+                    writing = background.submit(writer.write, data)
+                    written += len(data)
+                    bar.update(size)
+                writing.result()
+                writer.close()
+        return tfds.core.SplitInfo(
+            name=split, shard_lengths=lengths, num_bytes=written, filename_template=template
+        )
+
+    def _as_dataset(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("array_record is read by index: use as_data_source")
+
+    # There is no download, hence no checksums beside the code to look for (a search that needs
+    # importlib_resources, which TFDS does not install), and nothing to announce.
+    code_path = None
+
+    def _create_builder_config(self, builder_config: PrvrConfig, version: Any) -> PrvrConfig:
+        return builder_config  # TFDS warns of every configuration that its class does not list
+
+    def _log_download_bytes(self) -> None:
+        pass
+
+    def _log_download_done(self) -> None:
+        pass
+
+
+def _builder(source: Source, name: str, fingerprint: str, storage: str, data_dir: Path) -> Prvr:
+    """The builder of a set, to write or to read it; the source need not be there to read it."""
+    config = PrvrConfig(
+        name=name,
+        collection=source.name,
+        feature=source.feature,
+        visual_dim=source.visual_dim,
+        text_dim=source.text_dim,
+        teacher_dim=teacher_width(source),
+        storage=storage,
+        fingerprint=fingerprint,
+    )
+    return Prvr(config=config, data_dir=data_dir)
+
+
+def _write(builder: Prvr, source: Source) -> None:
+    builder.source = source
+    try:
+        with tempfile.TemporaryDirectory() as nothing:  # TFDS makes a folder for downloads
+            builder.download_and_prepare(
+                download_dir=nothing,
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+                file_format="array_record",
+            )
+    except RuntimeError as error:  # so array_record reports a full disk
+        if "space" not in str(error):
+            raise
+        raise OSError(f"{builder.data_dir}: {str(error).splitlines()[0]}") from error
+    except OSError:
+        # Without locks, as on some network disks, another process may have been the first.
+        if not _is_complete(Path(builder.data_dir)):
+            raise
+    finally:
+        builder.source = None
+
+
+def _progress_bar(title: str, total: int) -> tqdm:
+    """A bar with MB/s and time left, which writes rarely where it cannot overwrite itself."""
+    interval = 0.2 if sys.stderr.isatty() else 15.0
+    return tqdm(total=total, desc=title, unit="B", unit_scale=True, mininterval=interval)
+
+
+def shard_lengths(sizes: list[int], largest: int) -> list[int]:
+    """Cuts a list of records into shards of neighbours.
+
+    Args:
+      sizes: bytes of every record.
+      largest: bytes that a shard should not exceed; one record always fits.
+
+    Returns:
+      How many records go into each shard.
+    """
+    lengths, filled = [0], 0
+    for size in sizes:
+        if lengths[-1] and filled + size > largest:
+            lengths.append(0)
+            filled = 0
+        lengths[-1] += 1
+        filled += size
+    return lengths
+
+
+def _check_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise OSError(
+            f"{directory}: {needed / 1e9:.1f} GB are needed for the prepared features and "
+            f"{free / 1e9:.1f} GB are free; free some, set data.data_dir to another disk, or halve "
+            f"the need with data.storage = 'float16'"
+        )
+
+
+# Records, checked as they are read
+
+
+class Records:
+    """The records of an open source.
+
+    Attributes:
+      sizes: for each split, bytes of input of each record, with features as float32.
+    """
+
+    def __init__(self, source: Source, reader: Reader, storage: str) -> None:
+        """Asks for all sizes, and reads no feature.
+
+        Args:
+          source: the data set.
+          reader: the same, opened.
+          storage: float32 or float16.
+
+        Raises:
+          DataError: if a split is not as it should be, or a record larger than memory.
+        """
+        self._reader, self._storage = reader, storage
+        self._widths = source.visual_dim, source.text_dim
+        self._teacher_dim = teacher_width(source)
+        _check_splits(reader, source.name)
+        self.sizes = {
+            split: [self._input_bytes(split, video) for video in reader.splits[split]]
+            for split in SPLITS
+        }
+        indices = [self.index(split) for split in SPLITS]
+        total = lambda key: sum(sum(index[key]) for index in indices)
+        videos, captions = sum(map(len, self.sizes.values())), total("captions_per_video")
+        self._zero_frames = _ZeroRows("frames", "videos", videos, total("frames_per_video"))
+        self._zero_words = _ZeroRows("words", "captions", captions, total("words_per_video"))
+
+    def make(self, split: str, video: str) -> dict[str, Any]:
+        """Reads a video and all its captions.
+
+        Args:
+          split: train, val or test: a video may have other captions in each.
+          video: its id.
+
+        Returns:
+          A TFDS example. Words of all captions stand one after the other, with the number of words
+          of each beside them: a doubly ragged feature cannot be read back without TensorFlow.
+
+        Raises:
+          DataError: if a value is not finite, or too large for the storage, or too many are zero.
+        """
+        captions = self._reader.splits[split][video]
+        words = [self._words(caption.caption_id) for caption in captions]
+        return {
+            "video_id": video,
+            "frames": self._frames(video),
+            "caption_ids": [caption.caption_id for caption in captions],
+            "sentences": [caption.sentence for caption in captions],
+            "words": np.concatenate(words),
+            "word_counts": np.asarray([len(w) for w in words], np.int32),
+            **self._teacher(split, video),
+        }
+
+    def index(self, split: str) -> dict[str, Any]:
+        """What can be asked about the videos of a split without reading a record."""
+        videos, num_words = self._reader.splits[split], self._reader.num_words
+        annotations = self._reader.annotations(split)
+        taught = self._teacher_dim if split == TAUGHT_SPLIT else 0
+        return {
+            **({} if annotations is None else {"annotations": annotations}),
+            **({"teacher_dim": taught} if taught else {}),
+            "video_ids": list(videos),
+            "frames_per_video": [self._reader.num_frames(video) for video in videos],
+            "captions_per_video": [len(captions) for captions in videos.values()],
+            "words_per_video": [sum(num_words(c.caption_id) for c in cs) for cs in videos.values()],
+        }
+
+    def warn_of_zeros(self) -> None:
+        """Warns of the zero rows in the records that were made."""
+        self._zero_frames.warn()
+        self._zero_words.warn()
+
+    def _input_bytes(self, split: str, video: str) -> int:
+        captions = self._reader.splits[split][video]
+        words = sum(self._reader.num_words(caption.caption_id) for caption in captions)
+        visual_dim, text_dim = self._widths
+        frames = self._reader.num_frames(video)
+        size = 4 * (frames * visual_dim + words * text_dim)
+        if split == TAUGHT_SPLIT:  # about: a teacher need not have as many frames
+            size += 4 * (frames + len(captions)) * self._teacher_dim
+        check_memory(_COPIES * size, f"video {video!r}", "leave it out, or give it fewer frames")
+        return size
+
+    def _frames(self, video: str) -> np.ndarray:
+        describe = functools.partial(self._reader.describe_frame, video)
+        frames = self._reader.read_frames(video)
+        _check_values(frames, (self._reader.num_frames(video), self._widths[0]), describe)
+        self._zero_frames.add(frames, describe)
+        return self._stored(frames, describe)
+
+    def _words(self, caption_id: str) -> np.ndarray:
+        describe = lambda row: self._reader.describe_caption(caption_id)
+        words = self._reader.read_words(caption_id)
+        _check_values(words, (self._reader.num_words(caption_id), self._widths[1]), describe)
+        self._zero_words.add(words, describe)
+        return self._stored(words, describe)
+
+    def _teacher(self, split: str, video: str) -> dict[str, np.ndarray]:
+        """A teacher's vectors; without rows where it does not teach."""
+        if not self._teacher_dim:
+            return {}
+        if split != TAUGHT_SPLIT:
+            nothing = np.zeros((0, self._teacher_dim), self._storage)
+            return {"teacher_frames": nothing, "teacher_captions": nothing}
+        ids = [caption.caption_id for caption in self._reader.splits[split][video]]
+        teacher = self._reader.read_teacher(video, ids)
+        record = {}
+        for name, values, rows in (
+            ("frames", teacher.frames, max(len(teacher.frames), 1)),
+            ("captions", teacher.captions, len(ids)),
+        ):
+            called = self._reader.describe_teacher(video, name)
+            describe = lambda row, called=called: f"{called}: row {row}"
+            _check_values(values, (rows, self._teacher_dim), describe)
+            if not values.any():
+                raise DataError(f"{called}: all are zero; they were never written, get them again")
+            record[f"teacher_{name}"] = self._stored(values, describe)
+        return record
+
+    def _stored(self, values: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
+        dtype = np.dtype(self._storage)
+        if dtype.itemsize < values.dtype.itemsize:
+            limit = np.finfo(dtype).max
+            if values.max() > limit or values.min() < -limit:
+                row = int(np.argmax(np.abs(values).max(axis=1) > limit))
+                raise DataError(
+                    f"{describe(row)} holds {values[row][np.argmax(np.abs(values[row]))]:g}, more "
+                    f"than {self._storage} can ({limit:g}); prepare with data.storage = 'float32'"
+                )
+        return values.astype(dtype, copy=False)
+
+
+def _check_splits(reader: Reader, name: str) -> None:
+    """Refuses missing and empty splits, videos and captions without rows, and ids given twice."""
+    splits = reader.splits
+    if sorted(splits) != sorted(SPLITS):
+        raise DataError(f"{name}: has the splits {sorted(splits)}; they must be {SPLITS}")
+    for split in SPLITS:
+        if not splits[split]:
+            raise DataError(f"{name}: split {split!r} has no video; each split needs one")
+        seen: set[str] = set()
+        for video, captions in splits[split].items():
+            if not captions or reader.num_frames(video) < 1:
+                lacking = "frame" if captions else "caption"
+                raise DataError(
+                    f"{name}: video {video!r} of {split} has no {lacking}; leave it out"
+                )
+            for caption in captions:
+                if reader.num_words(caption.caption_id) < 1:
+                    raise DataError(
+                        f"{name}: caption {caption.caption_id!r} of {split} has no word; "
+                        f"leave it out"
+                    )
+                if caption.caption_id in seen:
+                    raise DataError(
+                        f"{name}: caption id {caption.caption_id!r} stands twice in {split}; ids "
+                        f"are unique in a split, rename one"
+                    )
+                seen.add(caption.caption_id)
+
+
+def _check_values(
+    values: np.ndarray, shape: tuple[int, int], describe: Callable[[int], str]
+) -> None:
+    """Refuses features that are not float32 of that shape, or hold what no feature can be."""
+    if values.dtype != np.float32 or values.shape != shape:
+        raise DataError(
+            f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must be "
+            f"float32 of shape {shape}"
+        )
+    with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused here anyway
+        # min and max hand a NaN on, so two passes without a temporary array see everything.
+        if values.max() <= MAX_MAGNITUDE and values.min() >= -MAX_MAGNITUDE:
+            return
+        wrong = ~(np.abs(values) <= MAX_MAGNITUDE)
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    raise DataError(
+        f"{describe(row)} holds {values[row][wrong[row]][0]}, which no feature can be; the file is "
+        f"damaged or not little-endian float32, get it again"
+    )
+
+
+class _ZeroRows:
+    """Counts rows of zeros while features are read; they are what a broken download leaves."""
+
+    def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
+        self._names = rows, items  # such as frames and videos
+        self._most = MAX_ZERO_ROWS * num_rows, MAX_ZERO_ITEMS * num_items
+        self._read = [0, 0]  # rows and items
+        self._zero = [0, 0]
+        self._first = ""  # what messages call the first of them
+
+    def add(self, values: np.ndarray, describe: Callable[[int], str]) -> None:
+        """Counts the zero rows of one item; a DataError if they have become too many."""
+        nonzero = values.any(axis=1)
+        zero = len(values) - int(np.count_nonzero(nonzero))
+        self._read = [self._read[0] + len(values), self._read[1] + 1]
+        if not zero:
+            return
+        self._first = self._first or describe(int(np.argmin(nonzero)))
+        self._zero = [self._zero[0] + zero, self._zero[1] + (zero == len(values))]
+        if any(count > most for count, most in zip(self._zero, self._most, strict=True)):
+            raise DataError(
+                f"{self._summary()} so far; so a download that was broken off or data that were "
+                f"never written are read, get the file again"
+            )
+
+    def warn(self) -> None:
+        """Warns of what was counted, if anything was."""
+        if self._first:
+            logging.warning("%s; they are used as they are", self._summary())
+
+    def _summary(self) -> str:
+        (rows, items), (zero_rows, zero_items) = self._names, self._zero
+        return (
+            f"{self._first}: is zero, like {zero_rows} ({zero_rows / self._read[0]:.1%}) of the "
+            f"{self._read[0]} {rows} and all {rows} of {zero_items} "
+            f"({zero_items / self._read[1]:.1%}) of the {self._read[1]} {items} read"
+        )

@@ -1,0 +1,438 @@
+"""Annotations: real ones are read, and every fault is named in one line with its place."""
+
+import json
+
+import pytest
+from corpora import SMALL, assert_refused, edit, line
+
+from hlformer_jax.config import default
+from hlformer_jax.data import annotations
+from hlformer_jax.data.annotations import AnnotatedMoment, ListedCaption, Span, TimedVideo
+from hlformer_jax.data.source import DataError
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG = "9" * 5000
+"""A number with more digits than Python reads; of JSON, 1e999 is too large as well."""
+
+
+def refused(complaint, call, *args):
+    """Asserts that a call is refused by one short line."""
+    with pytest.raises(DataError) as caught:
+        call(*args)
+    message = str(caught.value)
+    assert complaint in message and "\n" not in message and len(message) < 400, message
+
+
+@pytest.fixture
+def given(tmp_path):
+    def to_file(text, name="given"):
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return to_file
+
+
+# Strict text and JSON
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", ": is empty"),
+        (b" \n\t\n", ": is empty"),
+        (b"\xef\xbb\xbfa", ":1: begins with a byte order mark"),
+        ("a".encode("utf-16"), ":1: begins with a byte order mark"),
+        (b"a\nb\ncaf\xe9\n", ":3: byte 0xe9 is not UTF-8"),
+        (b"one\n \ntwo\n", ":2: blank line"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_by_its_line(given, data, complaint):
+    path = given(data)
+    refused(f"{path}{complaint}", lambda: list(annotations.read_lines(path)))
+
+
+def test_lines_end_at_line_feeds_alone(given):
+    path = given("one\u2028still one\r\ntwo\x0bstill two")
+    lines = [line for _, line in annotations.read_lines(path)]
+    assert lines == ["one\u2028still one", "two\x0bstill two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"a": 1, "a": 2}', "f:7: 'a' stands twice"),
+        ('{"b": {"a": 1, "a": 2}}', "f:7: 'a' stands twice"),
+        ("[1]", "f:7: this must be a JSON object"),
+        ("{", "f:7: this is no JSON"),
+        ('{"a":\n\n1,}', "f:7:3: this is no JSON"),
+        (DEEP, "f:7: this is nested too deeply"),
+        ('{"a": ' + DEEP + "}", "f:7: this is nested too deeply"),
+        ('{"a": NaN}', "f:7: holds NaN"),
+        ('{"a": -Infinity}', "f:7: holds -Infinity"),
+        ('{"a": ' + LONG + "}", "f:7: holds a number of thousands of digits"),
+    ],
+)
+def test_what_is_no_object_is_refused(text, complaint):
+    refused(complaint, annotations.parse_object, text, "f:7")
+
+
+def test_fields_are_what_json_says():
+    value = {"a": [1, {"b": None}], "c": "ü", "d": 2, "e": " a\nb"}
+    assert annotations.parse_object(json.dumps(value), "f") == value
+    assert annotations.text_field(value, "c", "f") == "ü"
+    assert annotations.text_field(value, "e", "f", one_line=False) == " a\nb"
+    seconds = annotations.seconds_field(value, "d", "f")
+    assert seconds == 2.0 and isinstance(seconds, float)
+    assert annotations.list_field(value, "a", "f", 2) == value["a"]
+    refused("f:2: a is [1, {'b': None}]; it", annotations.list_field, value, "a", "f:2", 3)
+    refused("f:2: c is 'ü'; it must be a list", annotations.list_field, value, "c", "f:2")
+    refused('f:3: has no "z"', annotations.field, value, "z", "f:3")
+
+
+@pytest.mark.parametrize("value", ["", "  ", None, 3, ["a"], "a\nb", "a\rb", "a\0b", "a\ud800"])
+def test_what_is_no_text_of_one_line_is_refused(value):
+    refused("f:1: name is ", annotations.as_text, value, "name", "f:1")
+
+
+@pytest.mark.parametrize(
+    "value", [-1, float("nan"), float("inf"), True, "3", None, 10**400, [1], {"a": DEEP}]
+)
+def test_what_is_no_time_is_refused(value):
+    refused("f:1: start is ", annotations.as_seconds, value, "start", "f:1")
+
+
+# Caption lists
+
+
+def _captions(number, new, split="train"):
+    return lambda c: edit(c.captions(split), line(number, new))
+
+
+CAPTION_FAULTS = {
+    "blank_line": (_captions(3, b""), ["tinytrain.caption.txt:3", "blank line"]),
+    "without_sentence": (
+        _captions(3, b"train_1#enc#1 "),
+        ["tinytrain.caption.txt:3", "'train_1#enc#1'", "no sentence"],
+    ),
+    "newline_inside": (
+        _captions(3, b"train_1#enc#1 a person\ndoes thing"),
+        ["tinytrain.caption.txt:4", "'does'", "newline"],
+    ),
+    "carriage_return_inside": (
+        _captions(3, b"train_1#enc#1 a person\rdoes"),
+        ["tinytrain.caption.txt:3", "carriage return"],
+    ),
+    "tab": (
+        _captions(3, b"train_1#enc#1\ta person"),
+        ["tinytrain.caption.txt:3", "'train_1#enc#1'", r"\t"],
+    ),
+    "video_with_blank": (
+        _captions(3, b"train 1#enc#1 a person"),
+        ["tinytrain.caption.txt:3", "'train'", "blank"],
+    ),
+    "without_video": (
+        _captions(3, b"#enc#1 a person"),
+        ["tinytrain.caption.txt:3", "'#enc#1'", "no caption id"],
+    ),
+    "slash": (
+        _captions(3, b"train/1#enc#1 a person"),
+        ["tinytrain.caption.txt:3", "'train/1#enc#1'"],
+    ),
+    "byte_order_mark": (
+        lambda c: edit(c.captions("val"), lambda d: b"\xef\xbb\xbf" + d),
+        ["tinyval.caption.txt:1", "byte order mark"],
+    ),
+    "latin1": (
+        _captions(3, b"train_1#enc#1 caf\xe9"),
+        ["tinytrain.caption.txt:3", "0xe9", "UTF-8"],
+    ),
+    "twice": (
+        _captions(3, b"train_1#enc#0 again"),
+        ["tinytrain.caption.txt:3", "'train_1#enc#0'", "line 2"],
+    ),
+    "twice_in_test": (
+        _captions(3, b"test_1#enc#0 again", "test"),
+        ["tinytest.caption.txt:3", "'test_1#enc#0'", "line 2"],
+    ),
+    "empty": (
+        lambda c: c.captions("val").write_bytes(b""),
+        ["tinyval.caption.txt", "is empty"],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", CAPTION_FAULTS)
+def test_a_caption_list_that_is_wrong_is_refused_with_its_place(tiny, write, fault):
+    assert_refused(write(tiny), *CAPTION_FAULTS[fault])
+
+
+def test_blanks_characters_and_line_ends_of_real_captions_are_read(tiny, write):
+    collection = write(tiny)
+    first = 'train_0#enc#0  Zoë says: "#1, it\'s 50\u2028% off"  \n'
+    edit(collection.captions("train"), line(1, first.encode().rstrip(b"\n")))
+    edit(collection.captions("test"), bytes.rstrip)  # the last line may lack its newline
+    for path in (collection.captions("train"), collection.feature_dir / "shape.txt"):
+        edit(path, lambda data: data.replace(b"\n", b"\r\n"))
+    with collection.open() as reader:
+        first, *others = (captions[0] for captions in reader.splits["train"].values())
+        assert first == ListedCaption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
+        assert {other.sentence for other in others} == {"a person does thing 0"}
+        assert len(reader.splits["test"]) == 2
+
+
+# Published annotations
+
+
+LENGTHS = 'id,script,length\nAB1,x,30.5\nCD2,"two\nlines",12.0\n'
+
+
+def tvr(video="v", span=(0, 5), text="A man runs.", duration=60.5, **more):
+    record = {"vid_name": video, "duration": duration, "ts": list(span), "desc": text}
+    return json.dumps(record | more)
+
+
+def activitynet(**videos):
+    return json.dumps(
+        {
+            name: {"duration": 50, "timestamps": spans, "sentences": [f" s{s}" for s, _ in spans]}
+            for name, spans in videos.items()
+        }
+    )
+
+
+def test_activitynet_stays_in_the_order_of_the_file(given):
+    read = annotations.read_published(given(activitynet(v_b=[[9, 12], [0, 4]], v_a=[[1, 2]])))
+    assert read.collection == "activitynet" and read.left_out == 0
+    assert [video.video for video in read.videos] == ["v_b", "v_a"]
+    moments = read.videos[0].moments
+    assert moments[0] == ("v_b#enc#0", 9.0, 12.0, " s9") and moments[1].moment_id == "v_b#enc#1"
+    assert read.videos[0].duration == 50.0
+
+
+def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(given):
+    lines = [
+        tvr("v", (30, 40), "c\nd", desc_id=1),
+        tvr("w", (0, 1), desc_id=2),
+        tvr("v", (2, 9), "b", desc_id=3),
+        tvr("v", (2, 5), "a", desc_id=4),
+    ]
+    read = annotations.read_published(given("\n".join(lines) + "\n"))
+    assert read.collection == "tvr"
+    assert [video.video for video in read.videos] == ["v", "w"]
+    named = [(moment.moment_id, moment.text) for moment in read.videos[0].moments]
+    assert named == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c\nd")]
+
+
+def test_charades_has_lengths_from_the_table_and_no_empty_moments(given):
+    table = given(LENGTHS, "Charades_v1_test.csv")
+    lines = "AB1 8.0 12.5##person runs.\r\nAB1 9.0 9.0##person sits.\r\nAB1 0 7##opens # door.\r\n"
+    read = annotations.read_published(given(lines), [table])
+    assert read.collection == "charades" and read.left_out == 1
+    (video,) = read.videos
+    assert video.duration == 30.5
+    assert [(one.moment_id, one.start, one.text) for one in video.moments] == [
+        ("AB1#enc#2", 0.0, "opens # door."),
+        ("AB1#enc#0", 8.0, "person runs."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "given: is empty"),
+        (b"{\n\xff}", "given:2: byte 0xff is not UTF-8"),
+        ("once upon a time", "given:1: is neither"),
+        ("[" * 10 + "]" * 10, "is neither"),
+        ("{}", "given: has no video"),
+        ('{"v": 3}', "video 'v': is 3; it must be an object"),
+        ('{\n"v": {"duration": 1,,}\n}', "given:2: this is no JSON"),
+        ('{"v": {}, "v": {}}', "'v' stands twice"),
+        ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', 'has no "sentences"'),
+        ('{"v": {"duration": NaN, "timestamps": [], "sentences": []}}', "holds NaN"),
+        ('{"v": {"duration": 1e999, "timestamps": [], "sentences": []}}', "duration is inf"),
+        ('{"v": {"duration": 1' + "0" * 400 + "}}", "duration is 1000"),
+        ('{"v": {"duration": ' + LONG + "}}", "thousands of digits"),
+        ('{"v": {"duration": 9, "timestamps": [[0]], "sentences": ["a"]}}', "v', moment 0: the sp"),
+        ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": []}}', "a list of 1"),
+        ('{"v": {"duration": 9, "timestamps": [[-1, 1]], "sentences": ["a"]}}', "the start is -1"),
+        ('{"v": {"duration": 9, "timestamps": [[0, true]], "sentences": ["a"]}}', "the end is Tru"),
+        ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": [" "]}}', "the sentence is"),
+        ('{"v": ' + DEEP + "}", "nested too deeply"),
+        (tvr() + "\n\n" + tvr(), "given:2: blank line"),
+        (tvr() + "\n" + tvr(duration=3), "given:2: video 'v' lasts 3 s here and 60.5 s before"),
+        (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 was in line 1"),
+        (tvr() + '\n{"vid_name": "w"}', 'given:2: has no "duration"'),
+        (tvr() + "\nv", "given:2: this is no JSON"),
+        (tvr() + "\n[1]", "given:2: this must be a JSON object"),
+        (tvr(text="\\ud800").replace("\\\\", "\\"), "half a surrogate pair"),
+        ("AB1 0 1##x", "Charades_v1_train.csv"),
+    ],
+)
+def test_published_annotations_that_are_wrong_are_refused(given, text, complaint):
+    refused(complaint, annotations.read_published, given(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "table", "complaint"),
+    [
+        ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: video 'ZZ9' is not in"),
+        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: '0 x' are no two times"),
+        ("AB1 0 1##x\nAB1 0 inf##x", LENGTHS, "given:2: the end is inf"),
+        (f"AB1 0 {LONG}##x", LENGTHS, "given:1: the end is inf"),
+        ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: is not VIDEO START END##SENTENCE"),
+        ("AB1 0 1##", LENGTHS, "given:1: the sentence is ''"),
+        ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: has no columns "id" and "length"'),
+        ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: length is 'long'"),
+        ("AB1 0 1##x", f"id,length\nAB1,{LONG}\n", "table:2: length is '999"),
+        ("AB1 0 1##x", "id,length\nAB1\n", "table:2: length is None"),
+        ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "is no table"),
+    ],
+)
+def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
+    refused(complaint, annotations.read_published, given(text), [given(table, "table")])
+
+
+# Files of moments
+
+
+VIDEO = TimedVideo("v_a", 60.0, (AnnotatedMoment("v_a#enc#0", 10.0, 21.0, " Löst."),))
+OTHER = TimedVideo(
+    "v_b", 9.5, (AnnotatedMoment("v_b#enc#0", 0.0, 1.0, "a"), AnnotatedMoment("x", 5.0, 9.0, "b"))
+)
+
+
+def timed(**changes):
+    return json.dumps(annotations.moments_to_json(OTHER) | changes)
+
+
+def moment(**changes):
+    return timed(moments=[annotations.moments_to_json(OTHER)["moments"][0] | changes])
+
+
+def test_moments_are_read_as_they_were_written_with_their_lines(tmp_path):
+    path = tmp_path / "new" / "moments.jsonl"
+    annotations.write_moments(path, [VIDEO, OTHER])
+    assert annotations.read_moments(path) == [(VIDEO, 1), (OTHER, 2)]
+
+
+def test_moments_that_end_late_or_before_they_start_are_kept_and_warned_of(given, caplog):
+    odd = [
+        timed(video=f"w{end}", moments=[{"id": str(end), "start": 8, "end": end, "text": "x"}])
+        for end in (11, 7)
+    ]
+    read = annotations.read_moments(given("\n".join([timed(), *odd]), "m.jsonl"))
+    assert [len(video.moments) for video, _ in read] == [2, 1, 1]
+    assert [record.getMessage().partition("m.jsonl")[2][:24] for record in caplog.records] == [
+        ":2: moment '11' ends aft",
+        ":3: moment '7' does not ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "m.jsonl: is empty"),
+        (timed() + "\n" + timed(), "m.jsonl:2: video 'v_b' was in line 1"),
+        (timed() + "\n" + timed(video="c"), "m.jsonl:2: id 'v_b#enc#0' was in line 1"),
+        (timed() + "\n\n", "m.jsonl:2: blank line"),
+        (timed() + "\n" + DEEP, "m.jsonl:2: this is nested too deeply"),
+        (timed() + '\n{"video": ' + LONG + "}", "m.jsonl:2: holds a number of thousands"),
+        (timed(duration=0), "m.jsonl:1: duration is 0"),
+        (timed(duration="9"), "m.jsonl:1: duration is '9'"),
+        (timed(duration=float("nan")), "m.jsonl:1: holds NaN"),
+        (timed(video=""), "m.jsonl:1: video is ''"),
+        (timed(video="a\nb"), "m.jsonl:1: video is 'a\\nb'"),
+        (timed(moments=[]), "m.jsonl:1: video 'v_b' has no moment"),
+        (timed(moments={}), "m.jsonl:1: moments is {}"),
+        (timed(moments=[3]), "m.jsonl:1, a moment: is 3"),
+        (timed(moments=[{"id": "a"}]), 'm.jsonl:1: has no "start"'),
+        (moment(id=7), "m.jsonl:1, a moment: id is 7"),
+        (moment(start=-0.5), "m.jsonl:1: start is -0.5"),
+        (moment(end=10**400), "m.jsonl:1: end is 1000"),
+        (moment(start=9.6, end=9.9), "begins at 9.6 s, and its video ends at 9.5 s"),
+        (moment(text=" "), "m.jsonl:1: text is ' '"),
+    ],
+)
+def test_a_file_of_moments_that_is_wrong_is_refused_by_line(given, text, complaint):
+    refused(complaint, annotations.read_moments, given(text, "m.jsonl"))
+
+
+# Spans
+
+
+ACTIVITYNET = {
+    "v_a": {"duration": 20.0, "timestamps": [[1, 5], [4.5, 20]], "sentences": ["One.", " Two."]}
+}
+EXPECTED = {"v_a#enc#0": Span(1.0, 5.0, 20.0), "v_a#enc#1": Span(4.5, 20.0, 20.0)}
+
+
+def asking(moments, **data):
+    config = default()
+    config.eval.moments = moments
+    config.data.update(data)
+    return config
+
+
+def test_every_kind_of_file_gives_the_same_times(given, tmp_path):
+    published = given(json.dumps(ACTIVITYNET), "val_1.json")
+    assert annotations.read_spans(published) == EXPECTED
+    path = tmp_path / "moments.jsonl"
+    annotations.write_moments(path, annotations.read_published(published).videos)
+    assert annotations.read_spans(path) == EXPECTED
+    by_caption = {
+        name: {"video": "v_a", "start": 0, "start_s": a, "end_s": b, "duration_s": c}
+        for name, (a, b, c) in EXPECTED.items()
+    }
+    assert annotations.read_spans(given(json.dumps(by_caption), "moments.json")) == EXPECTED
+    spans = annotations.read_spans(given(tvr("v", (2, 3), duration=9.0), "tvr.jsonl"))
+    assert spans == {"v#enc#0": Span(2.0, 3.0, 9.0)}
+
+
+def test_a_relative_path_begins_at_the_folder_of_the_collection(given, tmp_path):
+    (tmp_path / "tvr" / "times").mkdir(parents=True)
+    path = given(json.dumps(ACTIVITYNET), "tvr/times/m.json")
+    of = annotations.configured_spans
+    place = {"manual_dir": str(tmp_path), "collection": "tvr"}
+    assert of(asking("times/m.json", **place), [None]) == [EXPECTED]
+    assert of(asking(str(path), collection="charades"), [None] * 2) == [EXPECTED] * 2
+    assert of(asking(""), [{"spans": {"a": [0, 1, 2]}}]) == [{}]
+
+
+def test_the_synthetic_corpus_knows_its_own():
+    reader = SMALL.draw()
+    noted = json.loads(json.dumps([reader.annotations(split) for split in reader.splits]))
+    spans = annotations.configured_spans(asking("data"), noted)
+    for videos, known in zip(reader.splits.values(), spans, strict=True):
+        assert known == {
+            caption.caption_id: (*reader.moments[caption.caption_id], reader.num_frames(video))
+            for video, captions in videos.items()
+            for caption in captions
+        }
+
+
+@pytest.mark.parametrize("known", [None, {"videos": []}])
+def test_a_data_set_without_times_is_refused(known):
+    complaint = "'activitynet' has no times of moments: give a file"
+    refused(complaint, annotations.configured_spans, asking("data"), [known])
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({"a": {"start_s": 1, "end_s": 2}}, "caption 'a': has no \"duration_s\""),
+        ({"a": {"start_s": -1, "end_s": 2, "duration_s": 3}}, "start_s is -1; it must be seconds"),
+        ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; give the video's"),
+        ({"b": {"start_s": 1, "end_s": 2, "duration_s": 3}, "a": 3}, "caption 'a': is 3; it must"),
+        ({"v": {"duration": 3, "sentences": []}}, "video 'v': has no \"timestamps\""),
+        ({"a": {"start_s": float("nan")}}, "holds NaN"),
+    ],
+)
+def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
+    path = given(json.dumps(content))
+    refused(complaint, annotations.read_spans, path)
+    refused(str(path), annotations.read_spans, path)
+
+
+def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):
+    refused("gone.json: no such file; config.eval", annotations.read_spans, tmp_path / "gone.json")

@@ -1,0 +1,380 @@
+"""A prepared set: made once, complete or not there, and never mistaken for another."""
+
+import dataclasses
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import corpora
+import numpy as np
+import pytest
+from corpora import assert_prepared, assert_refused, feature, read_all, warnings_of
+
+from hlformer_jax.data import prepared as module
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.released import Collection
+from hlformer_jax.data.source import DataError
+
+
+def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
+    """Starts a process that has a `collection` and a `data_dir`."""
+    head = (
+        "import sys, os; from hlformer_jax.data.released import Collection; "
+        "from hlformer_jax.data.prepared import prepare; "
+        "from hlformer_jax.data.prepared import Records; "
+        "collection = Collection(sys.argv[1], 'tiny', 'feat', 6, 5); data_dir = sys.argv[2]\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# builder
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+def test_records_are_the_source_in_the_storage(tiny, write, tmp_path, storage):
+    prepared = prepare(write(tiny), tmp_path / "out", storage)
+    assert_prepared(prepared, tiny, np.dtype(storage))
+    assert storage in str(prepared.directory)
+
+
+def test_order_is_that_of_the_caption_list_over_many_shards(tiny, write, tmp_path, monkeypatch):
+    tiny.captions["train"].reverse()
+    monkeypatch.setattr(module, "_SHARD_BYTES", 300)
+    prepared = prepare(write(tiny), tmp_path)
+    assert len(list(prepared.directory.glob("prvr-train.array_record*"))) > 2
+    assert_prepared(prepared, tiny)
+
+
+def test_validation_list_may_be_the_test_list(tiny, write, tmp_path):
+    tiny.captions["val"] = tiny.captions["test"]
+    assert_prepared(prepare(write(tiny), tmp_path), tiny)
+
+
+def test_captions_that_are_not_ascii_come_back(tiny, write, tmp_path):
+    caption, _ = tiny.captions["val"][0]
+    tiny.captions["val"][0] = (caption, "Zoë isst 寿司, #1")
+    assert_prepared(prepare(write(tiny), tmp_path), tiny)
+
+
+def test_the_package_does_not_import_tfds():
+    code = "import sys, hlformer_jax.data; sys.exit('tensorflow_datasets' in sys.modules)"
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+# checks
+
+
+def _poke(collection, name, value):
+    """Writes a value into the row of a frame."""
+    row = (collection.feature_dir / "id.txt").read_text().split().index(name)
+    features = np.memmap(collection.feature_dir / "feature.bin", "<f4", "r+").reshape(-1, 6)
+    features[row, 3] = value
+    features.flush()
+
+
+def _zero_rows(share):
+    """Zeros in the last rows of feature.bin, as where a download was broken off."""
+
+    def change(data):
+        kept = len(data) // 24 * round(24 * (1 - share))
+        return data[:kept] + bytes(len(data) - kept)
+
+    return feature("feature.bin", change)
+
+
+FAULTS = {
+    "text_nan": (
+        corpora.words(lambda f: f["val_1#enc#1"].write_direct(np.full((3, 5), np.nan, "f4"))),
+        [".hdf5", "'val_1#enc#1'", "nan"],
+    ),
+    "text_inf": (
+        corpora.words(lambda f: f["val_1#enc#1"].write_direct(np.full((3, 5), -np.inf, "f4"))),
+        [".hdf5", "'val_1#enc#1'", "inf"],
+    ),
+    "text_of_zeros": (
+        corpora.words(
+            lambda f: [f[name].write_direct(np.zeros(f[name].shape, "f4")) for name in f]
+        ),
+        [".hdf5: caption 'train_0#enc#0'", "is zero", "captions", "broken off"],
+    ),
+    "bin_half_zero": (
+        _zero_rows(0.5),
+        ["feature.bin: frame 'train_", "is zero", "frames", "(", "%)", "broken off"],
+    ),
+    "frame_nan": (
+        lambda c: _poke(c, "val_1_2", np.nan),
+        ["feature.bin", "'val_1_2'", "'val_1'", "nan"],
+    ),
+    "frame_signalling_nan": (
+        lambda c: _poke(c, "val_1_2", np.uint32(0x7F800001).view("f4")),
+        ["feature.bin", "'val_1_2'", "nan"],
+    ),
+    "frame_inf": (lambda c: _poke(c, "val_1_2", -np.inf), ["feature.bin", "'val_1_2'", "inf"]),
+    "frame_absurd": (lambda c: _poke(c, "val_1_2", 3e30), ["feature.bin", "float32"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_refused_with_its_place(tiny, write, fault):
+    assert_refused(write(tiny), *FAULTS[fault])
+
+
+def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
+    tiny.frames["train_3"][2] = 0
+    tiny.words["val_1#enc#1"][0] = 0
+    warned = warnings_of(write(tiny))
+    assert len(warned) == 2
+    assert "frame 'train_3_2'" in warned[0] and "1 (4.2%) of the 24 frames" in warned[0]
+    assert "caption 'val_1#enc#1'" in warned[1] and "all words of 0" in warned[1]
+
+
+def test_zeros_throughout_one_video_are_refused(tiny, write):
+    tiny.frames["val_1"][:] = 0
+    with pytest.raises(DataError, match=r"all frames of 1 \(.*%\) of the 6 videos"):
+        read_all(write(tiny))
+
+
+# preparation
+
+
+def test_set_is_prepared_once_and_quietly(tiny, write, tmp_path, capfd):
+    collection = write(tiny)
+    first = prepare(collection, tmp_path / "out")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Preparing tiny/feat" in err
+    assert "ownload" not in err and "WARNING" not in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["prvr"]
+    times = {path: path.stat().st_mtime_ns for path in first.directory.iterdir()}
+    again = prepare(collection, tmp_path / "out")
+    assert again.directory == first.directory
+    assert {path: path.stat().st_mtime_ns for path in again.directory.iterdir()} == times
+
+
+def test_changed_source_is_another_set(tiny, write, tmp_path):
+    collection = write(tiny)
+    first = prepare(collection, tmp_path / "out")
+    changed = dataclasses.replace(tiny, frames={**tiny.frames, "val_0": -tiny.frames["val_0"]})
+    second = prepare(
+        changed.write(tmp_path / "changed", np.random.default_rng(1)), tmp_path / "out"
+    )
+    assert first.fingerprint != second.fingerprint
+    assert_prepared(second, changed)
+    assert_prepared(first, tiny)
+
+
+@pytest.mark.parametrize(("field", "width"), [("visual_dim", 7), ("text_dim", 7)])
+def test_other_widths_do_not_find_the_set(tiny, write, tmp_path, field, width):
+    collection = write(tiny)
+    prepare(collection, tmp_path / "out")
+    with pytest.raises(DataError, match=field):
+        prepare(dataclasses.replace(collection, **{field: width}), tmp_path / "out")
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_one_prepared_set_serves_without_its_source(tiny, write, tmp_path, gone):
+    collection = write(tiny)
+    prepared = prepare(collection, tmp_path / "out")
+    prepare(collection, tmp_path / "out", "float16")
+    if gone:
+        collection.root.rename(tmp_path / "elsewhere")
+    else:
+        collection = dataclasses.replace(collection, manual_dir="")
+    found = prepare(collection, tmp_path / "out")
+    assert found.fingerprint == prepared.fingerprint
+    assert_prepared(found, tiny)
+
+
+def test_several_prepared_sets_without_source_are_listed(tiny, write, tmp_path):
+    collection = write(tiny)
+    sets = [prepare(collection, tmp_path / "out")]
+    os.utime(collection.captions("train"), (1, 1))
+    sets.append(prepare(collection, tmp_path / "out"))
+    with pytest.raises(DataError, match="manual_dir") as error:
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    assert all(found.fingerprint in str(error.value) for found in sets)
+
+
+def test_nothing_at_all_says_what_to_download(tmp_path):
+    collection = Collection(tmp_path / "none", "activitynet", "i3d", 1024, 1024)
+    with pytest.raises(DataError, match="MS-SL.*FeatureData/i3d/feature.bin") as error:
+        prepare(collection, tmp_path / "out")
+    assert str(tmp_path / "out") in str(error.value)
+
+
+def test_storage_that_is_unknown_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="data.storage.*float32"):
+        prepare(Collection("", "tiny", "feat", 6, 5), tmp_path, "bfloat16")
+
+
+def test_failed_preparation_leaves_nothing_to_be_taken_for_a_set(tiny, write, tmp_path):
+    tiny.frames["test_1"][0, 0] = np.nan  # the last record of all
+    collection = write(tiny)
+    with pytest.raises(DataError, match="'test_1_0'"):
+        prepare(collection, tmp_path / "out")
+    assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
+    with pytest.raises(DataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+
+
+def test_source_that_changes_while_it_is_read_is_refused(tiny, write, tmp_path, monkeypatch):
+    collection = write(tiny)
+    make = module.Records.make
+
+    def touching(*args):
+        os.utime(collection.captions("test"), (1, 1))
+        return make(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Records, "make", touching)
+        with pytest.raises(DataError, match="changed while"):
+            prepare(collection, tmp_path / "out")
+    assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_killed_preparation_is_done_again_in_full(tiny, write, tmp_path):
+    collection = write(tiny)
+    kill = """
+import signal
+make, calls = Records.make, []
+def dying(*args):
+    calls.append(args)
+    if len(calls) == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(*args)
+Records.make = dying
+prepare(collection, data_dir)
+"""
+    process = python(kill, collection.manual_dir, tmp_path / "out")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, err
+    left = list((tmp_path / "out").glob("prvr/*/incomplete*"))
+    assert len(left) == 1 and list(left[0].iterdir())
+    with pytest.raises(DataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    again = prepare(collection, tmp_path / "out")
+    assert_prepared(again, tiny)
+    assert not left[0].exists()
+    undisturbed = prepare(collection, tmp_path / "undisturbed")
+    for path in undisturbed.directory.glob("*.array_record*"):
+        assert (again.directory / path.name).read_bytes() == path.read_bytes()
+
+
+def test_processes_at_the_same_time_make_one_set(tiny, write, tmp_path):
+    collection = write(tiny)
+    code = """
+import time
+make = Records.make
+def slow(*args):
+    time.sleep(0.02)
+    return make(*args)
+Records.make = slow
+prepared = prepare(collection)
+assert len(prepared.split('train')[3].frames) == 7
+assert 'tensorflow' not in sys.modules
+print(prepared.directory)
+"""
+    out = tmp_path / "out"
+    processes = [python(code, collection.manual_dir, "", TFDS_DATA_DIR=str(out)) for _ in range(2)]
+    results = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert results[0][0] == results[1][0]
+    assert sorted("Preparing" in err for _, err in results) == [False, True]
+    assert len(list(out.glob("prvr/*/[!.]*"))) == 1
+    assert_prepared(prepare(collection, out), tiny)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "index"])
+def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
+    collection = write(tiny)
+    prepared = prepare(collection, tmp_path / "out")
+    (shard,) = prepared.directory.glob("prvr-val.array_record*")
+    if damage == "cut":
+        os.truncate(shard, shard.stat().st_size // 2)
+    elif damage == "missing":
+        shard.unlink()
+    else:
+        (prepared.directory / "index.json").write_text("{")
+    with pytest.raises(DataError, match="nor is there a prepared set"):
+        prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
+    assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+
+
+# reader
+
+
+def test_index_beyond_the_split_is_an_index_error(tiny, write, tmp_path):
+    source = prepare(write(tiny), tmp_path).split("train")
+    assert source[-1].video_id == source[3].video_id == "train_3"
+    for index in (4, -5):
+        with pytest.raises(IndexError, match="of 4"):
+            source[index]
+    assert [record.video_id for record in source] == list(source.video_ids)
+
+
+def test_a_source_is_read_from_threads_pickles_and_forks(tiny, write, tmp_path):
+    source = prepare(write(tiny), tmp_path).split("train")
+
+    def read(k):
+        return source[k % 4].frames.tobytes()
+
+    expected = [read(k) for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(200))) == expected * 50
+    assert pickle.loads(pickle.dumps(source))[2].frames.tobytes() == expected[2]
+    fork = """
+source = prepare(collection, data_dir).split('train')
+first = source[2].frames.tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(0 if source[2].frames.tobytes() == first else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    process = python(fork, tmp_path / "manual", tmp_path)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+# records
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([4, 4, 4], [2, 1]), ([9, 9], [1, 1]), ([1], [1]), ([2, 9, 2], [1, 1, 1])],
+)
+def test_shards_hold_neighbours_and_at_least_one(sizes, expected):
+    assert module.shard_lengths(sizes, 8) == expected
+
+
+def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
+    tiny.frames["val_1"][2, 3] = -7e4
+    collection = write(tiny)
+    with pytest.raises(DataError, match=r"feature.bin: frame 'val_1_2' .* holds -70000.*float32"):
+        prepare(collection, tmp_path / "out", "float16")
+    tiny.frames["val_1"][2, 3] = 65504.0
+    tiny.words["train_2#enc#1"][0, 0] = 1e6
+    collection = tiny.write(tmp_path / "text", np.random.default_rng(1))
+    with pytest.raises(DataError, match="hdf5: caption 'train_2#enc#1' holds 1e.06"):
+        prepare(collection, tmp_path / "out", "float16")
+    assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+
+
+def test_full_disk_is_said_before_anything_is_written(tiny, write, tmp_path, monkeypatch):
+    full = SimpleNamespace(total=10, used=10, free=600)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
+    with pytest.raises(OSError, match="free some.*float16"):
+        prepare(write(tiny), tmp_path / "out")
+    assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []

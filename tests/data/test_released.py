@@ -1,0 +1,338 @@
+"""A collection in the released layout: its files, its values in their order, its teacher."""
+
+import dataclasses
+import re
+
+import h5py
+import numpy as np
+import pytest
+from corpora import assert_refused, edit, feature, warnings_of
+
+from hlformer_jax.data import annotations, trees
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.prepared import prepare
+from hlformer_jax.data.released import Collection, MomentCollection
+from hlformer_jax.data.source import SPLITS, DataError, teacher_width
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "..", "a/b", "a\nb"])
+def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
+    for names, field in (((name, "i3d"), "collection"), (("tvr", name), "feature")):
+        with pytest.raises(DataError, match=f"data.{field} is .* the name of one folder"):
+            Collection(tmp_path, *names, 6, 5)
+
+
+def test_files_are_those_that_ms_sl_published(tmp_path):
+    layout = Collection(tmp_path, "tvr", "i3d_resnet", 3072, 768)
+    assert sorted(str(path.relative_to(tmp_path)) for path in layout.files()) == [
+        "tvr/FeatureData/i3d_resnet/feature.bin",
+        "tvr/FeatureData/i3d_resnet/id.txt",
+        "tvr/FeatureData/i3d_resnet/shape.txt",
+        "tvr/FeatureData/i3d_resnet/video2frames.txt",
+        "tvr/TextData/roberta_tvr_query_feat.hdf5",
+        "tvr/TextData/tvrtest.caption.txt",
+        "tvr/TextData/tvrtrain.caption.txt",
+        "tvr/TextData/tvrval.caption.txt",
+    ]
+
+
+FILE_FAULTS = {
+    "collection_missing": (
+        lambda c: c.root.rename(c.root.with_name("other")),
+        [
+            "tiny",
+            "MS-SL",
+            "does not exist",
+            "feature.bin",
+            "video2frames.txt",
+            "tinytest.caption.txt",
+        ],
+    ),
+    **{
+        f"missing_{name}": (
+            lambda c, name=name: (c.feature_dir / name).unlink(),
+            [name, "no such file"],
+        )
+        for name in ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
+    },
+    **{
+        f"missing_{split}": (
+            lambda c, split=split: c.captions(split).unlink(),
+            [f"tiny{split}.caption.txt", "no such file"],
+        )
+        for split in ("train", "val", "test")
+    },
+    "missing_text": (
+        lambda c: c.text_features.unlink(),
+        ["roberta_tiny_query_feat.hdf5", "no such file"],
+    ),
+}
+
+
+def test_missing_manual_dir_says_what_to_download():
+    collection = Collection("", "tvr", "i3d_resnet", 3072, 768)
+    with pytest.raises(DataError, match="manual_dir is not set.*MS-SL.*tvrtrain.caption"):
+        collection.open()
+
+
+def test_fingerprint_follows_the_files(tiny, write, tmp_path):
+    collection = write(tiny)
+    before = collection.fingerprint()
+    assert collection.fingerprint() == before
+    assert dataclasses.replace(collection, visual_dim=7).fingerprint() == before
+    edit(collection.captions("train"), lambda data: data.replace(b"thing", b"THING"))
+    assert collection.fingerprint() != before
+
+
+V2F = "video2frames.txt"
+
+
+VIDEO_FAULTS = {
+    "video_not_listed": (
+        feature(V2F, lambda d: d.replace(b"'train_2'", b"'train_9'")),
+        ["tinytrain.caption.txt:4", "'train_2'", V2F],
+    ),
+    "video_without_frames": (
+        feature(V2F, lambda d: re.sub(rb"('train_2': )\[.*?\]", rb"\1[]", d)),
+        [V2F, "'train_2'", "no frames", "tinytrain.caption.txt:4"],
+    ),
+}
+
+
+FAULTS = FILE_FAULTS | VIDEO_FAULTS
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_refused_with_its_place(tiny, write, fault):
+    assert_refused(write(tiny), *FAULTS[fault])
+
+
+def test_values_come_back_in_time_order_from_shuffled_rows(tiny, write):
+    with write(tiny).open() as reader:
+        for split, captions in tiny.captions.items():
+            listed = [c.caption_id for cs in reader.splits[split].values() for c in cs]
+            assert listed == [caption for caption, _ in captions]
+            assert list(reader.splits[split]) == list(
+                dict.fromkeys(v for v in tiny.frames if v.startswith(split))
+            )
+        for video, frames in tiny.frames.items():
+            read = reader.read_frames(video)
+            assert read.dtype == np.float32
+            np.testing.assert_array_equal(read, frames)
+        for caption, words in tiny.words.items():
+            np.testing.assert_array_equal(reader.read_words(caption), words)
+
+
+def test_order_is_that_of_first_appearance(tiny, write):
+    tiny.captions["train"] = [tiny.captions["train"][k] for k in (3, 0, 5, 1, 4, 2, 6)]
+    with write(tiny).open() as reader:
+        captions = {v: [c.caption_id for c in cs] for v, cs in reader.splits["train"].items()}
+    assert captions == {
+        "train_2": ["train_2#enc#0", "train_2#enc#2", "train_2#enc#1"],
+        "train_0": ["train_0#enc#0"],
+        "train_1": ["train_1#enc#0", "train_1#enc#1"],
+        "train_3": ["train_3#enc#0"],
+    }
+
+
+def test_validation_list_may_be_the_test_list(tiny, write):
+    tiny.captions["val"] = tiny.captions["test"]
+    with write(tiny).open() as reader:
+        assert reader.splits["val"] == reader.splits["test"]
+
+
+def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
+    collection = write(tiny)
+    edit(collection.feature_dir / V2F, lambda d: d[:-1] + b", 'left': ['left_0'], 'out': []}")
+    warned = warnings_of(collection)
+    assert len(warned) == 1
+    assert "2 videos have no caption" in warned[0] and V2F in warned[0]
+
+
+def test_video_in_train_and_test_is_warned_of(tiny, write):
+    tiny.captions["test"].append(("train_1#enc#0", "again"))
+    warned = warnings_of(write(tiny))
+    assert len(warned) == 1
+    assert "tinytest.caption.txt" in warned[0] and "'" not in warned[0] and "train_1" in warned[0]
+
+
+def test_sound_corpus_warns_of_nothing(tiny, write):
+    assert warnings_of(write(tiny)) == []
+
+
+# The teacher
+
+
+WIDTH = 4
+
+
+def _teach(collection):
+    """Puts a teacher's files beside the released ones: of the training split, as published."""
+    taught = dataclasses.replace(collection, teacher_dim=WIDTH)
+    rng = np.random.default_rng(3)
+    lines = taught.captions("train").read_text().splitlines()
+    ids = [line.split(" ", 1)[0] for line in lines]
+    with h5py.File(taught.teacher_captions, "w") as file:
+        for row, name in enumerate(ids):  # both forms, and both shapes
+            vector = rng.normal(size=(1, WIDTH)).astype("f4" if row % 2 else "f2")
+            name = name.replace("#enc#", "#") if row == 1 else name
+            file[name] = vector[0] if row == 2 else vector
+    with h5py.File(taught.teacher_frames, "w") as file:
+        for row, video in enumerate(dict.fromkeys(name.split("#")[0] for name in ids)):
+            file[video] = rng.normal(size=(2 + 3 * row, WIDTH)).astype("f4")
+    return taught
+
+
+def test_the_teacher_is_read_and_prepared(tiny, write, tmp_path):
+    collection = _teach(write(tiny))
+    assert teacher_width(collection) == WIDTH
+    with collection.open() as reader, h5py.File(collection.teacher_frames) as frames:
+        ids = [caption.caption_id for caption in reader.splits["train"]["train_1"]]
+        teacher = reader.read_teacher("train_1", ids)
+        np.testing.assert_array_equal(teacher.frames, frames["train_1"])
+        assert teacher.captions.shape == (len(ids), WIDTH)
+        assert teacher.frames.dtype == teacher.captions.dtype == np.float32
+    train = prepare(collection, tmp_path / "out").split("train")
+    record = train[train.video_ids.index("train_1")]
+    assert (record.teacher_frames == teacher.frames).all()
+    assert (record.teacher_captions == teacher.captions).all()
+    plain = prepare(collection, tmp_path / "out").split("val")[0]
+    assert plain.teacher_frames is None and plain.teacher_captions is None
+
+
+def test_the_fingerprint_follows_the_teacher(tiny, write):
+    plain = write(tiny)
+    collection = _teach(plain)
+    before = collection.fingerprint()
+    assert before != plain.fingerprint()
+    edit(collection.teacher_frames, lambda data: data + b"more")
+    assert collection.fingerprint() != before
+
+
+def _change(path, name, value):
+    def fault(collection):
+        with h5py.File(getattr(collection, path), "r+") as file:
+            del file[name]
+            if value is not None:
+                file[name] = value
+
+    return fault
+
+
+TEACHER_FAULTS = {
+    "no_frames_file": (
+        lambda c: c.teacher_frames.unlink(),
+        ["new_clip_vit_32_tiny_vid_features.hdf5", "no such file", "DL-DKD", "data.teacher_dim"],
+    ),
+    "no_captions_file": (
+        lambda c: c.teacher_captions.unlink(),
+        ["clip_ViT_B_32_tiny_query_feat.hdf5", "no such file"],
+    ),
+    "no_words_file": (lambda c: c.text_features.unlink(), ["roberta_tiny", "MS-SL"]),
+    # The words are read before the teacher's files are open.
+    "words_missing": (
+        _change("text_features", "train_0#enc#0", None),
+        ["tinytrain.caption.txt:1", "'train_0#enc#0'", "no features", "roberta_tiny"],
+    ),
+    "video_missing": (
+        _change("teacher_frames", "train_2", None),
+        ["tinytrain.caption.txt:4", "video 'train_2'", "no features", "vid_features.hdf5"],
+    ),
+    "caption_missing": (
+        _change("teacher_captions", "train_0#enc#0", None),
+        ["tinytrain.caption.txt:1", "caption 'train_0#0'", "no features", "query_feat.hdf5"],
+    ),
+    "video_of_another_width": (
+        _change("teacher_frames", "train_2", np.ones((3, 7), "f4")),
+        ["video 'train_2'", "7 wide", "says 4", "data.teacher_dim", "teacher's features"],
+    ),
+    "caption_of_two_vectors": (
+        _change("teacher_captions", "train_0#enc#0", np.ones((2, WIDTH), "f4")),
+        ["caption 'train_0#enc#0'", "2 vectors, more than 1"],
+    ),
+    "video_without_frames": (
+        _change("teacher_frames", "train_2", np.ones((0, WIDTH), "f4")),
+        ["video 'train_2'", "no frames; remove the video"],
+    ),
+    "video_of_zeros": (
+        _change("teacher_frames", "train_2", np.zeros((3, WIDTH), "f4")),
+        ["vid_features.hdf5: the teacher's frames of video 'train_2': all are zero"],
+    ),
+    "caption_of_nans": (
+        _change("teacher_captions", "train_0#enc#0", np.full((1, WIDTH), np.nan, "f4")),
+        ["query_feat.hdf5: the teacher's captions of video 'train_0': row 0 holds nan"],
+    ),
+    "not_hdf5": (lambda c: c.teacher_frames.write_bytes(b"version"), ["vid_features.hdf5", "HDF5"]),
+}
+
+
+@pytest.mark.parametrize("fault", TEACHER_FAULTS)
+def test_a_fault_of_the_teacher_is_refused_with_its_place(tiny, write, fault):
+    assert_refused(_teach(write(tiny)), *TEACHER_FAULTS[fault])
+
+
+def test_a_missing_folder_names_the_files_to_put_there(tmp_path):
+    collection = Collection(tmp_path, "tvr", "i3d_resnet", 3072, 768, 512)
+    with pytest.raises(DataError, match="does not exist.*new_clip_vit_32_tvr_vid_features.hdf5"):
+        collection.open()
+
+
+# Moments
+
+
+def moments(video, count):
+    spans = ((10.0 * k, 10.0 * k + 10) for k in range(count))
+    return tuple(
+        AnnotatedMoment(f"{video}#enc#{k}", *span, f"Thing {k}.") for k, span in enumerate(spans)
+    )
+
+
+@pytest.fixture
+def layout(tiny, write):
+    """Released features, and moments of the captions that each video has."""
+    collection = write(tiny)
+    layout = MomentCollection(collection.manual_dir, "tiny", "feat", 6, 5)
+    for split, captions in tiny.captions.items():
+        names = [caption.partition("#")[0] for caption, _ in captions]
+        counts = {name: names.count(name) for name in names}
+        videos = [TimedVideo(name, 30.0, moments(name, count)) for name, count in counts.items()]
+        annotations.write_moments(layout.captions(split), videos)
+    return layout
+
+
+def test_the_moments_of_a_split_are_kept_with_the_numbers_of_their_words(layout, tiny):
+    with layout.open() as reader:
+        for split in SPLITS:
+            kept = reader.annotations(split)
+            videos = [video for video, _ in annotations.read_moments(layout.captions(split))]
+            assert kept["collection"] == "tiny" and "trees" not in kept
+            assert kept["videos"] == [annotations.moments_to_json(video) for video in videos]
+            assert kept["words"] == [
+                [len(tiny.words[one.moment_id]) for one in video.moments] for video in videos
+            ]
+
+
+def test_trees_that_are_given_are_kept_as_they_are(layout):
+    [(video, _)] = [
+        read
+        for read in annotations.read_moments(layout.captions("train"))
+        if len(read[0].moments) == 3
+    ]
+    tree = trees.build(video, "balanced")
+    trees.write_trees(layout.trees("train"), [(tree, video)])
+    with layout.open() as reader:
+        assert reader.annotations("train")["trees"] == [trees.tree_to_json(tree, video)]
+        assert "trees" not in reader.annotations("test")
+
+
+def test_files_of_trees_are_part_of_the_fingerprint(layout):
+    before = layout.fingerprint()
+    assert before == layout.fingerprint()
+    layout.trees("val").write_text("{}")
+    assert layout.fingerprint() != before
+
+
+def test_a_source_is_told_apart_from_its_captions(layout):
+    source = layout
+    assert (source.name, source.feature) == ("tiny_moments", "feat")
+    assert (source.visual_dim, source.text_dim) == (6, 5)

@@ -1,0 +1,368 @@
+"""Batches of nodes: rows inside of their spans, and the same batches however they are made."""
+
+import functools
+import json
+import sys
+
+import jax
+import numpy as np
+import processes
+import pytest
+
+from hlformer_jax import parallel
+from hlformer_jax.config import default
+from hlformer_jax.data import tree_feed, trees
+from hlformer_jax.data.dataset import open_trees
+from hlformer_jax.data.feed import Features, Schedule, in_order
+from hlformer_jax.data.synthetic import SyntheticSource, TreeCorpus
+from hlformer_jax.data.tree_feed import (
+    NodeFeed,
+    NodeIndices,
+    SubtreeFeed,
+    TreeIndices,
+    draw,
+    gather_batch,
+    gather_nodes,
+)
+from hlformer_jax.training.step import Chunk, Feed
+from hlformer_jax.typing import Subtrees
+
+# Frames of a node
+
+
+SPANS = np.array([[0.0, 10.0], [3.0, 4.0], [9.0, 30.0], [20.0, 20.5], [25.0, 40.0], [6.0, 5.0]])
+DURATION = np.full(6, 30.0)
+L = np.array([60, 60, 60, 7, 7, 60], np.int32)
+N = 12
+
+
+def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
+    rows = trees.row_range(SPANS, DURATION, L)
+    places = tree_feed.evaluation_rows(rows, L, N)
+    for (first, last), own in zip(rows.tolist(), places.tolist(), strict=True):
+        assert own == [int(first + (last - first) * k / (N - 1) + 1e-9) for k in range(N)]
+        assert (own[0], own[-1]) == (first, last)
+    assert len(set(places[1].tolist())) == 3, "a short span repeats its frames"
+
+
+def test_training_intervals_cover_the_span_and_meet_at_their_ends():
+    rows = trees.row_range(SPANS, DURATION, L)
+    low, count = tree_feed.training_intervals(rows, L, N)
+    high = low + count - 1
+    assert (low[:, 0] == rows[:, 0]).all() and (high[:, -1] == rows[:, 1]).all()
+    np.testing.assert_array_equal(high[:, :-1], low[:, 1:])
+    assert (count >= 1).all()
+
+
+def test_a_short_video_may_be_read_whole_whatever_the_span():
+    rows = trees.row_range(SPANS, DURATION, L)
+    places = tree_feed.evaluation_rows(rows, L, N, "whole")
+    low, count = tree_feed.training_intervals(rows, L, N, "whole")
+    whole = [0, 1, 2, 3, 4, 5, 6, *[-1] * 5]
+    for short in (3, 4):
+        assert places[short].tolist() == low[short].tolist() == whole
+        assert (count[short] == 1).all()
+    inside = [0, 1, 2, 5]
+    np.testing.assert_array_equal(places[inside], tree_feed.evaluation_rows(rows, L, N)[inside])
+    np.testing.assert_array_equal(low[inside], tree_feed.training_intervals(rows, L, N)[0][inside])
+
+
+def test_draws_are_uniform_in_their_intervals_and_a_function_of_seed_step_and_node():
+    count = np.broadcast_to(np.arange(1, N + 1, dtype=np.int32), (400, N))
+    number = np.arange(400, dtype=np.int32)
+    draw = jax.jit(tree_feed.draw, static_argnums=0)
+    drawn = np.asarray(draw(3, np.int32(5), number, count))
+    assert drawn.dtype == np.int32 and (drawn >= 0).all() and (drawn < count).all()
+    # Expected are (k - 1) / 2; the standard error is below sqrt(12^2 / 12 / 400) = 0.18.
+    np.testing.assert_allclose(drawn.mean(0), (count[0] - 1) / 2, atol=4 * 0.18)
+    assert all(set(drawn[:, k]) == set(range(k + 1)) for k in range(N))
+    again = draw(3, np.int32(5), number[::-1].copy(), count)
+    np.testing.assert_array_equal(np.asarray(again)[::-1], drawn, "whatever stands beside a node")
+    for seed, step in ((4, 5), (3, 6)):
+        assert (np.asarray(draw(seed, np.int32(step), number, count)) != drawn).mean() > 0.5
+
+
+# Nodes gathered
+
+
+FRAMES = np.arange(20, dtype=np.float16)[:, None] * [1, 10]
+WORDS = 100 + np.arange(6, dtype=np.float16)[:, None] * [1, 1, 1]
+FEATURES = Features(
+    clips=np.zeros((0, 1, 2), np.float16),
+    frames=FRAMES.astype(np.float16),
+    frame_start=np.zeros(0, np.int32),
+    frame_count=np.zeros(0, np.int32),
+    words=WORDS.astype(np.float16),
+    word_start=np.zeros(0, np.int32),
+    word_count=np.zeros(0, np.int32),
+)
+# Two nodes, the second of a short video and with a word less, and a padded one.
+INDICES = NodeIndices(
+    step=np.int32(4),
+    node=np.array([3, 8, -1], np.int32),
+    frames=np.array([[0, 5, 9], [12, -1, -1], [-1, -1, -1]], np.int32),
+    choices=np.array([[4, 1, 6], [7, 1, 1], [1, 1, 1]], np.int32),
+    words=np.array([[0, 1], [4, -1], [-1, -1]], np.int32),
+    tree=np.array([2, 2, -1], np.int32),
+    level=np.array([1, 0, 0], np.int32),
+    position=np.array([0, 1, 0], np.int32),
+)
+
+
+@functools.cache
+def _gather(seed):
+    run = lambda features, indices: gather_nodes(features, indices, parallel.mesh(), seed)
+    return jax.jit(run)
+
+
+def test_rows_are_those_of_the_indices_and_padding_is_zero():
+    nodes = jax.device_get(_gather(None)(FEATURES, INDICES))
+    np.testing.assert_array_equal(nodes.frames[0], FRAMES[[0, 5, 9]])
+    np.testing.assert_array_equal(nodes.frames[1], [FRAMES[12], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(nodes.words[:2, 0], WORDS[[0, 4]])
+    assert not (nodes.frames[2].any() or nodes.words[2].any() or nodes.words[1, 1].any())
+    np.testing.assert_array_equal(nodes.frame_mask, INDICES.frames >= 0)
+    np.testing.assert_array_equal(nodes.word_mask, INDICES.words >= 0)
+    np.testing.assert_array_equal(nodes.mask, [True, True, False])
+    for name in ("tree", "level", "position"):
+        np.testing.assert_array_equal(getattr(nodes, name), getattr(INDICES, name))
+    assert nodes.frames.dtype == nodes.words.dtype == np.float16
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_with_a_seed_frames_are_drawn_for_the_step_within_their_intervals(step):
+    indices = INDICES._replace(step=np.int32(step))
+    frames = np.asarray(_gather(7)(FEATURES, indices).frames)[:, :, 0]
+    drawn = np.asarray(draw(7, indices.step, np.maximum(indices.node, 0), indices.choices))
+    real = indices.frames >= 0
+    np.testing.assert_array_equal(frames[real], (indices.frames + drawn)[real])
+    assert np.all(drawn < indices.choices) and not frames[~real].any()
+
+
+def test_another_step_or_seed_draws_other_frames():
+    wide = INDICES._replace(choices=np.full((3, 3), 8, np.int32))
+    frames = lambda seed, step: np.asarray(
+        _gather(seed)(FEATURES, wide._replace(step=np.int32(step))).frames
+    )
+    one = frames(7, 0)
+    np.testing.assert_array_equal(frames(7, 0), one)
+    assert np.any(frames(7, 4) != one) and np.any(frames(8, 0) != one)
+
+
+def test_a_batch_has_its_nodes_and_keeps_items_and_kin_as_they_were():
+    subtrees = Subtrees(np.array([[1, 0, 0]], np.int32), np.array([False]), np.array([True]))
+    below = np.zeros((3, 3), bool)
+    below[1, 0] = True
+    run = lambda features, indices: gather_batch(features, indices, parallel.mesh(), 7)
+    batch = jax.jit(run)(FEATURES, TreeIndices(INDICES, subtrees, below))
+    jax.tree.map(np.testing.assert_array_equal, batch.nodes, _gather(7)(FEATURES, INDICES))
+    jax.tree.map(np.testing.assert_array_equal, (batch.subtrees, batch.below), (subtrees, below))
+
+
+# Feeds
+
+
+CORPUS = TreeCorpus(videos=(12, 3, 5), visual_dim=5, text_dim=4)
+F, W, SIZE = 6, 20, 8
+
+
+def configured(folder):
+    config = default("hover")
+    config.data.update(
+        data_dir=str(folder), visual_dim=5, text_dim=4, max_words=W, max_clips=1, max_frames=64
+    )
+    config.trees.node_frames = F
+    return config
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    config = configured(tmp_path_factory.mktemp("prepared"))
+    return open_trees(config, SyntheticSource(CORPUS)).train
+
+
+def training(split, resident=True, seed=3, epochs=2, longest=3):
+    groups = Schedule(split.num_items, SIZE, 7).groups(epochs, longest)
+    return SubtreeFeed(split, groups, parallel.mesh(), resident, SIZE, seed)
+
+
+def batches(feed, first=0):
+    for chunk in feed.chunks(first):
+        assert isinstance(chunk, Chunk)
+        for step in range(chunk.num_steps):
+            yield chunk.first + step, jax.device_get(feed.batch(chunk, step))
+
+
+@pytest.fixture(scope="module")
+def seen(train):
+    feed = training(train)
+    assert isinstance(feed, Feed)
+    found = dict(batches(feed))
+    feed.close()
+    return found
+
+
+def unit(vectors):
+    vectors = np.asarray(vectors, np.float64)
+    return (vectors / (np.linalg.norm(vectors, axis=-1, keepdims=True) + 1e-5)).astype(np.float16)
+
+
+def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
+    pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
+    assert list(seen) == list(range(2 * schedule.steps_per_epoch))
+    for step, batch in seen.items():
+        epoch, index = divmod(step, schedule.steps_per_epoch)
+        items = schedule.order(epoch)[index * SIZE :][:SIZE]
+        nodes, subtrees = batch.nodes, batch.subtrees
+        np.testing.assert_array_equal(subtrees.mask, np.arange(SIZE) < len(items))
+        wanted = np.unique(pool.subtrees[items])
+        assert nodes.mask.sum() == len(wanted) and nodes.mask[: len(wanted)].all()
+        np.testing.assert_array_equal(nodes.tree[nodes.mask], pool.tree[wanted])
+        np.testing.assert_array_equal(nodes.level[nodes.mask], pool.level[wanted])
+        np.testing.assert_array_equal(nodes.position[nodes.mask], pool.position[wanted])
+        np.testing.assert_array_equal(wanted[subtrees.nodes[subtrees.mask]], pool.subtrees[items])
+        np.testing.assert_array_equal(subtrees.pair[subtrees.mask], pool.pair[items])
+        np.testing.assert_array_equal(batch.below[: len(wanted), : len(wanted)], pool.below(wanted))
+        padding = jax.tree.map(lambda x, keep=~nodes.mask: x[keep], nodes)
+        assert not (padding.frames.any() or padding.words.any() or padding.frame_mask.any())
+        assert (padding.tree == -1).all() and not batch.below[~nodes.mask].any()
+
+
+def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
+    with SyntheticSource(CORPUS).open() as reader:
+        videos = {video.video: video for video in reader.videos["train"]}
+        pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
+        for step, batch in list(seen.items())[:3]:
+            items = schedule.order(0)[step * SIZE :][:SIZE]
+            for row, node in enumerate(np.unique(pool.subtrees[items])):
+                video = videos[pool.videos[pool.tree[node]]]
+                start, end = pool.span[node].astype(int)  # a frame is a second
+                own = unit(reader.read_frames(video.video))
+                last = min(end, len(own) - 1)
+                bounds = np.linspace(start, last, F + 1).astype(int)
+                for k, frame in enumerate(batch.nodes.frames[row]):
+                    choices = own[bounds[k] : bounds[k + 1] + 1]
+                    assert (choices == frame).all(axis=1).any(), (node, k)
+                told = [
+                    one.moment_id for one in video.moments if start <= one.start and one.end <= end
+                ]
+                if pool.leaves[node] == 1 and pool.level[node] == 0:
+                    assert len(told) == 1
+                words = unit(np.concatenate([reader.read_words(name) for name in told]))[:W]
+                count = batch.nodes.word_mask[row].sum()
+                assert count == len(words) and batch.nodes.word_mask[row, :count].all()
+                np.testing.assert_array_equal(batch.nodes.words[row, :count], words)
+
+
+def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, seen):
+    half = len(seen) // 2
+    feed = training(train)
+    again = dict(batches(feed, first=half + 1))
+    feed.close()
+    assert list(again) == list(range(half + 1, len(seen)))
+    for step, batch in again.items():
+        jax.tree.map(np.testing.assert_array_equal, batch, seen[step])
+    other = training(train, seed=4)
+    differing = next(batches(other))[1]
+    other.close()
+    np.testing.assert_array_equal(differing.nodes.words, seen[0].nodes.words)
+    assert (differing.nodes.frames != seen[0].nodes.frames).any()
+
+
+def test_resident_features_and_streamed_ones_give_the_same_batches(train, seen):
+    feed = training(train, resident=False)
+    streamed = dict(batches(feed))
+    feed.close()
+    assert list(streamed) == list(seen)
+    for step, batch in streamed.items():
+        jax.tree.map(np.testing.assert_array_equal, batch, seen[step])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_shapes_are_those_of_the_chunks(train, resident):
+    feed = training(train, resident)
+    chunk = next(feed.chunks())
+    of = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    assert of(feed.shapes()) == of((chunk.features, chunk.indices))
+    assert feed.bytes_per_device > 0 and (feed.bytes_ahead > 0) == (not resident)
+    feed.close()
+
+
+def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(train):
+    pool, collected = train.pool, []
+    for resident in (True, False):
+        feed = NodeFeed(train, in_order(train.num_nodes, 16, 2), parallel.mesh(), resident)
+        collected.append([batch for _, batch in batches(feed)])
+        feed.close()
+    for one, other in zip(*collected, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *collected[0])
+    assert whole.mask[: train.num_nodes].all() and not whole.mask[train.num_nodes :].any()
+    np.testing.assert_array_equal(whole.tree[whole.mask], pool.tree)
+    with SyntheticSource(CORPUS).open() as reader:
+        for node, (start, end) in enumerate(pool.span.astype(int)):
+            own = unit(reader.read_frames(pool.videos[pool.tree[node]]))
+            rows = np.linspace(start, min(end, len(own) - 1), F).astype(int)
+            np.testing.assert_array_equal(whole.frames[node], own[rows])
+
+
+def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
+    config = configured(tmp_path)
+    config.trees.update(short_video="whole", node_frames=30)
+    split = open_trees(config, SyntheticSource(CORPUS)).train
+    feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), parallel.mesh(), resident=True)
+    ((_, nodes),) = batches(feed)
+    feed.close()
+    lengths = split.num_rows
+    assert (lengths <= 30).any() and (lengths > 30).any()
+    np.testing.assert_array_equal(
+        nodes.frame_mask[nodes.mask].sum(1), np.where(lengths <= 30, lengths, 30)
+    )
+    assert not nodes.frames[~nodes.frame_mask].any()
+
+
+# In a process of its own: the number of virtual devices is set before JAX starts.
+PROGRAM = """
+import hashlib, json, sys
+import jax
+import numpy as np
+from test_tree_feed import CORPUS, NodeFeed, SIZE, SyntheticSource, configured, in_order
+from test_tree_feed import Schedule, SubtreeFeed, open_trees
+from hlformer_jax import parallel
+
+data = open_trees(configured(sys.argv[1]), SyntheticSource(CORPUS))
+split, found = data.train, []
+for number in (1, 8):
+    mesh = parallel.mesh(jax.devices()[:number])
+    groups = Schedule(split.num_items, SIZE, 7).groups(1, 3)
+    for feed in (
+        SubtreeFeed(split, groups, mesh, number == 8, SIZE, 3),
+        NodeFeed(split, in_order(split.num_nodes, 16, 2), mesh, number == 1),
+    ):
+        hashed = hashlib.sha256()
+        for chunk in feed.chunks():
+            for step in range(chunk.num_steps):
+                batch = jax.device_get(feed.batch(chunk, step))
+                nodes = getattr(batch, "nodes", batch)
+                for array in jax.tree.leaves(nodes):
+                    hashed.update(np.ascontiguousarray(array[nodes.mask]).tobytes())
+                if nodes is not batch:
+                    for array in jax.tree.leaves(batch.subtrees):
+                        hashed.update(np.ascontiguousarray(array[:SIZE]).tobytes())
+                    below = batch.below[nodes.mask][:, nodes.mask]
+                    hashed.update(np.ascontiguousarray(below).tobytes())
+        feed.close()
+        found.append(hashed.hexdigest())
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_batches_are_the_same_on_any_number_of_devices(tmp_path):
+    environment = processes.environment(devices=8)
+    here = str(processes.ROOT / "tests" / "data")
+    environment["PYTHONPATH"] += f":{here}:{processes.ROOT / 'tests'}"
+    done = processes.finish([sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    alone, nodes_alone, eight, nodes_eight = json.loads(line.removeprefix("RESULT "))
+    assert (alone, nodes_alone) == (eight, nodes_eight)

@@ -1,0 +1,487 @@
+"""Trees: their relations, the rule that makes them, texts, files, and the pool of nodes."""
+
+import json
+import math
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlformer_jax.data import annotations, trees
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.source import DataError
+from hlformer_jax.data.trees import (
+    FORMS,
+    Node,
+    Tree,
+    build,
+    build_all,
+    make_pool,
+    texts,
+    without_articles,
+)
+
+# Relations
+
+
+# Leaves 0 1 2, parents 3 = (0, 1) and 4 = (1, 2), root 5 = (3, 4).
+SHARED = Tree(
+    "v",
+    (
+        *(Node(10.0 * k, 10.0 * k + 10, (k,)) for k in range(3)),
+        Node(0, 20, (0, 1), (0, 1)),
+        Node(10, 30, (1, 2), (1, 2)),
+        Node(0, 30, (0, 1, 2), (3, 4)),
+    ),
+    ((5, 3, 4), (3, 0, 1), (4, 1, 2)),
+)
+CHAIN = Tree("v", (Node(5, 9, (1,)), Node(0, 9, (0, 1), (0,))), ((1, 0),))
+# A leaf beside a pair: 3 = (0, 1), root 4 = (3, 2).
+UNEVEN = Tree(
+    "v",
+    (
+        *(Node(k, k + 1, (k,)) for k in range(3)),
+        Node(0, 2, (0, 1), (0, 1)),
+        Node(0, 3, (0, 1, 2), (3, 2)),
+    ),
+    ((4, 3, 2), (3, 0, 1)),
+)
+
+
+@pytest.mark.parametrize(
+    ("tree", "leaves", "levels", "positions"),
+    [
+        (SHARED, (0, 1, 2), (0, 0, 0, 1, 1, 2), (0, 1, 2, 0, 1, 0)),
+        (CHAIN, (0,), (0, 1), (0, 0)),
+        (UNEVEN, (0, 1, 2), (0, 0, 0, 1, 2), (0, 1, 2, 0, 0)),
+    ],
+    ids=["shared leaf", "chain", "uneven"],
+)
+def test_leaves_heights_and_places_in_time(tree, leaves, levels, positions):
+    assert (tree.leaves, tree.levels, tree.positions) == (leaves, levels, positions)
+
+
+def test_descendants_are_all_nodes_below_each_once():
+    assert SHARED.descendants[3:] == (frozenset({0, 1}), frozenset({1, 2}), frozenset(range(5)))
+    assert SHARED.descendants[:3] == (frozenset(),) * 3
+    assert UNEVEN.descendants[4] == frozenset(range(4))
+
+
+def test_a_node_with_two_parents_is_in_two_edges_and_two_pairs_of_siblings():
+    assert SHARED.edges == ((3, 0), (3, 1), (4, 1), (4, 2), (5, 3), (5, 4))
+    assert SHARED.siblings == ((3, 4), (0, 1), (1, 2))
+    assert CHAIN.edges == ((1, 0),) and CHAIN.siblings == ()
+
+
+def test_siblings_that_two_items_name_are_one_pair():
+    twice = Tree("v", SHARED.nodes, (*SHARED.items, (5, 3, 4)))
+    assert twice.siblings == SHARED.siblings
+
+
+# The rule
+
+
+PUBLISHED = Path(os.environ.get("HOVER_DATA", ""))
+
+
+def video(*spans):
+    moments = (AnnotatedMoment(f"v#{k}", a, b, f"does {k}.") for k, (a, b) in enumerate(spans))
+    return TimedVideo("v", 100.0, tuple(moments))
+
+
+def in_a_row(count):
+    """Moments of ten seconds without a gap."""
+    return video(*((10.0 * k, 10.0 * k + 10) for k in range(count)))
+
+
+def spans(tree):
+    return [(node.start, node.end) for node in tree.nodes]
+
+
+def test_two_neighbours_make_one_parent():
+    tree = build(in_a_row(2))
+    assert spans(tree) == [(0, 10), (10, 20), (0, 20)]
+    assert tree.items == ((2, 0, 1),)
+    assert tree.leaves == (0, 1) and tree.levels == (0, 0, 1)
+    assert tree.nodes[2].moments == (0, 1)
+
+
+def test_of_three_leaves_the_middle_one_has_two_parents():
+    tree = build(in_a_row(3))
+    assert spans(tree)[3:] == [(0, 20), (10, 30), (0, 30)]
+    assert tree.items == ((3, 0, 1), (4, 1, 2), (5, 3, 4))
+    assert tree.nodes[5].moments == (0, 1, 2)
+    assert sum(child == 1 for _, child in tree.edges) == 2
+
+
+def test_five_leaves_have_three_then_two_parents_then_a_root():
+    tree = build(in_a_row(5))
+    assert [tree.levels.count(level) for level in range(4)] == [5, 3, 2, 1]
+    assert tree.items == ((5, 0, 1), (6, 2, 3), (7, 3, 4), (8, 5, 6), (9, 6, 7), (10, 8, 9))
+    assert [tree.nodes[k].moments for k in (8, 9)] == [(0, 1, 2, 3), (2, 3, 4)]
+    assert tree.descendants[9] == {6, 7, 2, 3, 4}
+    assert tree.positions == (0, 1, 2, 3, 4, 0, 2, 3, 0, 2, 0)
+    assert tree.siblings == ((0, 1), (2, 3), (3, 4), (5, 6), (6, 7), (8, 9))
+
+
+def test_a_balanced_tree_lets_the_odd_one_rise():
+    tree = build(in_a_row(5), "balanced")
+    assert tree.items == ((5, 0, 1), (6, 2, 3), (7, 5, 6), (8, 7, 4))
+    assert tree.levels == (0, 0, 0, 0, 0, 1, 1, 2, 3)
+    parents = [child for _, child in tree.edges]
+    assert sorted(parents) == list(range(8)), "every node but the root has one parent"
+
+
+def test_a_shallow_tree_has_all_leaves_under_its_root():
+    tree = build(in_a_row(5), "shallow")
+    assert spans(tree)[5:] == [(0, 50)]
+    assert tree.edges == tuple((5, leaf) for leaf in range(5))
+    assert tree.items == ((5, 0, 1), (5, 2, 3), (5, 3, 4))
+    assert tree.levels == (0, 0, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("second", "adjacent"),
+    [
+        ((12.9, 30), True),
+        ((13, 30), False),  # a gap of exactly three seconds
+        ((7.1, 30), True),
+        ((7, 30), False),  # an overlap of exactly three seconds
+        ((10, 30), True),
+    ],
+)
+def test_moments_are_adjacent_within_less_than_three_seconds(second, adjacent):
+    tree = build(video((0, 10), second))
+    if adjacent:
+        assert tree.leaves == (0, 1)
+    elif second[0] > 10:
+        assert tree.leaves == (0,), "they lie apart: a chain"
+    else:
+        assert tree is None, "they neither follow nor lie apart"
+
+
+def test_three_seconds_are_compared_as_the_published_trees_have_it():
+    """8.7 - 5.7 is below three in float64, and 5.7 + 3 is not below 8.7; the latter decides."""
+    assert 8.7 - 5.7 < 3
+    assert build(video((0, 5.7), (8.7, 14))).leaves == (0,)
+    assert 4.3 - 1.3 >= 3
+    assert build(video((0, 4.3), (1.3, 13.1))).leaves == (0, 1)
+
+
+def test_a_moment_that_does_not_start_later_is_skipped_and_the_run_goes_on():
+    tree = build(video((0, 10), (0, 9), (10, 20)))
+    assert [tree.nodes[leaf].moments for leaf in tree.leaves] == [(0,), (2,)]
+
+
+def test_of_several_runs_the_longest_in_time_wins_and_of_equal_ones_the_first():
+    longest = build(video((0, 10), (10, 20), (50, 60), (60, 80)))
+    assert spans(longest)[-1] == (50, 80)
+    first = build(video((0, 10), (10, 20), (50, 60), (60, 70)))
+    assert spans(first)[-1] == (0, 20)
+
+
+def test_moments_apart_make_a_chain_of_the_root_and_the_longest():
+    tree = build(video((0, 5), (10, 20), (40, 47)))
+    assert spans(tree) == [(10, 20), (0, 47)]
+    assert tree.items == ((1, 0),)
+    assert tree.nodes[1].moments == (0, 1, 2) and tree.nodes[1].children == (0,)
+    assert tree.leaves == (0,) and tree.siblings == ()
+    tie = build(video((0, 5), (10, 15)))
+    assert spans(tie)[0] == (0, 5), "of equally long ones the first"
+
+
+def test_of_separated_runs_the_one_whose_moments_last_longest_wins():
+    tree = build(video((0, 50), (5, 10), (14, 20), (60, 62)))
+    assert tree.nodes[1].moments == (0, 3)
+
+
+def test_a_video_whose_moments_make_nothing_is_dropped():
+    one, nested = in_a_row(1), video((0, 50), (5, 10))
+    assert build(one) is None and build(nested) is None
+    assert list(build_all([one, in_a_row(2), nested])) == [build(in_a_row(2))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 7, 9])
+def test_every_form_holds_all_leaves_in_time_order(form, count):
+    tree = build(in_a_row(count), form)
+    assert len(tree.leaves) == count and spans(tree)[-1] == (0, 10.0 * count)
+    assert tree.descendants[-1] == set(range(len(tree.nodes) - 1))
+    for parent, child in tree.edges:
+        assert tree.levels[parent] > tree.levels[child]
+        assert child < parent
+        assert set(tree.nodes[child].moments) < set(tree.nodes[parent].moments)
+    assert {pair for item in tree.items for pair in ((item[0], k) for k in item[1:])} == set(
+        tree.edges
+    )
+    assert len(set(tree.nodes)) == len(tree.nodes)
+
+
+SETS = [
+    ("ActivityNet/test.json", "anet/test_tree_deep.json", "released"),
+    ("ActivityNet/test.json", "anet/test_tree_shallow.json", "shallow"),
+    ("ActivityNet/val.json", "anet/val_tree_shallow.json", "shallow"),
+    ("Charades-STA/charades_sta_test.txt", "charades/test_tree_deep.json", "released"),
+    ("Charades-STA/charades_sta_test.txt", "charades/test_tree_shallow.json", "shallow"),
+]
+
+
+@pytest.mark.skipif(not PUBLISHED.name, reason="HOVER_DATA does not say where published trees are")
+@pytest.mark.parametrize(("annotated", "published", "form"), SETS)
+def test_the_published_trees_are_reproduced_node_by_node(annotated, published, form):
+    """HOVER_DATA holds the annotations of 2D-TAN's data folder and the authors' own."""
+    if not ((PUBLISHED / annotated).exists() and (PUBLISHED / published).exists()):
+        pytest.skip(f"{PUBLISHED} has no {annotated} and {published}")
+    durations = sorted((PUBLISHED / annotated).parent.glob("Charades_v1_*.csv"))
+    read = annotations.read_published(PUBLISHED / annotated, durations)
+    built = {tree.video: tree for tree in build_all(read.videos, form)}
+    videos = {video.video: video for video in read.videos}
+    expected = json.loads((PUBLISHED / published).read_text())
+    assert built.keys() == expected.keys()
+    for name, nodes in expected.items():
+        told = texts(built[name], videos[name].moments, "released", read.collection)
+        pairs = zip(built[name].nodes, told, strict=True)
+        ours = {(node.start, node.end, text) for node, text in pairs}
+        stamped = zip(nodes["timestamps"], nodes["sentences"], strict=True)
+        assert ours == {(*span, " ".join(text.split())) for span, text in stamped}, name
+        assert nodes.get("leaf_num", len(built[name].leaves)) == len(built[name].leaves)
+
+
+# Texts
+
+
+SENTENCES = ("A man is on the Island.", " Both run.", " He stops at a a wall.")
+
+
+def told(form, collection, apart=0.0):
+    moments = tuple(
+        AnnotatedMoment(str(k), k * (10 + apart), k * (10 + apart) + 10, sentence)
+        for k, sentence in enumerate(SENTENCES)
+    )
+    return texts(build(TimedVideo("v", 100.0, moments)), moments, form, collection)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("A man is on the Island.", "man on land."),
+        ("He is both a man", "He man"),
+        ("at a a wall", "at wall"),
+        (" Both are here", "  here"),
+        ("In Area 51, Botham", "In a 51, am"),
+        ("BoBothth", ""),
+        ("a cat, the dog", "a cat, dog"),
+    ],
+)
+def test_articles_are_deleted_wherever_they_stand_until_none_is_left(text, left):
+    assert without_articles(text) == left
+
+
+def test_released_texts_of_activitynet_are_joined_without_a_blank_and_cut():
+    assert told("released", "activitynet") == [
+        "A man is on the Island.",
+        "Both run.",
+        "He stops at a a wall.",
+        "man on land. run.",
+        "run. He stops at wall.",
+        # The leaf that two parents share is told twice.
+        "man on land. run. run. He stops at wall.",
+    ]
+
+
+def test_released_texts_of_other_collections_are_joined_by_a_blank():
+    first, second, third = map(str.strip, SENTENCES)
+    assert told("released", "charades")[3:5] == [f"{first} {second}", f"{second} {third}"]
+
+
+def test_joined_texts_tell_every_moment_once():
+    whole = "A man is on the Island. Both run. He stops at a a wall."
+    for collection in ("activitynet", "tvr"):
+        assert told("joined", collection)[-1] == whole
+
+
+def test_the_root_of_a_chain_tells_all_its_moments_and_not_only_its_leaf():
+    assert told("joined", "", apart=5.0) == [
+        "A man is on the Island.",
+        "A man is on the Island. Both run. He stops at a a wall.",
+    ]
+    assert told("released", "activitynet", apart=5.0)[1] == "man on land. run. He stops at wall."
+
+
+def test_a_form_that_is_unknown_is_refused():
+    with pytest.raises(ValueError, match="released or joined"):
+        told("spoken", "tvr")
+
+
+# The pool of nodes
+
+
+def row(name, count, apart=0):
+    step = 10.0 + apart
+    moments = (
+        AnnotatedMoment(f"{name}#{k}", step * k, step * k + 10, f"{name} does {k}.")
+        for k in range(count)
+    )
+    return TimedVideo(name, 200.0, tuple(moments))
+
+
+VIDEOS = [row("a", 3), row("b", 2, apart=5), row("c", 5)]
+POOL = make_pool([build(video) for video in VIDEOS], VIDEOS, "joined")
+
+
+def test_nodes_are_numbered_through_tree_by_tree():
+    assert POOL.videos == ("a", "b", "c")
+    assert POOL.tree.tolist() == [0] * 6 + [1] * 2 + [2] * 11
+    assert POOL.leaves.tolist() == [3] * 6 + [1] * 2 + [5] * 11
+    assert POOL.level.tolist() == [0, 0, 0, 1, 1, 2, 0, 1, *[0] * 5, 1, 1, 1, 2, 2, 3]
+    assert POOL.position.tolist() == [0, 1, 2, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4, 0, 2, 3, 0, 2, 0]
+    assert POOL.names[6:8] == ("b#0", "b#1") and len(set(POOL.names)) == 19
+    assert POOL.texts[7] == "b does 0. b does 1." and len(POOL.texts) == 19
+    assert POOL.span[5].tolist() == [0, 30] and POOL.span[7].tolist() == [0, 25]
+
+
+def test_items_name_a_parent_and_its_children_and_a_chain_repeats_its_only_one():
+    assert POOL.subtrees[:4].tolist() == [[3, 0, 1], [4, 1, 2], [5, 3, 4], [7, 6, 6]]
+    assert POOL.pair[:5].tolist() == [True, True, True, False, True]
+    assert (POOL.level[POOL.subtrees[:, 0]] > POOL.level[POOL.subtrees[:, 1]]).all()
+    assert {tuple(pair) for pair in POOL.siblings} == {
+        tuple(item[1:]) for item in POOL.subtrees[POOL.pair].tolist()
+    }
+    edges = {(item[0], child) for item in POOL.subtrees.tolist() for child in item[1:]}
+    assert {tuple(edge) for edge in POOL.edges.tolist()} == edges
+
+
+def test_descendants_are_the_closure_of_the_edges():
+    closure = np.zeros((19, 19), int)
+    closure[tuple(POOL.edges.T)] = 1
+    reached = sum(np.linalg.matrix_power(closure, k) for k in range(1, 5)) > 0
+    found = np.zeros((19, 19), bool)
+    found[tuple(POOL.ancestry.T)] = True
+    np.testing.assert_array_equal(found, reached)
+    for nodes in ([5, 0, 4, -1, 18, 8, 7, 6, -1], [-1, -1], [2, 12], list(range(18, -1, -1))):
+        below = POOL.below(np.asarray(nodes, np.int32))
+        for u, upper in enumerate(nodes):
+            for w, lower in enumerate(nodes):
+                real = upper >= 0 and lower >= 0
+                assert below[u, w] == (real and reached[upper, lower]), (upper, lower)
+
+
+# Files of trees
+
+
+VIDEO = TimedVideo(
+    "v_a",
+    60.0,
+    tuple(
+        AnnotatedMoment(f"v_a#enc#{k}", 10.0 * k, 10.0 * k + 11, f" Löst {k}.") for k in range(5)
+    ),
+)
+OTHER = TimedVideo(
+    "v_b", 9.5, (AnnotatedMoment("v_b#enc#0", 0.0, 1.0, "a"), AnnotatedMoment("x", 5.0, 9.0, "b"))
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_trees_are_read_as_they_were_written(tmp_path, form):
+    built = [build(VIDEO, form), build(OTHER, form)]
+    trees.write_trees(tmp_path / "t.jsonl", zip(built, [VIDEO, OTHER], strict=True))
+    assert trees.read_trees(tmp_path / "t.jsonl", [OTHER, VIDEO]) == built
+
+
+def test_trees_by_hand_are_ordered_and_may_have_texts(tmp_path):
+    record = {
+        "video": "v_a",
+        "nodes": [
+            {"span": [0, 31], "moments": ["v_a#enc#0", "v_a#enc#2"], "text": "All."},
+            {"span": [20, 31], "moments": ["v_a#enc#2"]},
+            {"span": [0, 11], "moments": ["v_a#enc#0"]},
+        ],
+        "subtrees": [[0, 2, 1]],
+    }
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    (tree,) = trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+    assert [node.moments for node in tree.nodes] == [(0,), (2,), (0, 2)]
+    assert tree.items == ((2, 0, 1),) and tree.nodes[2].children == (0, 1)
+    assert tree.nodes[2].text == "All."
+
+
+LEAF, ROOT = (
+    {"span": [0, 11], "moments": ["v_a#enc#0"]},
+    {"span": [0, 31], "moments": ["v_a#enc#1"]},
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"video": "v_z"}, "video 'v_z' has no moments"),
+        ({"subtrees": []}, "has no subtree"),
+        ({"subtrees": [[1]]}, "subtree 0: is [1]"),
+        ({"subtrees": [[1, 0, 0]]}, "subtree 0: is [1, 0, 0]"),
+        ({"subtrees": [[1, True]]}, "subtree 0: is [1, True]"),
+        ({"subtrees": [[1, 2]]}, "there are nodes 0 to 1"),
+        ({"subtrees": [[1, 0], [0, 1]]}, "node 0 is below itself"),
+        ({"nodes": [LEAF, 3]}, "node 1: is 3"),
+        ({"nodes": [LEAF, ROOT | {"moments": ["x"]}]}, "node 1: moment 'x' is not one"),
+        ({"nodes": [LEAF, ROOT | {"moments": []}]}, "node 1: names no moment"),
+        ({"nodes": [LEAF, ROOT | {"span": [40, 50]}]}, "node 0 spans 0 to 11 s, and its parent 1"),
+        ({"nodes": [LEAF, ROOT | {"text": ""}]}, "node 1: text is ''"),
+        ({"nodes": "none"}, "nodes is 'none'"),
+    ],
+)
+def test_a_file_of_trees_that_is_wrong_is_refused_by_line(tmp_path, changes, complaint):
+    record = {"video": "v_a", "nodes": [LEAF, ROOT], "subtrees": [[1, 0]]} | changes
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    with pytest.raises(DataError) as caught:
+        trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+    message = str(caught.value)
+    assert "t.jsonl:1" in message and complaint in message and "\n" not in message
+
+
+def test_a_child_that_juts_out_of_its_parent_is_warned_of(tmp_path, caplog):
+    nodes = [LEAF | {"span": [0, 40]}, ROOT]
+    (tmp_path / "t.jsonl").write_text(
+        json.dumps({"video": "v_a", "nodes": nodes, "subtrees": [[1, 0]]})
+    )
+    assert len(trees.read_trees(tmp_path / "t.jsonl", [VIDEO])) == 1
+    assert "node 0 spans 0 to 40 s" in caplog.text
+
+
+# The rows of a node
+
+
+SPANS = np.array([[0.0, 10.0], [3.0, 4.0], [9.0, 30.0], [20.0, 20.5], [25.0, 40.0], [6.0, 5.0]])
+DURATION = np.full(6, 30.0)
+L = np.array([60, 60, 60, 7, 7, 60], np.int32)
+
+
+def test_the_rows_of_a_span_are_its_share_of_the_video():
+    rows = trees.row_range(SPANS, DURATION, L)
+    for (start, end), length, (first, last) in zip(SPANS, L, rows, strict=True):
+        assert first == min(math.floor(Fraction(start) / 30 * int(length)), length - 1)
+        assert last == min(math.floor(Fraction(max(start, end)) / 30 * int(length)), length - 1)
+    # The last span ends after its video, the one before begins and ends within one frame.
+    assert rows.dtype == np.int32 and rows[3].tolist() == [4, 4] and rows[4].tolist() == [5, 6]
+
+
+def test_a_second_is_its_frame_at_a_frame_a_second():
+    for length in range(1, 200):
+        seconds = np.arange(length, dtype=float)
+        spans = np.stack([seconds, seconds], axis=1)
+        every = np.full(length, length)
+        rows = trees.row_range(spans, every.astype(float), every.astype(np.int32))
+        np.testing.assert_array_equal(rows[:, 0], np.arange(length), str(length))
+
+
+def test_the_words_of_a_parent_are_those_of_its_leaves_in_order_cut_at_most():
+    counts = np.array([3, 0, 4, 2], np.int32)
+    rows = trees.word_rows([(0,), (2,), (0, 2), (0, 1, 2, 3), (3, 0)], counts, 6)
+    assert rows.tolist() == [
+        [0, 1, 2, -1, -1, -1],
+        [3, 4, 5, 6, -1, -1],
+        [0, 1, 2, 3, 4, 5],
+        [0, 1, 2, 3, 4, 5],
+        [7, 8, 0, 1, 2, -1],
+    ]
