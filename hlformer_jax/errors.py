@@ -1,7 +1,15 @@
 """The base of every error that a user can mend; commands show its message, not a traceback."""
 
 import difflib
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parent.parent
+"""Where configs/ lies, in a checkout."""
 
 
 class UserError(Exception):
@@ -24,3 +32,29 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(str(name), list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def command_line(module: str, *arguments: object) -> str:
+    """A command of the package, to be pasted as it is into the shell in which this program runs.
+
+    Args:
+      module: its name in the package, for example "search".
+      arguments: its arguments; a file of configs/ is given by its path from here.
+    """
+    words = [_python(), "-m", f"hlformer_jax.{module}"]
+    for argument in map(str, arguments):
+        flag, _, value = argument.partition("=")
+        if flag == "--config" and not Path(value.partition(":")[0]).exists():
+            if (CHECKOUT / value.partition(":")[0]).exists():
+                argument = f"--config={CHECKOUT / value}"
+        words.append(argument)
+    return shlex.join(words)
+
+
+def _python() -> str:
+    """This environment's Python: by its name where the shell finds it, else by its path."""
+    known = shutil.which("python")
+    if known and os.path.dirname(os.path.abspath(known)) == os.path.dirname(sys.executable):
+        return "python"
+    own = Path(sys.executable)
+    return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)

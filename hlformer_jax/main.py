@@ -12,7 +12,7 @@ from ml_collections import config_flags
 
 from hlformer_jax import command
 from hlformer_jax.config import check
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, command_line
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
@@ -55,7 +55,9 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
     if "variants" in config:
-        return command.fail("--config is a sweep: it runs with python -m hlformer_jax.sweep")
+        given = getattr(flags.FLAGS["config"], "config_filename")  # noqa: B009 - untyped
+        right = command_line("sweep", f"--config={given}")
+        return command.fail(f"--config is a sweep: it runs with {right}")
     logging.set_verbosity(logging.WARNING)
     try:
         check(config)
@@ -85,5 +87,10 @@ def main(argv: Sequence[str]) -> int:
         return command.fail(str(error))
 
 
-if __name__ == "__main__":
+def program() -> None:
+    """The console command hlformer-train."""
     app.run(main, flags_parser=command.parse)
+
+
+if __name__ == "__main__":
+    program()

@@ -20,7 +20,6 @@ import math
 import pickle
 import pickletools
 import re
-import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ import numpy as np
 from absl import app
 
 from hlformer_jax.config.published import DEFINITIONS
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, command_line
 from hlformer_jax.training import checkpoints
 
 
@@ -93,8 +92,7 @@ def evaluation_command(info: Mapping[str, Any], out: str) -> str:
         **fields,
         "config.data.manual_dir": "PATH",
     }
-    flags = (shlex.quote(f"--{name}={value}") for name, value in options.items())
-    return " ".join(["python -m hlformer_jax.main", *flags])
+    return command_line("main", *(f"--{name}={value}" for name, value in options.items()))
 
 
 def config_file(info: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-# Sourced, not run. Gives `root`, the checkout, and `environment`, which makes $root/.venv hold the
+# Sourced, not run. Answers --help with the beginning of the script that sources it. Gives `root`, the
+# checkout, and `environment`, which makes $root/.venv hold the
 # package with the versions of launch/constraints.txt. It is made anew when it is not whole, or when
 # pyproject.toml, the constraints, the Python, the accelerator or the checkout's place has changed.
 #
@@ -7,6 +8,13 @@
 #                     unset: cuda12 where nvidia-smi finds a GPU with a driver >= 525
 
 set -euo pipefail
+
+# A command of launch/search.sh has options of its own.
+if [[ ${1-} == --help || ${1-} == -h ]]; then
+  awk 'NR > 1 { if (!/^# ?/ || /^#SBATCH/) exit; sub(/^# ?/, ""); print }' "$0"
+  exit
+fi
+
 # Large arrays in huge pages: a training step on a CPU spends a seventh of its time on page faults
 # otherwise. (A name that another libc does not know is ignored.)
 export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}

@@ -4,20 +4,32 @@
 # run installs what it needs into .venv (launch/environment.sh); a later one looks for what is new
 # in the folder. Paths are relative to where you are.
 #
+# `bash launch/search.sh COMMAND …` runs a command of the search alone: query, index, serve, status,
+# add, remove, prune, verify, cut, evaluate, features, upload, demo. `bash launch/search.sh query --help`
+# says what it takes. (A folder of such a name is written ./query.)
+#
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port, --host and --ranker go to the page, --encoder, --fps, --checkpoint, --workers and --retry to the
-# indexing: `python -m hlformer_jax.search index --help` and `serve --help` say what they mean.
+# --port, --host and --ranker go to the page, --encoder, --fps, --checkpoint, --workers, --timeout and
+# --retry to the indexing: `index --help` and `serve --help` say what they mean.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo"
+usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo, or a command"
+case ${1-} in
+  query | index | serve | status | add | remove | prune | verify | cut | evaluate | features | upload \
+    | demo)
+    environment search
+    exec "$root/.venv/bin/python" -P -m hlformer_jax.search "$@"
+    ;;
+esac
 folder="" index="" demo="" indexing=() serving=()
 for flag in "$@"; do
   case $flag in
     --demo) demo=yes ;;
+    -h | --help) exec "$BASH" "${BASH_SOURCE[0]}" --help ;;
     --index=*) index=${flag#--index=} ;;
     --port=* | --host=* | --ranker=*) serving+=("$flag") ;;
-    --encoder=* | --fps=* | --checkpoint=* | --workers=* | --retry) indexing+=("$flag") ;;
+    --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)
       [[ -z $folder ]] || die "one folder, not $folder and $flag: quote a name with spaces; $usage"

@@ -1,10 +1,17 @@
 """Errors that a user can mend have one base, so that every command shows them as one line."""
 
 import ast
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import processes
+import pytest
+
 import hlformer_jax
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.errors import UserError, command_line, suggestion
 
 
 def test_every_error_of_the_package_has_the_base_and_a_builtin_beside_it():
@@ -23,3 +30,39 @@ def test_every_error_of_the_package_has_the_base_and_a_builtin_beside_it():
 def test_a_name_that_is_near_is_suggested():
     assert suggestion("hiden", ["hidden", "heads"]) == "; did you mean 'hidden'?"
     assert suggestion("x", ["hidden"]) == ""
+
+
+def test_a_command_can_be_pasted_as_it_is_printed(tmp_path):
+    odd = 'it\'s $(touch gone) & "quoted"; ü\n.d'
+    line = command_line("search", "status", f"--index={odd}")
+    shown = 'it\'s $(touch gone) & "quoted"; ü .d holds no index'
+    environment = processes.environment()
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 1 and shown in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_names_the_python_that_the_shell_would_not_find(tmp_path, monkeypatch):
+    first = lambda: shlex.split(command_line("main"))[0]
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert first() == "python"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert first() == sys.executable
+    monkeypatch.chdir(Path(sys.executable).parent.parent)
+    assert first() == f"bin/{os.path.basename(sys.executable)}"
+
+
+@pytest.mark.parametrize("name", ["anet.py", "own.py:a b"])
+def test_a_configuration_of_the_checkout_is_named_by_its_path_from_elsewhere(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(processes.ROOT)
+    assert (
+        shlex.split(command_line("main", f"--config=configs/{name}"))[-1]
+        == f"--config=configs/{name}"
+    )
+    monkeypatch.chdir(tmp_path)
+    given = shlex.split(command_line("main", f"--config=configs/{name}"))[-1]
+    assert given == f"--config={processes.ROOT}/configs/{name}"

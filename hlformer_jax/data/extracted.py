@@ -39,6 +39,7 @@ from hlformer_jax.data.source import (
     Reader,
     digest,
 )
+from hlformer_jax.errors import command_line
 
 COLLECTION = "own"
 """`config.data.collection` of such a folder."""
@@ -81,7 +82,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
     try:
         table = parse_object(read_text(path), str(path))
     except FileNotFoundError:
-        remedy = "make it by `python -m hlformer_jax.search features`"
+        remedy = f"make it by {command_line('search', 'features')}"
         raise MissingSourceError(f"{path} is missing", remedy) from None
     except DataError as error:
         raise DataError(f"{path} is damaged: make the features again ({error})") from None

@@ -84,5 +84,10 @@ def _figure(names: Sequence[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def program() -> None:
+    """The console command hlformer-figures."""
     app.run(main, flags_parser=command.parse)
+
+
+if __name__ == "__main__":
+    program()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.moments import Moment, moments
 from hlformer_jax.search import encoding, filters, manifest, rankers
 from hlformer_jax.search.errors import DamagedError, SearchError
@@ -302,7 +303,7 @@ class Library:
         if not known:
             raise SearchError(
                 f"{self._directory} holds no video that could be indexed: see"
-                f" python -m hlformer_jax.search status --index={self._directory}"
+                f" {command_line('search', 'status', f'--index={self._directory}')}"
             )
         return _Snapshot(stamp, index, entries, known, own, self._ranker(index, known))
 

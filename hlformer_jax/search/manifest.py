@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
+from hlformer_jax.errors import command_line
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 NAME = "manifest.json"
@@ -148,7 +149,7 @@ def read(directory: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise SearchError(
             f"{directory} holds no index: make one with"
-            f" python -m hlformer_jax.search index FOLDER --index={directory}"
+            f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
         ) from None
     except UnicodeDecodeError:
         raise _damaged(path, "it is no text") from None

@@ -107,5 +107,10 @@ def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
+def program() -> None:
+    """The console command hlformer-sweep."""
     app.run(main, flags_parser=command.parse)
+
+
+if __name__ == "__main__":
+    program()

@@ -7,6 +7,8 @@ import subprocess
 import processes
 import pytest
 
+from hlformer_jax.search.commands import COMMANDS
+
 ENVIRONMENT = """
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -58,6 +60,12 @@ def test_an_index_elsewhere_and_the_demo(launch):
     ]
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_passed_on_as_it_was_given(launch, name):
+    done, started = launch(name, "a red circle", "--index=my index", "--help")
+    assert done.returncode == 0 and started == [f"{name}|a red circle|--index=my index|--help|"]
+
+
 def test_where_indexing_fails_nothing_is_served(launch):
     done, started = launch("my films", fails="index")
     assert done.returncode == 1 and len(started) == 1
@@ -78,3 +86,14 @@ def test_wrong_flags_are_one_line_before_anything_is_installed(launch, flags, co
     done, started = launch(*flags)
     assert done.returncode == 1 and not started
     assert done.stderr.count("\n") == 1 and complaint in done.stderr
+
+
+@pytest.mark.parametrize("script", ["local", "search", "sweep", "slurm", "slurm_sweep", "test"])
+def test_every_script_says_what_it_does_without_installing_anything(tmp_path, script):
+    shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
+    place = tmp_path / "launch" / f"{script}.sh"
+    for flag in ("--help", "-h"):
+        done = subprocess.run(["bash", place, flag], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0 and f"launch/{script}.sh" in done.stdout and not done.stderr
+        assert "#" not in done.stdout
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "launch"]

@@ -3,6 +3,7 @@
 import argparse
 
 from hlformer_jax import files
+from hlformer_jax.errors import command_line
 from hlformer_jax.search.encoding import extra
 
 HELP = "make an archive to try the search on, without any video or download"
@@ -28,5 +29,6 @@ def run(options: argparse.Namespace) -> int:
     demo.make(options.out, options.seed, tell)
     if options.training:
         demo.render_training(options.out, options.seed, tell)
-    print(f'ask it: python -m hlformer_jax.search query "a red circle" --index={options.out}/index')
+    index = f"--index={options.out / 'index'}"
+    print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
     return 0

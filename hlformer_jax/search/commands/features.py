@@ -3,6 +3,7 @@
 import argparse
 
 from hlformer_jax import files
+from hlformer_jax.errors import command_line
 from hlformer_jax.search import captions, encoding
 from hlformer_jax.search.commands import index as indexing
 from hlformer_jax.search.commands import options as shared
@@ -54,5 +55,5 @@ def run(options: argparse.Namespace) -> int:
     )
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {listed}")
-    print(f"train on it: python -m hlformer_jax.main --config=configs/own.py:{options.out}")
+    print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
     return 0

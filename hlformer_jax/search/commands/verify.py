@@ -2,6 +2,7 @@
 
 import argparse
 
+from hlformer_jax.errors import command_line
 from hlformer_jax.search import packed
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import DamagedError
@@ -25,8 +26,9 @@ def run(options: argparse.Namespace) -> int:
     total = len({one.content for one in index.manifest.videos.values() if one.indexed})
     if wrong:
         raise DamagedError(
-            f"{len(wrong)} of {total} files are damaged: python -m hlformer_jax.search index"
-            f" {index.root} --index={options.index} makes them anew"
+            f"{len(wrong)} of {total} files are damaged:"
+            f" {command_line('search', 'index', index.root, f'--index={options.index}')}"
+            " makes them anew"
         )
     print(f"{total} files are whole")
     return 0

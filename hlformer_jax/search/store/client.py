@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from jaxtyping import Float
 
+from hlformer_jax.errors import command_line
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.store import points
@@ -81,11 +82,12 @@ class Store:
         Raises:
           SearchError: saying what differs, or that there is none, or no server.
         """
+        places = f"--index={index.directory}", f"--store={self.address}"
         with self._asking():
             if not self._qdrant.collection_exists(self._name):
                 raise SearchError(
-                    f"{self.address} has no collection {self._name!r}: make it by python -m"
-                    f" hlformer_jax.search upload --index={index.directory} --store={self.address}"
+                    f"{self.address} has no collection {self._name!r}: make it by"
+                    f" {command_line('search', 'upload', *places)}"
                 )
             theirs = self._qdrant.get_collection(self._name).config.metadata or {}
         if "ranker" not in theirs:

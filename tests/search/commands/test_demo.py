@@ -1,5 +1,6 @@
 """`demo --out=DIR`: what is made for which flags, and the question that is suggested."""
 
+import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -31,4 +32,5 @@ def test_the_parts_that_were_asked_for_are_made_of_one_seed(
 ):
     assert main(["demo", f"--out={tmp_path}", *flags]) == 0
     assert made == [(part, tmp_path, seed) for part in parts]
-    assert f'query "a red circle" --index={tmp_path}/index' in capsys.readouterr().out
+    index = shlex.quote(f"--index={tmp_path / 'index'}")
+    assert f"query 'a red circle' {index}" in capsys.readouterr().out

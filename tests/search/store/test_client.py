@@ -17,7 +17,7 @@ def test_a_collection_of_another_encoder_rate_ranker_or_archive_is_refused(
     index, films, tmp_path, monkeypatch
 ):
     store = Store(MEMORY)
-    with pytest.raises(SearchError, match="has no collection 'hlformer': make it by python -m"):
+    with pytest.raises(SearchError, match="has no collection 'hlformer': make it by .*python -m"):
         opened(index, store).query("red")
     opened(index, store).upload()
     with pytest.raises(SearchError, match="is for the ranker 'segments', and 'best_frame' is"):

@@ -63,10 +63,12 @@ def test_filters_run_in_the_store_and_are_those_without(index):
     stored.upload()
     days = [entry.modified for entry in plain.videos()]
     for filters in (
-        {"folder": "trips"}, {"folder": "trips/"}, {"folder": "trip"}, {"folder": "f1"},
+        {"folder": "trips"}, {"folder": "trips/"}, {"folder": "f1"},
         {"folder": ""}, {"folder": "f0", "since": days[3]}, {"until": days[3]},
         {"since": days[3], "until": days[3]}, {"since": "2001-09-12", "until": "2001-09-14"},
     ):  # fmt: skip
         agree(stored.query("red", k=20, **filters), plain.query("red", k=20, **filters))
     with pytest.raises(SearchError, match="'soon' is no date"):
         stored.query("red", since="soon")
+    with pytest.raises(SearchError, match="did you mean 'trips'"):
+        stored.query("red", folder="trip")
