@@ -8,7 +8,7 @@ From the bottom up:
     data                      sources → prepared records → batches on the devices
     nn, models                Linen modules; the models of the papers
     retrieval                 scores, ranks, a corpus to search
-    training                  losses, the step, the loop
+    losses, training          losses as pure functions; objectives, the step, the loop
     encoders, video           sentences and images → vectors; frames of films
     search                    one's own archive: an index, rankers, a page
     figures                   what trained models see; curves of runs and sweeps

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax import parallel
     from hlformer_jax.retrieval import results
-    from hlformer_jax.training import evaluate, loop
+    from hlformer_jax.training import loaded_run, loop
 
     config = CONFIG.value
     try:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
-        result = evaluate.evaluate_checkpoint(config, source, scores, print, directory)
+        result = loaded_run.evaluate_checkpoint(config, source, scores, print, directory)
         if parallel.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             results.print_table(title, {"checkpoint": result.metrics})

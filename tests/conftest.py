@@ -22,12 +22,13 @@ if not os.environ.get("HLFORMER_TEST_OPTIMISED"):
 
 import jax
 import jaxtyping
+import optax
 import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = (
-    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "main",
-    "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
+    "benchmark", "command", "config", "data", "encoders", "errors", "figures", "files", "losses",
+    "main", "models", "nn", "ops", "parallel", "retrieval", "search", "sweep",
     "torch_checkpoint", "training", "typing", "video",
 )  # fmt: skip
 """Packages whose annotations are executed in all tests."""
@@ -37,6 +38,17 @@ install_import_hook([f"hlformer_jax.{name}" for name in CHECKED], "typechecker.c
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Optax's assignment asks for standard promotion; what calls it does not.
+_assign = optax.assignment.hungarian_algorithm
+
+
+def _assign_with_promotion(costs):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return _assign(costs)
+
+
+optax.assignment.hungarian_algorithm = _assign_with_promotion
 
 SHARED = "HLFORMER_TEST_SHARED"
 """Environment variable: a folder that the processes of a session of tests share."""

@@ -6,7 +6,7 @@ import jax
 import tiny
 
 from hlformer_jax import models
-from hlformer_jax.training import objective, terms
+from hlformer_jax.training import prvr
 
 EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
@@ -39,9 +39,9 @@ def config(name):
 
 def loss(config, params, batch, key=None):
     """Its loss of a batch, with the terms; a key switches dropout on."""
-    whole = objective.build(config, models.build(config), most_captions=2)
-    columns = terms.FRAME_COLUMNS[whole.scorer.frame_columns]
-    negatives = objective.draw_negatives(jax.random.key(1), batch, True, 2, columns)
+    whole = prvr.build_objective(config, models.build(config), max_captions=2)
+    columns = whole.scorer.frame_columns
+    negatives = prvr.draw_negatives(jax.random.key(1), batch, True, 2, columns)
     return whole.evaluate(params, batch, negatives, key)
 
 

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import released
 
+from hlformer_jax.losses.objective import numbers
 from hlformer_jax.retrieval.scoring import Similarities
-from hlformer_jax.training import objective
+from hlformer_jax.training import prvr
 
 FLOAT64_TOLERANCE = 1e-9
 
@@ -52,7 +53,7 @@ def _compiled(recording, dtype):
     """One compilation for all recordings: weights, margins and negatives are arguments."""
     config = recording.config(dtype)
     model = recording.build(dtype)
-    loss_of = objective.build(config, model)
+    loss_of = prvr.build_objective(config, model)
 
     def loss(params, batch, negatives, values, epoch):
         apply = functools.partial(model.apply, params)
@@ -62,9 +63,9 @@ def _compiled(recording, dtype):
         )
         queries = apply(batch.captions, method="encode_query")
         lifted = apply(videos, queries, method="lift") if model.module.has_lift else None
-        hyperparameters = loss_of.hyperparameters._replace(values=values)
-        chosen = loss_of.replace(hyperparameters=hyperparameters)
-        total, terms = chosen.evaluate(params, batch, negatives, epoch=epoch)
+        total, terms = loss_of.replace(numbers=values).evaluate(
+            params, batch, negatives, epoch=epoch
+        )
         similar = loss_of.scorer.similarities(queries, videos, batch.captions.video)
         inside = inside["intermediates"]
         terms = {**terms, "total": total}
@@ -86,7 +87,7 @@ def run(
     values=None,
     epoch=0,
 ):
-    chosen = objective.hyperparameters(recording.config(dtype, setting)).values | (values or {})
+    chosen = numbers(recording.config(dtype, setting).loss, dtype) | (values or {})
     (_, run), gradient = _compiled(recording, dtype)(
         recording.params(dtype) if params is None else params,
         batch or released.batch(dtype, recording),

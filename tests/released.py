@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models, torch_checkpoint
 from hlformer_jax.config import default
-from hlformer_jax.training.losses import NegativeRanks
-from hlformer_jax.training.terms import Negatives
+from hlformer_jax.losses.ranking import NegativeRanks
+from hlformer_jax.training.prvr import Negatives
 from hlformer_jax.typing import Batch, Captions, Videos
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,10 +1,13 @@
 """Runs that are short enough to be made many times, and what is compared of them."""
 
 import json
+import os
+import signal
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 import toy
 
 from hlformer_jax.config import check, debug, default
@@ -78,14 +81,35 @@ def program_fields(config):
     return json.dumps(fields)
 
 
-def trainer(config, directory):
-    """A trainer of a tree."""
-    return loop.Trainer(config, directory, family=toy.Tree(config))
+def start(config, directory):
+    """The trainer of a tree, while its directory is claimed."""
+    return loop.start(config, directory, family=toy.Tree(config))
 
 
 def train(config, directory):
     """Trains a tree and tests it."""
     return loop.train(config, directory, family=toy.Tree(config))
+
+
+def signal_before(trainer, last, *numbers):
+    """Makes the process receive signals before the chunk that ends with a step."""
+    steps = trainer.steps
+
+    def stop(state, chunk):
+        if chunk.first + chunk.num_steps == last:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return steps(state, chunk)
+
+    trainer.steps = stop
+
+
+def train_stopped(config, directory, last):
+    """Trains a family of the package until SIGTERM in the chunk that ends with a step."""
+    stops = pytest.raises(loop.Stopped, match=f"saved step {last}")
+    with stops, loop.start(config, directory) as trainer:
+        signal_before(trainer, last, signal.SIGTERM)
+        trainer.run()
 
 
 def records(directory):

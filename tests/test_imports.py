@@ -22,11 +22,13 @@ MAY_IMPORT = {
     "ops": {"typing", "errors"},
     "parallel": {"typing", "errors"},
     "data": {"typing", "errors", "config", "parallel", "files"},
+    "losses": {"typing", "ops"},
     "nn": {"typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
     "retrieval": {"typing", "config", "ops", "parallel", "files", "data", "models"},
     "training": {
-        "typing", "errors", "files", "config", "ops", "parallel", "data", "models", "retrieval",
+        "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
+        "retrieval",
     },
     "torch_checkpoint": {"errors", "config", "training"},
     "figures": {

@@ -29,7 +29,7 @@ from hlformer_jax.data.split import SimulatedVideos
 from hlformer_jax.data.split import Split
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.retrieval.evaluator import Evaluator
-from hlformer_jax.training import objective, optim, step
+from hlformer_jax.training import optim, prvr, step
 
 config = debug(default())
 config.data.update(visual_dim=8, text_dim=8, max_frames=8, max_clips=4, max_words=6)
@@ -54,7 +54,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
     config.train.encode_parts = parts
     config.model.update(dropout=dropout, input_dropout=dropout)
     model = models.build(config)
-    loss = objective.build(config, model, 3, int(split.captions_per_video.max()))
+    loss = prvr.build_objective(config, model, 3, int(split.captions_per_video.max()))
     steps = step.compile_steps(loss, optimiser, project, feed, state, config).steps
     scalars = []
     for chunk in feed.chunks():

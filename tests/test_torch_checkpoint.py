@@ -31,7 +31,7 @@ from hlformer_jax import models, torch_checkpoint
 from hlformer_jax.config import default, load
 from hlformer_jax.errors import UserError
 from hlformer_jax.torch_checkpoint import ConversionError, TorchFileError, UnsafeTorchFileError
-from hlformer_jax.training import checkpoints, evaluate
+from hlformer_jax.training import checkpoints, loaded_run
 
 RUN = released.GOLDEN / "released_run"
 ROOT = released.GOLDEN.parents[1]
@@ -95,7 +95,7 @@ def test_the_printed_command_gives_the_recorded_scores_and_metrics(
     path, config = parse(line, monkeypatch)
     assert path == str(out)
     said = []
-    result = evaluate.evaluate_checkpoint(config, out, scores_file, said.append)
+    result = loaded_run.evaluate_checkpoint(config, out, scores_file, said.append)
     assert FILES[model] in said[0]
     with (
         np.load(scores_file) as ours,
@@ -128,11 +128,11 @@ def test_options_are_compared_by_what_they_mean(tmp_path, convert):
     for widths in ((), (0.0,), (0,)):  # all of which the recorded [] is
         config.model.euclidean_widths = widths
         with pytest.raises(ValueError, match="nowhere"), contextlib.redirect_stdout(None):
-            evaluate.evaluate_checkpoint(config, out, None, print)  # refused for its data alone
+            loaded_run.evaluate_checkpoint(config, out, None, print)  # refused for its data alone
     config.model.euclidean_widths = (2.0,)
     config.model.fusion = "maim"
     with pytest.raises(checkpoints.CheckpointError, match="config.model.fusion is maim") as caught:
-        evaluate.evaluate_checkpoint(config, out, None, print)
+        loaded_run.evaluate_checkpoint(config, out, None, print)
     missing = "'--config.model.euclidean_widths=[]' --config.model.fusion=mean"
     assert str(caught.value).endswith(f"to evaluate it add {missing}")
 

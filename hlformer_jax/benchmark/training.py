@@ -31,7 +31,7 @@ from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
 from hlformer_jax.models.cost import countable
 from hlformer_jax.retrieval.evaluator import Evaluator
-from hlformer_jax.training import checkpoints, objective, optim
+from hlformer_jax.training import checkpoints, optim, prvr
 from hlformer_jax.training.prvr import check_trainable
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
@@ -66,7 +66,7 @@ class Training:
         state = init_state(models.init_params(model, config), self._optimiser)
         self.state: TrainState = parallel.replicate(self.mesh, state)
         self._project = functools.partial(models.project, config=config)
-        loss = objective.build(config, model, self.steps_per_epoch, self._most_captions())
+        loss = prvr.build_objective(config, model, self.steps_per_epoch, self._most_captions())
         self.compiled = compile_steps(
             loss, self._optimiser, self._project, self.feed, self.state, config
         )
@@ -96,7 +96,7 @@ class Training:
         """
         plain = countable(self.config)
         model = models.build(plain)
-        loss = objective.build(plain, model, self.steps_per_epoch, self._most_captions())
+        loss = prvr.build_objective(plain, model, self.steps_per_epoch, self._most_captions())
         batch = jax.eval_shape(
             lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
         )

@@ -59,7 +59,7 @@ def _curves() -> int:
 def _figure(names: Sequence[str]) -> int:
     # Imported here so that --help, and curves, answer without loading JAX.
     from hlformer_jax.figures import corpus, drawing, report
-    from hlformer_jax.training import finished
+    from hlformer_jax.training import loaded_run
 
     known = [*report.FIGURES, "report", "curves"]
     if len(names) != 1:
@@ -73,7 +73,7 @@ def _figure(names: Sequence[str]) -> int:
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
     options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
     changes = {field: flag.value for field, flag in CHANGES.items() if flag.value is not None}
-    runs = [finished.load(Path(path), changes) for path in WORKDIR.value]
+    runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
         print(report.write(subjects, options, out, lambda line: print(line, flush=True)))

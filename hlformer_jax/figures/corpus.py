@@ -27,7 +27,7 @@ from hlformer_jax.errors import UserError, suggestion
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import Columns, Drawing, Figure
 from hlformer_jax.models.two_branch import TwoBranch
-from hlformer_jax.training.finished import Finished
+from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
 CAPTIONS = 256
@@ -70,7 +70,7 @@ class Subject:
     """
 
     label: str
-    run: Finished
+    run: LoadedRun
 
     @functools.cached_property
     def encoder(self) -> "Encoder":
@@ -90,7 +90,7 @@ class Subject:
         return getattr(self.run.family.data, options.split)
 
 
-def subjects(runs: Sequence[Finished]) -> list[Subject]:
+def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
     """The runs with a label each: equal ones only for a run that is given twice."""
     names = [models.TITLES[run.config.model.name] for run in runs]
     places = [run.directory.resolve().parts for run in runs]
@@ -179,7 +179,7 @@ class EncodedVideos(NamedTuple):
 class Encoder:
     """The model of a run, and compiled programs that encode with it."""
 
-    def __init__(self, run: Finished) -> None:
+    def __init__(self, run: LoadedRun) -> None:
         self._run = run
         model = run.family.model
         self._video_level = run.config.model.video_level

@@ -57,7 +57,7 @@ sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
    makes no sense for it is refused in its `from_config`. `registry.MODELS` has its name.
 2. `nn/fusion.py`: temporal consolidation as a further fusion, for every model, in `FUSIONS`. Parts
    that others could use live in `nn/` or `ops/`, not in the model's file.
-3. `training/losses.py`: `optimal_matching`, a pure function; `training/terms.py`: the term.
+3. `losses/embeddings.py`: `optimal_matching`, a pure function; `training/prvr.py`: the term.
 4. `config/`: the new fields with their meaning and rule, off by default, and what defines the
    model; `configs/gmmformer_v2.py`: the published hyper-parameters.
 5. `torch_checkpoint.py`: the names of its released parameters, so that checkpoints convert.
@@ -65,11 +65,11 @@ sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
    on every recording.
 
 What DL-DKD took beyond that: a scorer whose queries have a part for each branch
-(`retrieval/branchwise.py`), a term (`training/distillation.py`), and a teacher in the data
+(`retrieval/branchwise.py`), a term (`losses/distillation.py`), and a teacher in the data
 (`data/source.py`).
 
 A model whose encodings are scored by another rule brings a `retrieval.scoring.Scorer`; one with
-other batches, losses or data is a family of its own, see `training/family.py`.
+other batches, losses or data is a family of its own, see `training/families.py`.
 """
 
 from hlformer_jax.models.constraints import project

@@ -25,8 +25,8 @@ from hlformer_jax.retrieval import corpus, scorers
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
-from hlformer_jax.training import checkpoints, finished
-from hlformer_jax.training.finished import FinishedError
+from hlformer_jax.training import checkpoints, loaded_run
+from hlformer_jax.training.loaded_run import RunError
 from hlformer_jax.typing import Captions, Videos
 
 
@@ -76,8 +76,8 @@ def read_config(path: Path) -> ConfigDict:
       SearchError: when the directory has none that this version reads.
     """
     try:
-        return finished.read_config(path)
-    except FinishedError as error:
+        return loaded_run.read_config(path)
+    except RunError as error:
         raise SearchError(f"--checkpoint: {error}") from None
 
 

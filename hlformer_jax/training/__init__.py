@@ -1,23 +1,15 @@
-"""Training: a loss, a step, and the loop around it.
+"""Training: a family's loss, the step, and the loop around it.
 
-    step          the step, which knows no model, and compiled chunks of steps
-    family        what a family of models gives the trainer
-    families      the families by name
-    prvr          the family of HLFormer and its ancestors
-    objective     its loss: encodings, negatives, the weighted sum of the terms
-    terms         the terms as records
-    losses        the losses as pure functions
-    distillation  what DL-DKD learns from a teacher, likewise
-    hover         the family of HOVER
-    tree_objective    its loss: the weighted sum of its terms
-    tree_losses   its losses as pure functions
+    families      what a family of models gives the trainer, and the families by name
+    prvr          the family of HLFormer and its ancestors, with its objective
+    hover         the family of HOVER, with its objective
+    step          the state, the step, and compiled chunks of steps
     optim         the released optimiser
-    loop          the loop: chunks of steps, validation, early stopping, the test
+    loop          chunks of steps, validation, early stopping, signals, the test
+    metrics       metric logging and checks for non-finite values
     checkpoints   the directory of a run: whose it is, and its checkpoints
-    metrics       metrics.jsonl, TensorBoard, the progress bar; checks for finite losses
-    signals       SIGTERM and Ctrl-C
-    evaluate      what `--mode=evaluate` does with a checkpoint
-    finished      a finished run, to look at or to search with
+    loaded_run    config and best parameters of a run; evaluation of a checkpoint
 
-The family brings everything that depends on a model; a further one trains unchanged.
+A loss is a weighted sum of terms (`hlformer_jax.losses`). A new term is a function there, an entry
+in the family's `TERMS` and objective, and a weight in the fields of `config.loss`.
 """

@@ -1,18 +1,96 @@
-"""The families of models by name, and the one that a configuration is of."""
+"""The families of models: what one gives the trainer, and which one a configuration is of.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+A family brings its data, its parameters, its loss and its metrics; the trainer brings the order of
+the data, the steps, checkpoints, logs, early stopping and signals. `prvr` is the family of HLFormer
+and its ancestors, `hover` that of HOVER; a further one trains unchanged.
+"""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
 from hlformer_jax.config import family_of
+from hlformer_jax.data.feed import Group
+from hlformer_jax.models.cost import Cost
+from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
+from hlformer_jax.training.step import Feed, Loss
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A family of models on its data, as the trainer wants one."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data, so that a run does not resume on other data."""
+
+    @property
+    def num_examples(self) -> int:
+        """Number of training examples, which the schedule orders."""
+
+    def check_trainable(self) -> None:
+        """Refuses a configuration that cannot be trained, before its data is opened.
+
+        Raises:
+          ConfigError: saying what to change.
+        """
+
+    def init_params(self) -> Any:
+        """Initial parameters, a function of the configuration alone."""
+
+    def project(self, params: Any) -> Any:
+        """Moves parameters to where they satisfy their constraints; applied after every step."""
+
+    def loss(self, steps_per_epoch: int) -> Loss:
+        """The training loss."""
+
+    def optimiser(self, total_steps: int) -> optax.GradientTransformation:
+        """The optimiser of a run of so many steps."""
+
+    def feed(self, groups: Sequence[Group]) -> Feed:
+        """Brings the training batches of these groups of steps to the devices."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint must share with a configuration that evaluates it, as JSON has it."""
+
+    def validate(self, params: Any) -> Result:
+        """Metrics of the validation split."""
+
+    def test(self, params: Any) -> Result:
+        """Metrics of the test split."""
+
+    def references(self) -> dict[str, Result]:
+        """Test metrics of what the models are held against, by name; empty for none."""
+
+    def close(self) -> None:
+        """Gives back what validation keeps on the devices."""
+
+
+class _Named(Family, Protocol):
+    """A family that a configuration names: what evaluation and sweeps ask of it beside training."""
+
+    def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `describe` in a form in which those of equal models are equal.
+
+        Args:
+          fields: what `describe` gave, of this configuration or recorded in a checkpoint.
+        """
+
+    def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
+        """Metrics of the test split, and its scores with the names of their rows and columns."""
+
+    def cost(self) -> Cost:
+        """What the model costs: its parameters, and the operations of encoding."""
+
 
 if TYPE_CHECKING:
-    from hlformer_jax.training.family import ConfiguredFamily as ConfiguredFamily
+    ConfiguredFamily = _Named
 else:
     # Where annotations are executed, to look at the properties of a family would open its data.
     ConfiguredFamily = Any

@@ -1,4 +1,4 @@
-"""HOVER, as the trainer wants a family (see `family.Family`)."""
+"""The family of HOVER: its objective (eq. 9), its optimiser and its `Family`."""
 
 import contextlib
 import functools
@@ -7,25 +7,206 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
+from jaxtyping import Bool, Float, Int
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, fits
 from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
+from hlformer_jax.losses import trees
+from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
+from hlformer_jax.losses.ranking import zero_padding
 from hlformer_jax.models import hover
 from hlformer_jax.models.cost import Cost
+from hlformer_jax.models.hover import Hover, Points
+from hlformer_jax.models.hover.space import angles
 from hlformer_jax.retrieval.node_evaluator import NodeEvaluator
 from hlformer_jax.retrieval.results import Result
-from hlformer_jax.training import optim, tree_objective
-from hlformer_jax.training.tree_objective import TreeObjective
+from hlformer_jax.training import optim
+from hlformer_jax.typing import Array, TreeBatch
+
+TERMS = ("align", "tree", "chain", "order")
+"""Names of the terms and of their weights in `config.loss`, in the order of the log."""
 
 NOT_OF_THE_MODEL = ("scale", "learned_scale", "hyperbolic_init", "riemannian_factor")
 """Fields of `config.model` that may differ between training and evaluation."""
+
+
+@flax.struct.dataclass
+class TreeObjective:
+    """The loss of a batch; see `step.Loss`.
+
+    Attributes:
+      numbers: weights, margins and the radius of the cones, by their names in `config.loss`.
+      model: the model.
+      options: options of the terms, by their names in `config.loss`; see config/hover.py.
+      terms: names of the terms with a weight other than 0.
+    """
+
+    numbers: dict[str, Any]
+    model: Hover = flax.struct.field(pytree_node=False)
+    options: FrozenConfigDict = flax.struct.field(pytree_node=False)
+    terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
+
+    def __call__(
+        self, params: Any, batch: TreeBatch, step: Int[Array, ""]
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The weighted sum of the terms, and the terms without their weights.
+
+        Nothing of it is random: the frames of the batch were drawn for the step.
+        """
+        del step
+        points: Any = self.model.apply({"params": params}, batch.nodes)
+        return self.evaluate(params, points, batch)
+
+    def evaluate(
+        self, params: Any, points: Points, batch: TreeBatch
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The same of given points."""
+        scale, direction = (
+            self.model.apply({"params": params}, method=method)
+            for method in ("scale", "time_direction")
+        )
+        points = Points(*(zero_padding(x, jnp.asarray(batch.nodes.mask)) for x in points))
+        dtype = points.video.dtype
+        # One matrix for all terms: its parts cost no distance twice.
+        logits = jnp.asarray(scale, dtype) * self.model.options.space.similarities(*points)
+        terms = {
+            "align": lambda: self._align(logits, batch),
+            "tree": lambda: self._tree(logits, batch),
+            "chain": lambda: self._chain(points, batch),
+            "order": lambda: self._order(points, jnp.asarray(direction, dtype), batch),
+        }
+        return weighted_sum({name: terms[name]() for name in self.terms}, self.numbers)
+
+    def _align(self, logits: Float[Array, "U U"], batch: TreeBatch) -> Float[Array, ""]:
+        if self.options.align_over == "batch":
+            every = jnp.arange(len(batch.nodes.mask))
+            related = self._related(batch, ("all",), every, every)
+            return trees.alignment(logits, batch.nodes.mask, related)
+        total = jnp.zeros((), logits.dtype)
+        for slot in range(3):
+            rows = _rows(batch, slot)
+            related = self._related(batch, ("all",), rows, rows)
+            total = total + trees.alignment(logits[rows][:, rows], batch.subtrees.mask, related)
+        return total
+
+    def _tree(self, logits: Float[Array, "U U"], batch: TreeBatch) -> Float[Array, ""]:
+        options = self.options
+        how = options.tree_anchor, options.tree_reduction
+        if options.tree_edges == "closure":
+            masked = options.mask_related in ("tree", "all")
+            return trees.closure(logits, batch.below, batch.nodes.mask, masked, *how)
+        parents = _rows(batch, 0)
+        total = jnp.zeros((), logits.dtype)
+        for slot in self._child_slots():
+            children = _rows(batch, slot)
+            related = self._related(batch, ("tree", "all"), parents, children)
+            both = logits[parents][:, children], logits.T[parents][:, children]
+            total = total + trees.tree(both, batch.subtrees.mask, related, *how)
+        return total
+
+    def _chain(self, points: Points, batch: TreeBatch) -> Float[Array, ""]:
+        options, space = self.options, self.model.options.space
+        video, text = points
+        norms = space.norm(video, options.chain_norm), space.norm(text, options.chain_norm)
+        nodes, mask, pair = (
+            jnp.asarray(x) for x in (batch.subtrees.nodes, batch.subtrees.mask, batch.subtrees.pair)
+        )
+
+        def loss(parent: Array, child: Array, real: Array) -> Float[Array, ""]:
+            if options.chain_form == "norm":
+                margin = self.numbers["chain_margin"]
+                return trees.hinge(*norms, parent, child, real, margin, options.form)
+            outside = lambda x, y: space.outside_cone(x, y, self.numbers["min_radius"])
+            ways = outside(video[parent], text[child]), outside(text[parent], video[child])
+            return trees.entailment(ways, real)
+
+        if options.form == "released":
+            first, second = (
+                loss(nodes[:, 0], nodes[:, slot], mask) for slot in self._child_slots()
+            )
+            return first + second
+        if options.chain_edges == "single":
+            real = jnp.stack([mask & ~pair, jnp.zeros_like(mask)])
+        else:
+            real = jnp.stack([mask, mask & pair])
+        parents = jnp.concatenate([nodes[:, 0], nodes[:, 0]])
+        children = jnp.concatenate([nodes[:, 1], nodes[:, 2]])
+        return loss(parents, children, real.reshape(-1))
+
+    def _order(
+        self, points: Points, direction: Float[Array, " n"], batch: TreeBatch
+    ) -> Float[Array, ""]:
+        options, (nodes, subtrees, _) = self.options, batch
+        of = lambda x: angles(x, direction, options.order_base)
+        cosines = of(points.video), of(points.text)
+        if options.order_pairs == "leaves":
+            left, right, mask = _leaf_pairs(
+                *(jnp.asarray(x) for x in (nodes.tree, nodes.level, nodes.position, nodes.mask))
+            )
+        else:
+            left, right, mask = _rows(batch, 1), _rows(batch, 2), jnp.asarray(subtrees.mask)
+            # The released loss compares an only child with itself.
+            mask = mask if options.form == "released" else mask & subtrees.pair
+        margin = self.numbers["order_margin"]
+        return trees.hinge(*cosines, right, left, mask, margin, options.form)
+
+    def _related(
+        self, batch: TreeBatch, where: tuple[str, ...], rows: Array, columns: Array
+    ) -> Array | None:
+        """Pairs of nodes of which one is the other or descends from it, where these are masked."""
+        if self.options.mask_related not in where:
+            return None
+        below = jnp.asarray(batch.below)
+        same = rows[:, None] == columns[None]
+        return same | below[rows][:, columns] | below[columns][:, rows].T
+
+    def _child_slots(self) -> tuple[int, int]:
+        """The slots whose nodes count as children; released, the parent itself and the left one."""
+        return (0, 1) if self.options.form == "released" else (1, 2)
+
+
+def _rows(batch: TreeBatch, slot: int) -> Int[Array, " B"]:
+    """Rows of the nodes in a slot of all subtrees."""
+    return jnp.asarray(batch.subtrees.nodes)[:, slot]
+
+
+def _leaf_pairs(
+    tree: Int[Array, " U"],
+    level: Int[Array, " U"],
+    position: Int[Array, " U"],
+    mask: Bool[Array, " U"],
+) -> tuple[Int[Array, " S"], Int[Array, " S"], Bool[Array, " S"]]:
+    """All pairs of nodes, of which those of two leaves of a tree, in time order, are real."""
+    leaf = mask & (level == 0)
+    ordered = (tree[:, None] == tree[None]) & (position[:, None] < position[None])
+    index = jnp.arange(len(tree))
+    left, right = jnp.meshgrid(index, index, indexing="ij")
+    real = ordered & leaf[:, None] & leaf[None]
+    return left.reshape(-1), right.reshape(-1), real.reshape(-1)
+
+
+def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:
+    """The objective of a configuration of HOVER.
+
+    Args:
+      config: the whole configuration.
+      model: its model.
+    """
+    return TreeObjective(
+        numbers=numbers(config.loss, jnp.float32),
+        model=model,
+        options=options(config.loss),
+        terms=tuple(name for name in TERMS if config.loss[name]),
+    )
 
 
 class HOVER:
@@ -84,7 +265,7 @@ class HOVER:
 
     def loss(self, steps_per_epoch: int) -> TreeObjective:
         """The objective; see `Family`."""
-        return tree_objective.build(self._config, self.model)
+        return build_objective(self._config, self.model)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
         """The released optimiser; see `Family`."""

@@ -1,4 +1,4 @@
-"""The metrics of a run: metrics.jsonl, TensorBoard, the progress bar, and checks for finite losses.
+"""Metric logging of a run, and checks for non-finite values.
 
 metrics.jsonl is the record. Its lines hold nothing that depends on the clock, and a run that
 resumes from a checkpoint first drops the lines written after it: an interrupted run leaves the same
@@ -35,12 +35,7 @@ class NonFiniteLossError(UserError, ArithmeticError):
 
 
 class ScalarLog:
-    """Scalars of a run: metrics.jsonl, which is the record, and TensorBoard, which is a view of it.
-
-    The JSON lines hold nothing that depends on the clock, and a run that resumes from a checkpoint
-    first drops the lines written after it: an interrupted run leaves the same file as an
-    uninterrupted one.
-    """
+    """metrics.jsonl, and TensorBoard beside it."""
 
     def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
         """Opens both where they stood; of several processes one `writes`."""
@@ -140,8 +135,8 @@ class _Board:
             logging.warning("TensorBoard's file is given up: %s", error)
 
 
-class Monitor:
-    """Looks at the scalars of every step, one chunk behind the devices, and logs those due."""
+class MetricsLogger:
+    """Logs the scalars of the steps, one chunk behind the devices, and shows the progress bar."""
 
     def __init__(
         self,
@@ -175,8 +170,8 @@ class Monitor:
             mininterval=0.2 if sys.stderr.isatty() else 30.0,
         )
 
-    def watch(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
-        """Takes the scalars of a chunk, and records those of the chunks before it.
+    def steps(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
+        """Takes the scalars of a chunk, and logs those of the chunks before it.
 
         Args:
           chunk: the chunk.
@@ -224,7 +219,7 @@ class Monitor:
                 " config.optim.learning_rate, with another --workdir, or look at its batch"
             )
 
-    def validated(
+    def validation(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
     ) -> None:
         """Logs a validation after a step; the clock of the rates starts anew."""

@@ -1,27 +1,291 @@
-"""The family of HLFormer and its ancestors, as the trainer wants one (see `family.Family`)."""
+"""The family of HLFormer and its ancestors: its objective (HLFormer eq. 21, 31), its `Family`."""
 
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.struct
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
+from jaxtyping import Bool, Float, Int
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.split import Split
+from hlformer_jax.losses import distillation, embeddings, ranking
+from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
+from hlformer_jax.losses.ranking import NegativeRanks, Pairs
+from hlformer_jax.models import Model
 from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning
-from hlformer_jax.retrieval import baseline, ranking
+from hlformer_jax.ops.dropout import derive_key
+from hlformer_jax.ops.numerics import wide
+from hlformer_jax.retrieval import baseline, scorers
+from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluator import Evaluator
 from hlformer_jax.retrieval.results import Result
-from hlformer_jax.training import objective, optim
-from hlformer_jax.training.objective import Objective
+from hlformer_jax.retrieval.scoring import TrainingScorer
+from hlformer_jax.training import optim
+from hlformer_jax.typing import Array, Batch
+
+TERMS = {
+    "clip_triplet": "glance",
+    "frame_triplet": "gaze",
+    "clip_nce": "glance",
+    "frame_nce": "gaze",
+    "query_diversity": "",
+    "partial_order": "",
+    "optimal_matching": "glance",
+    "distillation": "glance",
+}
+"""Names of the terms and of their weights in `config.loss`, in the order of the log, and the field
+of `config.model` that switches on the branch without which there is no such term."""
+
+
+class Negatives(NamedTuple):
+    """Negatives of the triplet loss, drawn for each branch on its own, as released."""
+
+    clip: NegativeRanks
+    frame: NegativeRanks
+
+
+@flax.struct.dataclass
+class Objective:
+    """The loss of a batch; see `step.Loss`.
+
+    Attributes:
+      model: the model.
+      scorer: the scorer of the model.
+      seed: seed of the negatives and the dropout.
+      numbers: weights and constants, by their names in `config.loss`, Float[Array, ""] each; in
+        trees that JAX makes of the objective, anything.
+      options: options of the terms, likewise.
+      terms: names of the terms with a weight other than 0, in the order of the log.
+      encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
+      steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
+      max_captions: largest number of captions of a video, see `embeddings.optimal_matching`.
+    """
+
+    model: Model
+    scorer: Any
+    seed: Any
+    numbers: dict[str, Any]
+    options: FrozenConfigDict = flax.struct.field(pytree_node=False)
+    terms: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    encode_parts: int = flax.struct.field(pytree_node=False)
+    steps_per_epoch: int = flax.struct.field(pytree_node=False)
+    max_captions: int | None = flax.struct.field(pytree_node=False)
+
+    def __call__(
+        self, params: Any, batch: Batch, step: Int[Array, ""]
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The loss at a step: its negatives and its dropout depend on the seed and the step.
+
+        The hard-negative phase begins inside, by the epoch of the step, so that there is one
+        compilation.
+        """
+        epoch = step // self.steps_per_epoch
+        negatives = draw_negatives(
+            derive_key(self.seed, "negatives", step),
+            batch,
+            epoch >= self.numbers["hard_negative_epoch"],
+            self.numbers["hard_pool_size"],
+            self.scorer.frame_columns,
+        )
+        dropout_key = derive_key(self.seed, "dropout", step)
+        return self.evaluate(params, batch, negatives, dropout_key, epoch)
+
+    def evaluate(
+        self,
+        params: Any,
+        batch: Batch,
+        negatives: Negatives,
+        dropout_key: Array | None = None,
+        epoch: Int[Array, ""] | int = 0,
+    ) -> tuple[Float[Array, ""], Terms]:
+        """The loss with given negatives.
+
+        Args:
+          params: parameters of the model.
+          batch: videos with all their captions.
+          negatives: ranks of the triplet loss's negatives.
+          dropout_key: random key of the dropout; None switches dropout off.
+          epoch: counted from 0; by it the weight of the distillation falls.
+
+        Returns:
+          The weighted sum and the terms without their weights; terms of weight 0 are not computed.
+        """
+        model, values, options = self.model, self.numbers, self.options
+        scorer: TrainingScorer = self.scorer
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        queries = models.encode_query(model, params, batch.captions, keys[0])
+        videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
+        alone = queries  # what all terms but the triplet and contrastive ones see
+        if options.encode_twice and keys[0] is not None:
+            again = jax.random.fold_in(keys[0], 1)
+            alone = models.encode_query(model, params, batch.captions, again)
+        pairs = Pairs.of(batch)
+        similar: Any = scorer.similarities(queries, videos, pairs.video)
+        caption_columns = scorer.frame_columns == "captions"
+        columns = ranking.identity_pairs(pairs) if caption_columns else pairs
+        clip_queries = scorer.of_branches(alone)["clips"]
+        margin = values["margin"]
+
+        def frame_nce() -> Float[Array, ""]:
+            if caption_columns:
+                return ranking.joint_nce(similar.frame_dot, pairs.caption_mask)
+            return ranking.nce(similar.frame_dot, pairs)
+
+        def query_diversity() -> Float[Array, ""]:
+            constants = values["diversity_margin"], values["diversity_scale"]
+            if options.diversity_form == "captions":
+                return embeddings.caption_diversity(alone, pairs, *constants)
+            gamma = values["diversity_gamma"]
+            return embeddings.query_diversity(alone, pairs, *constants, gamma)
+
+        def partial_order() -> Float[Array, ""]:
+            lifted = models.lift(model, params, videos, alone)
+            return embeddings.partial_order(*lifted, pairs, values["min_radius"])
+
+        def divergence() -> Float[Array, ""]:
+            teacher, temperature = batch.captions.teacher, values["distillation_temperature"]
+            if teacher is None:
+                raise ValueError(
+                    "the batch has no teacher: its split was opened without data.teacher_dim"
+                )
+            frames = videos.clips, teacher, batch.videos.frame_mask
+            return distillation.divergence(clip_queries, *frames, pairs, temperature)
+
+        terms = {
+            "clip_triplet": lambda: ranking.triplet(
+                similar.clip_cosine, pairs, negatives.clip, margin
+            ),
+            "frame_triplet": lambda: ranking.triplet(
+                similar.frame_cosine, columns, negatives.frame, margin
+            ),
+            "clip_nce": lambda: ranking.nce(similar.clip_dot, pairs),
+            "frame_nce": frame_nce,
+            "query_diversity": query_diversity,
+            "partial_order": partial_order,
+            "optimal_matching": lambda: embeddings.optimal_matching(
+                clip_queries, videos.clips, pairs, self.max_captions
+            ),
+            "distillation": divergence,
+        }
+        weights = values
+        if "distillation" in self.terms:
+            rate = values["distillation_rate"]
+            left = distillation.decay(options.distillation_decay, rate, epoch)
+            weights = values | {"distillation": values["distillation"] * left}
+        return weighted_sum({name: terms[name]() for name in self.terms}, weights)
+
+
+def build_objective(
+    config: ConfigDict,
+    model: Model,
+    steps_per_epoch: int = 1,
+    max_captions: int | None = None,
+) -> Objective:
+    """The objective of a configuration.
+
+    Args:
+      config: the whole configuration.
+      model: the model of the configuration.
+      steps_per_epoch: number of steps in an epoch.
+      max_captions: largest number of captions of a video; None: as many as a batch can hold.
+
+    Raises:
+      ConfigError: when the losses make no sense, or not for this model.
+    """
+    return Objective(
+        model=model,
+        scorer=scorers.build(config, model),
+        seed=jnp.asarray(config.seed, jnp.int32),
+        numbers=numbers(config.loss, wide(jnp.dtype(config.dtype))),
+        options=options(config.loss),
+        terms=active_terms(config, model),
+        encode_parts=config.train.encode_parts,
+        steps_per_epoch=steps_per_epoch,
+        max_captions=max_captions,
+    )
+
+
+def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
+    """Names of the terms with a weight other than 0 whose branch is on.
+
+    Raises:
+      ConfigError: when there is none, or the model lacks what one needs.
+    """
+    loss, name = config.loss, config.model.name
+    if loss.optimal_matching != 0 and not config.model.glance:
+        raise ConfigError(
+            "config.loss.optimal_matching assigns captions to clips, but config.model.glance is"
+            " off: set it to 0, or switch the clips on"
+        )
+    if loss.partial_order != 0 and not model.module.has_lift:
+        raise ConfigError(
+            f"config.loss.partial_order is {loss.partial_order}, but {name} has no hyperbolic lift:"
+            " set it to 0, or use hlformer"
+        )
+    if loss.distillation != 0:
+        weight = f"config.loss.distillation is {loss.distillation}, but"
+        if not model.module.query_per_branch:
+            raise ConfigError(
+                f"{weight} {name} has no branch that inherits from a teacher: set it to 0, or use"
+                " dl_dkd"
+            )
+        if not config.model.glance:
+            raise ConfigError(
+                f"{weight} config.model.glance, the branch that inherits, is off: set it to 0, or"
+                " switch the branch on"
+            )
+        if not config.data.teacher_dim:
+            raise ConfigError(
+                f"{weight} config.data.teacher_dim is 0, which is a data set without the features"
+                " of a teacher: set it to their width (512 of the released ones), or"
+                " loss.distillation to 0"
+            )
+    active = tuple(
+        term
+        for term, branch in TERMS.items()
+        if loss[term] != 0 and (not branch or config.model[branch])
+    )
+    if not active:
+        raise ConfigError("config.loss has no term with a weight other than 0: nothing to train")
+    return active
+
+
+def draw_negatives(
+    key: Array,
+    batch: Batch,
+    hard: bool | Bool[Array, ""],
+    pool: int | Int[Array, ""],
+    frame_columns: str = "videos",
+) -> Negatives:
+    """Draws the negatives of both branches; see `ranking.draw_negative_ranks`.
+
+    Args:
+      key: random key.
+      batch: videos with all their captions.
+      hard: whether the hard phase has begun.
+      pool: number of hardest videos to draw from; where captions have columns of their own (MS-SL,
+        as released), of hardest captions as well.
+      frame_columns: see `TrainingScorer.frame_columns`.
+    """
+    clip_key, frame_key = jax.random.split(key)
+    pairs = Pairs.of(batch)
+    clip = ranking.draw_negative_ranks(clip_key, pairs, hard, pool)
+    if frame_columns == "captions":
+        own = ranking.identity_pairs(pairs)
+        return Negatives(clip, ranking.draw_negative_ranks(frame_key, own, hard, pool, pool))
+    return Negatives(clip, ranking.draw_negative_ranks(frame_key, pairs, hard, pool))
 
 
 class PRVR:
@@ -77,8 +341,8 @@ class PRVR:
 
     def loss(self, steps_per_epoch: int) -> Objective:
         """The objective; see `Family`."""
-        most_captions = int(self.data.train.captions_per_video.max())
-        return objective.build(self._config, self.model, steps_per_epoch, most_captions)
+        max_captions = int(self.data.train.captions_per_video.max())
+        return build_objective(self._config, self.model, steps_per_epoch, max_captions)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
         """The released optimiser; see `Family`."""
@@ -149,7 +413,7 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
         says what to change.
     """
     model = models.build(config)
-    objective.active_terms(config, model)
+    active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts
     if parts > 1 and parallel.round_up(size, num_devices) % (parts * num_devices):
         raise ConfigError(
@@ -160,5 +424,5 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
 
 def _chance(linear: Result) -> Result:
     """Expected metrics of a random ranking of the same videos."""
-    recalls = {f"R@{k}": 100.0 * float(np.minimum(k / linear.videos, 1)) for k in ranking.RECALLS}
+    recalls = {f"R@{k}": 100.0 * float(np.minimum(k / linear.videos, 1)) for k in ranks.RECALLS}
     return Result(recalls | {"SumR": sum(recalls.values())}, linear.queries, linear.videos)

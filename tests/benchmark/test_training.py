@@ -7,7 +7,7 @@ import runs
 from hlformer_jax import models, parallel
 from hlformer_jax.benchmark.training import Training
 from hlformer_jax.config import default
-from hlformer_jax.training import objective, optim, step
+from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
 
@@ -90,7 +90,7 @@ def test_operations_of_a_step_are_those_counted_by_hand():
     # Beside products there are normalisation, softmax, geometry: tens of operations an element.
     assert 1 <= counted / by_hand < 1.1
 
-    optimiser, loss = optim.build(config, 10), objective.build(config, model)
+    optimiser, loss = optim.build(config, 10), prvr.build_objective(config, model)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
     counted = parallel.count_flops(take, loss, state, batch)

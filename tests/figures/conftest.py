@@ -8,7 +8,7 @@ import tiny
 
 from hlformer_jax.figures.corpus import Options, Subject
 from hlformer_jax.models import hover
-from hlformer_jax.training import checkpoints, finished
+from hlformer_jax.training import checkpoints, loaded_run
 
 
 def write(path, config, params):
@@ -33,27 +33,27 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def subject(directory):
-    return Subject("HLFormer", finished.load(directory))
+    return Subject("HLFormer", loaded_run.load(directory))
 
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory, directory):
     """A run of GMMFormer on the same data: without weights and without a lift."""
-    config = finished.read_config(directory)
+    config = loaded_run.read_config(directory)
     config.model.update(name="gmmformer", fusion="mean", lorentz_blocks=0, lorentz_widths=())
     path = write(tmp_path_factory.mktemp("plain") / "run", config, tiny.params(config))
-    return Subject("GMMFormer", finished.load(path))
+    return Subject("GMMFormer", loaded_run.load(path))
 
 
 @pytest.fixture(scope="session")
 def taught(tmp_path_factory, directory):
     """A run of DL-DKD on the same data: both its branches read frames, without windows."""
-    config = finished.read_config(directory)
+    config = loaded_run.read_config(directory)
     config.model.update(name="dl_dkd", fusion="mean", lorentz_blocks=0, lorentz_widths=())
     config.model.euclidean_widths = ()
     config.data.max_clips = 1  # as configs/dl_dkd.py has it
     path = write(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
-    return Subject("DL-DKD", finished.load(path))
+    return Subject("DL-DKD", loaded_run.load(path))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def trees(tmp_path_factory):
     """A run of HOVER on synthetic trees."""
     root = tmp_path_factory.mktemp("trees")
     config = runs.hover(root / "data")
-    return Subject("HOVER", finished.load(write(root / "run", config, hover.init_params(config))))
+    return Subject("HOVER", loaded_run.load(write(root / "run", config, hover.init_params(config))))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import corpus, drawing, report
 from hlformer_jax.figures.corpus import NotApplicable
-from hlformer_jax.training import finished
+from hlformer_jax.training import loaded_run
 
 
 def test_the_most_moments_that_do_not_overlap_are_found():
@@ -232,7 +232,7 @@ def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
 
 def test_what_trees_have_no_field_for_is_left_alone(trees):
     moved = {"eval.moments": "moments.json", "data.data_dir": trees.run.config.data.data_dir}
-    assert finished.load(trees.run.directory, moved).config == trees.run.config
+    assert loaded_run.load(trees.run.directory, moved).config == trees.run.config
 
 
 def test_every_model_has_a_title():

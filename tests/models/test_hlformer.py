@@ -9,14 +9,15 @@ import pytest
 import tiny
 
 from hlformer_jax import models
+from hlformer_jax.losses import embeddings, ranking
 from hlformer_jax.models import hlformer
-from hlformer_jax.training import losses, objective
+from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
 
 
 def _loss(config, params, batch, dropout_key=None):
-    negatives = objective.draw_negatives(jax.random.key(1), batch, True, 1)
-    loss = objective.build(config, models.build(config))
+    negatives = prvr.draw_negatives(jax.random.key(1), batch, True, 1)
+    loss = prvr.build_objective(config, models.build(config))
     return loss.evaluate(params, batch, negatives, dropout_key)
 
 
@@ -57,7 +58,7 @@ def _value_and_gradient(name):
 def test_every_option_has_finite_gradients_and_changes_the_loss(name):
     config = tiny.config(**OPTIONS[name])
     params, (value, terms), gradient = _value_and_gradient(name)
-    assert set(terms) == set(objective.active_terms(config, models.build(config)))
+    assert set(terms) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
     values = {other: float(_value_and_gradient(other)[1][0]) for other in OPTIONS}
@@ -137,11 +138,11 @@ def test_the_lift_is_limited_and_its_gradient_finite():
 @jax.jit
 def _order_loss(videos, captions, c):
     """The partial-order loss of tangents, and its gradients."""
-    pairs = losses.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
+    pairs = ranking.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
 
     def loss(videos, captions, c):
         lifted = hlformer.lift(videos, c), hlformer.lift(captions, c)
-        return losses.partial_order(*lifted, c, pairs, 0.1)
+        return embeddings.partial_order(*lifted, c, pairs, 0.1)
 
     return jax.value_and_grad(loss, (0, 1, 2))(videos, captions, c)
 

@@ -13,7 +13,7 @@ from hlformer_jax import models
 from hlformer_jax.config import check, load
 from hlformer_jax.nn import fusion
 from hlformer_jax.ops import windows
-from hlformer_jax.training import objective
+from hlformer_jax.training import prvr
 
 # Every gradient of the first four is held against a recorded one besides (test_parity.py).
 SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted", "block curvature")
@@ -30,7 +30,7 @@ MODELS = [
 def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
     params, (value, computed), gradient = family.value_and_gradient(name)
     config = family.config(name)
-    assert set(computed) == set(objective.active_terms(config, models.build(config)))
+    assert set(computed) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
     own = {
@@ -86,4 +86,4 @@ def test_every_configuration_file_builds_its_model():
         config = load(path, name)
         model = models.build(config)
         assert type(model.module) is models.MODELS[config.model.name]
-        assert objective.active_terms(config, model)
+        assert prvr.active_terms(config, model)

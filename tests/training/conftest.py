@@ -95,11 +95,11 @@ def _train(data_dir, path):
         lambda event, duration, **_: compiled.append(event) if "backend_compile" in event else None
     )
     config = runs.retrieval(data_dir, **{"train.baseline": True})
-    trainer = loop.Trainer(config, path)
-    steps = trainer.steps
-    trainer.steps = lambda *given: (before.append(len(compiled)), steps(*given))[1]
-    initial = jax.device_get(trainer.state.params)
-    trainer.run()
+    with loop.start(config, path) as trainer:
+        steps = trainer.steps
+        trainer.steps = lambda *given: (before.append(len(compiled)), steps(*given))[1]
+        initial = jax.device_get(trainer.state.params)
+        trainer.run()
     before.append(len(compiled))
     final = jax.device_get(trainer.state.params)
     outcome = loop.train(config, path)  # nothing is left to train: it tests

@@ -1,16 +1,14 @@
 """HOVER through the seams of every family: trained, stopped, resumed, streamed, evaluated."""
 
 import json
-import os
 import shutil
-import signal
 
 import jax
 import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.training import checkpoints, evaluate, families, hover, loop, optim
+from hlformer_jax.training import checkpoints, families, hover, loaded_run, loop, optim
 
 DIRECTIONS = ("t2v", "v2t")
 
@@ -39,18 +37,9 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, 
 def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
     hover_run, trees_dir, tmp_path
 ):
-    trainer = loop.Trainer(runs.hover(trees_dir, **{"data.resident": "never"}), tmp_path)
-    steps = trainer.steps
-
-    def stop(state, chunk):
-        if chunk.first == 2:  # in mid epoch
-            os.kill(os.getpid(), signal.SIGTERM)
-        return steps(state, chunk)
-
-    trainer.steps = stop
-    with pytest.raises(loop.Stopped, match="saved step 4"):
-        trainer.run()
-    loop.train(runs.hover(trees_dir, **{"data.resident": "never"}), tmp_path)
+    config = runs.hover(trees_dir, **{"data.resident": "never"})
+    runs.train_stopped(config, tmp_path, last=4)  # in mid epoch
+    loop.train(config, tmp_path)
     runs.assert_same(tmp_path, hover_run[0])
 
 
@@ -58,7 +47,7 @@ def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_di
     path, results = hover_run
     scores = tmp_path / "scores.npz"
     config = runs.hover(trees_dir)
-    again = evaluate.evaluate_checkpoint(config, path, scores, lambda line: None)
+    again = loaded_run.evaluate_checkpoint(config, path, scores, lambda line: None)
     assert again == next(iter(results.values()))
     with np.load(scores) as written:
         assert written["scores"].shape == (again.queries, again.queries)
@@ -66,7 +55,7 @@ def test_a_checkpoint_is_evaluated_to_the_metrics_of_its_run(hover_run, trees_di
     assert 100 * best == pytest.approx(again.metrics["t2v/R@1"])
     with pytest.raises(checkpoints.CheckpointError, match="--config.model.geometry=poincare"):
         config.model.geometry = "lorentz"
-        evaluate.evaluate_checkpoint(config, path, None, lambda line: None)
+        loaded_run.evaluate_checkpoint(config, path, None, lambda line: None)
 
 
 def test_the_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):

@@ -16,23 +16,13 @@ import pytest
 import runs
 import toy
 
-from hlformer_jax import files
+from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.config import families as configured
+from hlformer_jax.training import checkpoints, families, loop
+from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.metrics import NonFiniteLossError
-
-
-def _signal_before(trainer, last, *numbers):
-    """Makes the process receive signals before the steps of a chunk."""
-    steps = trainer.steps
-
-    def stop(state, chunk):
-        if chunk.first + chunk.num_steps == last:
-            for number in numbers:
-                os.kill(os.getpid(), number)
-        return steps(state, chunk)
-
-    trainer.steps = stop
+from hlformer_jax.training.prvr import PRVR
 
 
 def _fail(*_):
@@ -68,7 +58,7 @@ def test_the_best_epoch_is_the_one_with_the_best_validation(finished):
 
 def test_a_metric_that_a_validation_does_not_give_is_refused_by_its_name(tmp_path):
     with pytest.raises(ConfigError, match=r"eval\.select is 'SumR': .* gives nearest"):
-        runs.trainer(runs.tree(**{"eval.select": "SumR"}), tmp_path).run()
+        runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -78,9 +68,9 @@ def test_a_metric_that_a_validation_does_not_give_is_refused_by_its_name(tmp_pat
 )
 def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(tmp_path, finished, last, number):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # what is saved is by the signal
-    trainer = runs.trainer(config, tmp_path)
-    _signal_before(trainer, last, number)
-    with pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}") as stopped:
+    stops = pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}")
+    with stops as stopped, runs.start(config, tmp_path) as trainer:
+        runs.signal_before(trainer, last, number)
         trainer.run()
     assert stopped.value.status == 128 + number
     assert trainer.checkpoints.newest.latest() == last
@@ -89,16 +79,16 @@ def test_a_run_stopped_by_a_signal_ends_as_if_it_never_was(tmp_path, finished, l
 
 
 def test_a_signal_that_comes_last_is_not_lost(tmp_path, finished):
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    validate = trainer.family.validate
+    stops = pytest.raises(loop.Stopped, match="saved step 9")
+    with stops, runs.start(runs.tree(), tmp_path) as trainer:
+        validate = trainer.family.validate
 
-    def late(params):
-        if trainer.progress.epochs == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return validate(params)
+        def late(params):
+            if trainer.progress.epochs == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return validate(params)
 
-    trainer.family.validate = late
-    with pytest.raises(loop.Stopped, match="saved step 9"):
+        trainer.family.validate = late
         trainer.run()
     runs.train(runs.tree(), tmp_path)
     runs.assert_same(tmp_path, finished)
@@ -106,9 +96,8 @@ def test_a_signal_that_comes_last_is_not_lost(tmp_path, finished):
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    _signal_before(trainer, 2, signal.SIGINT, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), runs.start(runs.tree(), tmp_path) as trainer:
+        runs.signal_before(trainer, 2, signal.SIGINT, signal.SIGINT)
         trainer.run()
     assert trainer.checkpoints.newest.latest() is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -118,10 +107,9 @@ def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
     tmp_path, finished, monkeypatch
 ):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})
-    trainer = runs.trainer(config, tmp_path)
-    steps = trainer.steps
-    trainer.steps = lambda state, chunk: (_fail if chunk.first == 8 else steps)(state, chunk)
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError), runs.start(config, tmp_path) as trainer:
+        steps = trainer.steps
+        trainer.steps = lambda state, chunk: (_fail if chunk.first == 8 else steps)(state, chunk)
         trainer.run()
     assert trainer.progress.epochs == 2 and trainer.checkpoints.newest.latest() is None
     saved, save = [], checkpoints.Series.save
@@ -135,31 +123,31 @@ def test_a_run_that_is_seldom_saved_ends_the_same_and_starts_again_if_it_dies(
 
 
 def test_a_best_epoch_that_a_run_does_not_come_to_again_is_forgotten(tmp_path, monkeypatch):
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    save = trainer.checkpoints.newest.save
+    full = pytest.raises(checkpoints.CheckpointError)
+    with full, runs.start(runs.tree(), tmp_path) as trainer:
+        save = trainer.checkpoints.newest.save
 
-    def full(step, *given):
-        if step == 6:
-            raise checkpoints.CheckpointError("no space left")
-        save(step, *given)
+        def fail_late(step, *given):
+            if step == 6:
+                raise checkpoints.CheckpointError("no space left")
+            save(step, *given)
 
-    monkeypatch.setattr(trainer.checkpoints.newest, "save", full)
-    _scored(trainer, 50.0, 60.0)
-    with pytest.raises(checkpoints.CheckpointError):
+        monkeypatch.setattr(trainer.checkpoints.newest, "save", fail_late)
+        _scored(trainer, 50.0, 60.0)
         trainer.run()
     assert trainer.checkpoints.best.latest() == 6
-    again = runs.trainer(runs.tree(), tmp_path)
-    assert again.checkpoints.best.latest() == again.checkpoints.newest.latest() == 3
-    _scored(again, 40.0, 30.0)
-    again.run()
+    with runs.start(runs.tree(), tmp_path) as again:
+        assert again.checkpoints.best.latest() == again.checkpoints.newest.latest() == 3
+        _scored(again, 40.0, 30.0)
+        again.run()
     assert again.progress.best_epoch == again.checkpoints.best.info()["epoch"] == 0
     assert next(iter(again.test())) == "best epoch (1)"
 
 
 def test_patience_ends_a_run(tmp_path):
-    trainer = runs.trainer(runs.tree(**{"train.patience": 1}), tmp_path)
-    _scored(trainer, 50.0, 50.0)
-    trainer.run()
+    with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
+        _scored(trainer, 50.0, 50.0)
+        trainer.run()
     assert checkpoints.newest(tmp_path).info()["epochs"] == 2
     assert checkpoints.best(tmp_path).info()["epoch"] == 0
 
@@ -174,36 +162,26 @@ def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
 
 
 def test_another_configuration_or_data_is_refused_with_the_difference_named(finished):
-    config = runs.tree(**{"optim.learning_rate": 0.5})
-    with pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
-        runs.trainer(config, finished)
+    refused = pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now")
+    with refused, runs.start(runs.tree(**{"optim.learning_rate": 0.5}), finished):
+        pass
     family = toy.Tree(runs.tree())
     family.fingerprint = "another tree"
     with pytest.raises(checkpoints.WorkdirError, match="another tree now"):
-        loop.Trainer(runs.tree(), finished, family=family)
+        loop.train(runs.tree(), finished, family=family)
 
 
-def test_a_directory_whose_run_is_under_way_is_refused(tmp_path, monkeypatch):
-    refused = pytest.raises(checkpoints.OccupiedError, match="a run is under way in")
-    with files.lock(tmp_path), refused:
-        runs.trainer(runs.tree(), tmp_path)
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    with refused:
-        runs.trainer(runs.tree(), tmp_path)
-    trainer.run()
-    with monkeypatch.context() as patch, pytest.raises(MemoryError) as kept:
-        patch.setattr(loop, "compile_steps", _fail)
-        runs.trainer(runs.tree(), tmp_path)
-    assert kept.traceback  # with the frame of a Trainer that was not finished, which holds nothing
-    runs.trainer(runs.tree(), tmp_path)
-
-
-def test_what_did_not_start_may_be_started_with_another_configuration(tmp_path, monkeypatch):
+def test_a_directory_is_claimed_until_its_run_ends_or_fails_to_start(tmp_path, monkeypatch):
+    with files.lock(tmp_path), pytest.raises(checkpoints.OccupiedError):
+        runs.train(runs.tree(), tmp_path)
+    with runs.start(runs.tree(), tmp_path), pytest.raises(checkpoints.OccupiedError):
+        runs.train(runs.tree(), tmp_path)
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(loop, "compile_steps", _fail)
-        runs.trainer(runs.tree(), tmp_path)
-    runs.trainer(runs.tree(**{"optim.learning_rate": 0.5}), tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
+        runs.train(runs.tree(), tmp_path)
+    # What did not start may be started with another configuration.
+    with runs.start(runs.tree(**{"optim.learning_rate": 0.5}), tmp_path):
+        saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["config"]["optim"]["learning_rate"] == 0.5
 
 
@@ -214,7 +192,7 @@ def test_what_cannot_be_trained_is_refused_before_its_directory_is_made(tmp_path
     family = toy.Tree(runs.tree())
     family.check_trainable = refuse
     with pytest.raises(ConfigError, match="no tree"):
-        loop.Trainer(runs.tree(), tmp_path / "run", family=family)
+        loop.train(runs.tree(), tmp_path / "run", family=family)
     assert not (tmp_path / "run").exists()
 
 
@@ -230,17 +208,17 @@ def test_what_cannot_be_trained_is_refused_before_its_directory_is_made(tmp_path
 def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
     tmp_path, step, poison, message, saved
 ):
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    steps = trainer.steps
+    stops = pytest.raises(NonFiniteLossError, match=message)
+    with stops, runs.start(runs.tree(), tmp_path) as trainer:
+        steps = trainer.steps
 
-    def poisoned(state, chunk):
-        state, scalars = steps(state, chunk)
-        at = np.arange(len(scalars["loss"])) == step - chunk.first
-        put = lambda name, value: np.where(at, value, scalars[name])
-        return state, scalars | {name: put(name, value) for name, value in poison.items()}
+        def poisoned(state, chunk):
+            state, scalars = steps(state, chunk)
+            at = np.arange(len(scalars["loss"])) == step - chunk.first
+            put = lambda name, value: np.where(at, value, scalars[name])
+            return state, scalars | {name: put(name, value) for name, value in poison.items()}
 
-    trainer.steps = poisoned
-    with pytest.raises(NonFiniteLossError, match=message):
+        trainer.steps = poisoned
         trainer.run()
     assert trainer.checkpoints.newest.latest() == saved
 
@@ -250,18 +228,19 @@ def test_nothing_is_compiled_after_the_first_epoch_and_a_chunk_can_be_traced(tmp
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, duration, **_: compiled.append(event) if "backend_compile" in event else None
     )
-    trainer = runs.trainer(runs.tree(), tmp_path)
-    steps = trainer.steps
-    trainer.steps = lambda *given: (after.append(len(compiled)), steps(*given))[1]
-    jax.jit(lambda x: x + 1)(1)
-    assert compiled  # there is something to count
-    trainer.run(profile=True)
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        steps = trainer.steps
+        trainer.steps = lambda *given: (after.append(len(compiled)), steps(*given))[1]
+        jax.jit(lambda x: x + 1)(1)
+        assert compiled  # there is something to count
+        trainer.run(profile=True)
     assert after[runs.CHUNKS.index(3) + 1] == len(compiled)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
 def test_the_only_chunk_of_a_run_can_be_traced(tmp_path):
-    runs.trainer(runs.tree(**{"train.epochs": 1, "train.log_every": 9}), tmp_path).run(profile=True)
+    with runs.start(runs.tree(**{"train.epochs": 1, "train.log_every": 9}), tmp_path) as trainer:
+        trainer.run(profile=True)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
@@ -270,8 +249,64 @@ def test_a_best_epoch_that_is_damaged_is_reported_before_training_resumes(tmp_pa
     shutil.copytree(finished, path)
     for file in (path / "checkpoints" / "best").rglob("manifest.ocdbt"):
         file.unlink()
-    with pytest.raises(checkpoints.CheckpointError, match=r"best: the checkpoint .* is damaged"):
-        runs.trainer(runs.tree(), path)
+    with pytest.raises(checkpoints.CheckpointError, match="is damaged"):
+        runs.train(runs.tree(), path)
     shutil.rmtree(path / "checkpoints" / "best")
-    with pytest.raises(checkpoints.CheckpointError, match="best holds no checkpoint"):
-        runs.trainer(runs.tree(), path)
+    with pytest.raises(checkpoints.CheckpointError, match="holds no checkpoint"):
+        runs.train(runs.tree(), path)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_its_handler_put_back(number):
+    before = signal.getsignal(number)
+    with loop.received_signal() as received:
+        assert received() is None
+        os.kill(os.getpid(), number)
+        assert received() is number
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_interrupts(capsys):
+    with pytest.raises(KeyboardInterrupt), loop.received_signal():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert "Ctrl-C again stops at once" in capsys.readouterr().err
+
+
+def test_ctrl_c_that_a_shell_told_its_jobs_to_ignore_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with loop.received_signal() as received:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert received() is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_program_exits_with_says_which_signal_it_was():
+    assert loop.Stopped("saved", signal.SIGTERM).status == 143
+
+
+def test_what_can_be_configured_can_be_trained():
+    assert list(families.FAMILIES) == list(configured.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("make", "family"), [(runs.retrieval, PRVR), (runs.hover, HOVER)], ids=["prvr", "hover"]
+)
+def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_path, make, family):
+    found = families.build(make(tmp_path / "data"))
+    assert type(found) is family
+    assert found.describe()["model.name"] == make(tmp_path / "data").model.name
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_devices_are_those_that_are_given_or_all(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setitem(families.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
+    mesh = parallel.mesh(parallel.mesh().devices.ravel().tolist()[:1])
+    families.build(runs.hover(tmp_path), mesh)
+    families.build(runs.hover(tmp_path))
+    assert given[0] is mesh and given[1] == parallel.mesh()

@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event
 from hlformer_jax.retrieval.results import Result
 from hlformer_jax.training import metrics
 from hlformer_jax.training.checkpoints import Progress
-from hlformer_jax.training.metrics import Monitor, NonFiniteLossError
+from hlformer_jax.training.metrics import MetricsLogger, NonFiniteLossError
 
 
 def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
@@ -75,10 +75,10 @@ def test_tensorboard_shows_what_is_recorded(tmp_path):
 
 
 @pytest.fixture
-def monitor(tmp_path):
-    monitor = Monitor(tmp_path, runs.tree(), steps_per_epoch=3, first=0, progress=Progress())
-    yield monitor
-    monitor.close()
+def logger(tmp_path):
+    logger = MetricsLogger(tmp_path, runs.tree(), steps_per_epoch=3, first=0, progress=Progress())
+    yield logger
+    logger.close()
 
 
 def _chunk(first, *losses):
@@ -86,33 +86,33 @@ def _chunk(first, *losses):
     return SimpleNamespace(first=first, num_steps=len(losses), features=None, indices=None), scalars
 
 
-def test_a_chunk_is_recorded_when_the_next_one_is_under_way(monitor, tmp_path):
-    monitor.watch(*_chunk(0, 0.5, 0.25), wait=False)
+def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
+    logger.steps(*_chunk(0, 0.5, 0.25), wait=False)
     assert runs.records(tmp_path) == []
-    monitor.watch(*_chunk(2, 4.0, 2.0), wait=False)
+    logger.steps(*_chunk(2, 4.0, 2.0), wait=False)
     assert [line["loss"] for line in runs.records(tmp_path)] == [0.25]  # every second step
-    monitor.watch(*_chunk(4, 1.0, 8.0), wait=True)
+    logger.steps(*_chunk(4, 1.0, 8.0), wait=True)
     found = [(line["step"], line["epoch"], line["loss"]) for line in runs.records(tmp_path)]
     assert found == [(1, 0, 0.25), (3, 1, 2.0), (5, 1, 8.0)]
-    assert monitor.position() == (tmp_path / "metrics.jsonl").stat().st_size
+    assert logger.position() == (tmp_path / "metrics.jsonl").stat().st_size
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_step_and_the_term_that_are_not_finite_are_named(monitor, value):
+def test_the_step_and_the_term_that_are_not_finite_are_named(logger, value):
     chunk, scalars = _chunk(3, 1.0, value)
     scalars["loss/near"][1] = value
     with pytest.raises(NonFiniteLossError, match=r"step 4 \(epoch 1\): loss/near is not finite"):
-        monitor.watch(chunk, scalars, wait=True)
+        logger.steps(chunk, scalars, wait=True)
 
 
-def test_what_lies_beyond_the_last_step_of_a_chunk_is_not_looked_at(monitor, tmp_path):
+def test_what_lies_beyond_the_last_step_of_a_chunk_is_not_looked_at(logger, tmp_path):
     chunk, scalars = _chunk(0, 1.0, np.nan)
     chunk.num_steps = 1
-    monitor.watch(chunk, scalars, wait=True)
+    logger.steps(chunk, scalars, wait=True)
     assert runs.records(tmp_path) == []
 
 
-def test_a_validation_is_recorded_under_its_own_name(monitor, tmp_path):
+def test_a_validation_is_recorded_under_its_own_name(logger, tmp_path):
     result = Result({"nearest": 70.0}, 10, 11)
-    monitor.validated(2, 0, result, 0.1, Progress().validated(0, 70.0))
+    logger.validation(2, 0, result, 0.1, Progress().validated(0, 70.0))
     assert runs.records(tmp_path) == [{"step": 2, "epoch": 0, "validation/nearest": 70.0}]

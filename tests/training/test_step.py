@@ -1,4 +1,4 @@
-"""The step: what it computes of any loss, what its program is a function of, and its memory."""
+"""The step and the optimiser: what they compute of any loss, and what a program depends on."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import toy
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import ExampleFeed, Schedule
-from hlformer_jax.training import objective, optim, step
+from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
 
@@ -76,7 +76,7 @@ def _program(**options):
     """The step of a configuration, traced but not compiled, as text."""
     config = runs.retrieval("", **options)
     model, optimiser = models.build(config), optim.build(config, 10)
-    loss = objective.build(config, model, 5, 2)
+    loss = prvr.build_objective(config, model, 5, 2)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     batch = models.zero_batch(config, videos=2, captions=3)
     take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
@@ -101,3 +101,47 @@ def test_variants_that_differ_in_numbers_share_one_program(program):
 
 def test_a_variant_of_another_form_has_its_own(program):
     assert _program(**{"model.fusion": "weighted"}) != program
+
+
+def _tree(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "bank": {"kernel": jnp.asarray(rng.normal(size=(3, 4, 5)), jnp.float32)},
+        "bank_2": {"kernel": jnp.asarray(rng.normal(size=(3, 4, 5)), jnp.float32)},
+        "dense": {"kernel": jnp.asarray(0.01 * rng.normal(size=(4, 5)), jnp.float32)},
+        "scale": jnp.asarray(7.0),
+    }
+
+
+def test_a_bank_is_clipped_block_by_block_and_other_tensors_whole():
+    gradient = _tree(0)
+    clipped, _ = optim.clip_by_tensor_norm(1.0).update(gradient, optax.EmptyState())
+    for block in [*clipped["bank"]["kernel"], *clipped["bank_2"]["kernel"]]:
+        np.testing.assert_allclose(np.linalg.norm(block), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(clipped["dense"]["kernel"], gradient["dense"]["kernel"])
+    np.testing.assert_allclose(clipped["scale"], 1.0, rtol=1e-5)
+
+
+def test_a_zero_gradient_stays_zero():
+    zeros = jax.tree.map(jnp.zeros_like, _tree(0))
+    clipped, _ = optim.clip_by_tensor_norm(1.0).update(zeros, optax.EmptyState())
+    assert not any(np.any(x) for x in jax.tree.leaves(clipped))
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_the_schedule_rises_falls_and_ends_at_zero(warmup):
+    rates = np.array([optim.linear_warmup(2.0, warmup, 100)(step) for step in range(101)])
+    assert rates[0] == (0.0 if warmup else 2.0)
+    assert rates[100] == 0
+    np.testing.assert_allclose(rates.max(), 2.0, rtol=1e-6)
+    assert np.argmax(rates) == round(100 * warmup)
+    assert np.all(np.diff(rates[round(100 * warmup) :]) < 0)
+
+
+def test_moments_have_no_bias_correction_and_epsilon_stands_outside_the_root():
+    transform = optim.scale_by_bert_adam(0.9, 0.999, 1e-6)
+    gradient = {"x": jnp.asarray([2.0, -1e-4])}
+    scaled, state = transform.update(gradient, transform.init(gradient))
+    expected = 0.1 * gradient["x"] / (jnp.sqrt(0.001) * jnp.abs(gradient["x"]) + 1e-6)
+    np.testing.assert_allclose(scaled["x"], expected, rtol=1e-5)
+    np.testing.assert_allclose(state.first["x"], 0.1 * gradient["x"], rtol=1e-6)

@@ -1,16 +1,20 @@
-"""The losses against a rewrite in NumPy with loops, and under padding."""
+"""The losses of captions and videos against a rewrite in NumPy with loops, and under padding."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import tiny
 from derivatives import check_curvature
 from jax.test_util import check_grads
 
+from hlformer_jax.config import default
+from hlformer_jax.losses import distillation, embeddings, ranking
+from hlformer_jax.losses.ranking import NegativeRanks, Pairs
 from hlformer_jax.ops import lorentz
-from hlformer_jax.training import losses
-from hlformer_jax.training.losses import NegativeRanks, Pairs
 
 COUNTS = (3, 1, 2, 4)  # captions of each video
 
@@ -80,14 +84,14 @@ def test_triplet_equals_a_loop_over_videos(float64):
     pairs = _pairs()
     scores, ranks = _scores(pairs), _ranks(pairs)
     expected = _numpy_triplet(scores, pairs, ranks, 0.3)
-    ours = jax.jit(losses.triplet)(scores, pairs, ranks, 0.3)
+    ours = jax.jit(ranking.triplet)(scores, pairs, ranks, 0.3)
     np.testing.assert_allclose(ours, expected, rtol=1e-13)
 
 
 def test_nce_equals_a_loop_over_videos(float64):
     pairs = _pairs()
     scores = 5 * _scores(pairs)
-    ours = jax.jit(losses.nce)(scores, pairs)
+    ours = jax.jit(ranking.nce)(scores, pairs)
     np.testing.assert_allclose(ours, _numpy_nce(scores, pairs), rtol=1e-13)
 
 
@@ -95,7 +99,7 @@ def test_nce_equals_a_loop_over_videos(float64):
 def test_diversity_equals_a_loop_over_pairs(float64, gamma):
     pairs = _pairs()
     queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
-    ours = losses.query_diversity(queries, pairs, 0.15, 32.0, gamma)
+    ours = embeddings.query_diversity(queries, pairs, 0.15, 32.0, gamma)
     np.testing.assert_allclose(
         ours, _numpy_diversity(queries, pairs, 0.15, 32.0, gamma), rtol=1e-12
     )
@@ -113,7 +117,7 @@ def _numpy_caption_diversity(queries, pairs, margin, scale):
 def test_the_first_diversity_equals_a_loop_over_captions(float64):
     pairs = _pairs()
     queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
-    ours = losses.caption_diversity(queries, pairs, 0.15, 32.0)
+    ours = embeddings.caption_diversity(queries, pairs, 0.15, 32.0)
     np.testing.assert_allclose(
         ours, _numpy_caption_diversity(queries, pairs, 0.15, 32.0), rtol=1e-12
     )
@@ -128,7 +132,7 @@ def test_joint_nce_equals_a_loop_over_captions(float64):
             for q in range(7)
         ]
     )
-    np.testing.assert_allclose(losses.joint_nce(scores, mask), expected, rtol=1e-13)
+    np.testing.assert_allclose(ranking.joint_nce(scores, mask), expected, rtol=1e-13)
 
 
 def _numpy_matching(queries, clips, pairs):
@@ -146,7 +150,7 @@ def _numpy_matching(queries, clips, pairs):
 @pytest.mark.parametrize("most", [None, 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most):
     pairs = _pairs()
-    loss = jax.jit(lambda q, c: losses.optimal_matching(q, c, pairs, most))
+    loss = jax.jit(lambda q, c: embeddings.optimal_matching(q, c, pairs, most))
     for seed in (0, 1):
         rng = np.random.default_rng(seed)
         queries = rng.normal(size=(sum(COUNTS), 5))
@@ -163,7 +167,7 @@ def test_optimal_matching_does_not_depend_on_the_order_of_the_captions(float64):
     queries, clips = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), 6, 5))
     order = rng.permutation(sum(COUNTS))
     mixed = pairs._replace(video=pairs.video[order])
-    loss = jax.jit(losses.optimal_matching)
+    loss = jax.jit(embeddings.optimal_matching)
     np.testing.assert_allclose(
         loss(queries[order], clips, mixed), loss(queries, clips, pairs), rtol=1e-13
     )
@@ -173,7 +177,7 @@ def test_optimal_matching_without_two_captions_or_with_nan():
     pairs = Pairs(np.arange(3, dtype=np.int32), np.ones(3, bool), np.ones(3, bool))
     rng = np.random.default_rng(0)
     queries, clips = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (3, 5, 4)))
-    loss = jax.jit(jax.value_and_grad(losses.optimal_matching))
+    loss = jax.jit(jax.value_and_grad(embeddings.optimal_matching))
     value, gradient = loss(queries, clips, pairs)
     assert value == 0
     assert not np.any(gradient)
@@ -191,20 +195,23 @@ def _terms(pairs, filler):
     texts = grow(rng.normal(size=(sum(COUNTS), 4)), len(pairs.video))
     videos = grow(rng.normal(size=(len(COUNTS), 4)), len(pairs.video_mask))
     c = jnp.asarray(1.3)
-    cone = lambda v, t: losses.partial_order(
+    cone = lambda v, t: embeddings.partial_order(
         lorentz.exp_map0(v, c), lorentz.exp_map0(t, c), c, pairs, 0.1
     )
     return {
-        "triplet": (lambda s: losses.triplet(s, pairs, ranks, 0.3), (scores,)),
-        "nce": (lambda s: losses.nce(s, pairs), (scores,)),
-        "diversity": (lambda q: losses.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
-        "caption diversity": (lambda q: losses.caption_diversity(q, pairs, 0.2, 32.0), (queries,)),
+        "triplet": (lambda s: ranking.triplet(s, pairs, ranks, 0.3), (scores,)),
+        "nce": (lambda s: ranking.nce(s, pairs), (scores,)),
+        "diversity": (lambda q: embeddings.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
+        "caption diversity": (
+            lambda q: embeddings.caption_diversity(q, pairs, 0.2, 32.0),
+            (queries,),
+        ),
         "joint nce": (
-            lambda q: losses.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
+            lambda q: ranking.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
             (queries,),
         ),
         "matching": (
-            lambda q, c: losses.optimal_matching(q, c, pairs, 4),
+            lambda q, c: embeddings.optimal_matching(q, c, pairs, 4),
             (queries, grow(rng.normal(size=(len(COUNTS), 6, 5)), len(pairs.video_mask))),
         ),
         "partial_order": (cone, (videos, texts)),
@@ -251,7 +258,7 @@ def test_nan_in_padded_rows_does_not_reach_the_gradient_of_the_curvature(float64
     )
     # Wherever a padded caption says that it belongs.
     pairs = pairs._replace(video=np.where(pairs.caption_mask, pairs.video, len(COUNTS)))
-    loss = lambda c: losses.partial_order(videos, captions, c, pairs, 0.1)
+    loss = lambda c: embeddings.partial_order(videos, captions, c, pairs, 0.1)
     assert np.isfinite(jax.jit(jax.grad(loss))(jnp.asarray(1.3)))
 
 
@@ -267,7 +274,7 @@ def test_numerical_gradients(float64, name):
 @pytest.mark.parametrize("hard", [False, True])
 def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
     pairs = _pairs(extra_videos=2, extra_captions=3)
-    draw = jax.jit(lambda key: losses.draw_negative_ranks(key, pairs, hard, 2))
+    draw = jax.jit(lambda key: ranking.draw_negative_ranks(key, pairs, hard, 2))
     drawn = [draw(jax.random.key(seed)) for seed in range(60)]
     video = np.stack([ranks.video for ranks in drawn])[:, : sum(COUNTS)]
     caption = np.stack([ranks.caption for ranks in drawn])[:, : len(COUNTS)]
@@ -280,7 +287,7 @@ def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
 
 
 def test_draws_do_not_depend_on_the_capacity():
-    draw = jax.jit(lambda key, pairs: losses.draw_negative_ranks(key, pairs, False, 2))
+    draw = jax.jit(lambda key, pairs: ranking.draw_negative_ranks(key, pairs, False, 2))
     small, large = (draw(jax.random.key(5), pairs) for pairs in (_pairs(), _pairs(2, 9)))
     np.testing.assert_array_equal(large.video[: sum(COUNTS)], small.video)
     np.testing.assert_array_equal(large.caption[: len(COUNTS)], small.caption)
@@ -293,8 +300,8 @@ def test_a_batch_of_one_video_has_finite_losses(captions):
 
     @jax.jit
     def both(key, scores):
-        ranks = losses.draw_negative_ranks(key, pairs, False, 20)
-        terms = lambda s: losses.triplet(s, pairs, ranks, 0.2), lambda s: losses.nce(s, pairs)
+        ranks = ranking.draw_negative_ranks(key, pairs, False, 20)
+        terms = lambda s: ranking.triplet(s, pairs, ranks, 0.2), lambda s: ranking.nce(s, pairs)
         return [jax.value_and_grad(term)(scores) for term in terms]
 
     (value, gradient), nce = both(jax.random.key(0), scores)
@@ -309,7 +316,91 @@ def test_diversity_is_finite_for_opposite_and_equal_captions():
     pairs = Pairs(np.zeros(4, np.int32), np.ones(4, bool), np.ones(1, bool))
     queries = np.array([[1, 0], [-1, 0], [1, 0], [0, 0]], np.float32)
     for gamma in (0.0, 0.5, 1.0):
-        loss = lambda q, g=gamma: losses.query_diversity(q, pairs, 0.2, 32.0, g)
+        loss = lambda q, g=gamma: embeddings.query_diversity(q, pairs, 0.2, 32.0, g)
         value, gradient = jax.jit(jax.value_and_grad(loss))(queries)
         assert np.isfinite(value)
         assert np.all(np.isfinite(gradient))
+
+
+BATCH = tiny.batch(taught=True)
+PAIRS = Pairs(BATCH.captions.video, BATCH.captions.mask, BATCH.videos.mask)
+RNG = np.random.default_rng(0)
+QUERIES = RNG.normal(size=(tiny.CAPTIONS, 6)).astype(np.float32)
+FRAMES = RNG.normal(size=(tiny.VIDEOS, tiny.FRAMES, 6)).astype(np.float32)
+
+
+def _softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+_divergence = jax.jit(distillation.divergence)
+
+
+def _loss(queries=QUERIES, frames=FRAMES, batch=BATCH, pairs=PAIRS, temperature=0.2):
+    teacher, mask = batch.captions.teacher, batch.videos.frame_mask
+    return _divergence(queries, frames, teacher, mask, pairs, temperature)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_the_divergence_is_summed_over_captions_and_taken_over_real_frames(temperature):
+    expected = 0.0
+    for row, video in enumerate(BATCH.captions.video):
+        real = BATCH.videos.frame_mask[video]
+        frames, query = FRAMES[video][real].astype(np.float64), QUERIES[row].astype(np.float64)
+        norms = np.linalg.norm(frames, axis=-1) * np.linalg.norm(query)
+        student = _softmax(frames @ query / norms / temperature)
+        teacher = _softmax(BATCH.captions.teacher[row][real].astype(np.float64) / temperature)
+        expected += (teacher * np.log(teacher / student)).sum()
+    assert float(_loss(temperature=temperature)) == pytest.approx(expected, rel=1e-5)
+    # Of one frame there is nothing to say: its share is 1 for both.
+    alone = BATCH.captions._replace(mask=BATCH.captions.video == 2)
+    pairs = PAIRS._replace(caption_mask=alone.mask)
+    assert _loss(pairs=pairs) == pytest.approx(0, abs=1e-6)
+
+
+def test_padding_reaches_neither_the_loss_nor_a_gradient():
+    value, gradient = jax.jit(jax.value_and_grad(_loss, (0, 1)))(QUERIES, FRAMES)
+    mask = BATCH.videos.frame_mask
+    queries = np.concatenate([QUERIES, np.full((2, 6), np.nan, np.float32)])
+    frames = np.where(mask[..., None], FRAMES, np.float32(np.nan))
+    pad = lambda x, fill: np.concatenate([x, np.full((2, *x.shape[1:]), fill, x.dtype)])
+    captions = BATCH.captions._replace(teacher=pad(BATCH.captions.teacher, np.nan))
+    pairs = PAIRS._replace(video=pad(PAIRS.video, 0), caption_mask=pad(PAIRS.caption_mask, False))
+    batch = BATCH._replace(captions=captions)
+    padded = lambda q, f: _loss(q, f, batch, pairs)
+    other, others = jax.jit(jax.value_and_grad(padded, (0, 1)))(queries, frames)
+    np.testing.assert_allclose(other, value, rtol=1e-6)
+    np.testing.assert_allclose(others[0][: len(QUERIES)], gradient[0], rtol=1e-5, atol=1e-6)
+    assert not np.any(np.asarray(others[0][len(QUERIES) :]))
+    np.testing.assert_allclose(others[1], gradient[1], rtol=1e-5, atol=1e-6)
+    assert np.any(np.asarray(gradient[1][mask])) and not np.any(np.asarray(gradient[1][~mask]))
+
+
+def test_a_student_that_says_what_the_teacher_says_loses_nothing():
+    cosine = np.einsum("qh,qfh->qf", _unit(QUERIES), _unit(FRAMES)[PAIRS.video])
+    batch = BATCH._replace(captions=BATCH.captions._replace(teacher=cosine))
+    of = jax.jit(jax.value_and_grad(lambda f: _loss(frames=f, batch=batch)))
+    value, gradient = of(FRAMES)
+    assert abs(float(value)) < 1e-5
+    assert np.abs(gradient).max() < 1e-5
+
+
+def _unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7, 99])
+def test_the_weight_falls_as_released(epoch):
+    expected = {
+        "none": (0.5, 1.0),
+        "exponential": (0.95, 0.95**epoch),
+        "linear": (0.01, max(-0.01 * epoch + 1, 0.05)),
+        "sigmoid": (800.0, 800 / (800 + math.exp(epoch * 100 / 800))),
+    }
+    assert set(expected) == set(distillation.DECAYS)
+    for form, (rate, share) in expected.items():
+        found = distillation.decay(form, np.asarray(rate, np.float32), np.asarray(epoch, np.int32))
+        assert float(found) == pytest.approx(share, rel=1e-5), form
+    released = default().loss
+    assert (released.distillation_decay, released.distillation_rate) == ("exponential", 0.95)

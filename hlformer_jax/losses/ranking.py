@@ -1,4 +1,4 @@
-"""The training losses, vectorised over the batch and exact under padding.
+"""Losses of the scores of captions and videos: triplet and contrastive, exact under padding.
 
 Scores are [Q, V]: row q a caption, column v a video. Padded rows and columns (`Captions.mask`,
 `Videos.mask`) reach neither a value nor a gradient; the capacity they fill does not matter.
@@ -10,12 +10,9 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import ArrayLike, Bool, Float, Int
 
-from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import unit
-from hlformer_jax.typing import Array
+from hlformer_jax.typing import Array, Batch
 
 
 class Pairs(NamedTuple):
@@ -31,6 +28,11 @@ class Pairs(NamedTuple):
     caption_mask: Bool[Array, " Q"]
     video_mask: Bool[Array, " V"]
 
+    @classmethod
+    def of(cls, batch: Batch) -> "Pairs":
+        """The captions and videos of a batch."""
+        return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
+
     def own(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets its own video."""
         columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
@@ -45,7 +47,7 @@ class Pairs(NamedTuple):
         return self.caption_mask[:, None] & self.video_mask[None]
 
 
-def each_for_itself(pairs: Pairs) -> Pairs:
+def identity_pairs(pairs: Pairs) -> Pairs:
     """Captions paired with columns of which every caption has one of its own."""
     columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
@@ -96,10 +98,6 @@ def draw_negative_ranks(
     return NegativeRanks(video, caption)
 
 
-def _count(mask: Array, axis: int | None = None) -> Array:
-    return jnp.sum(mask, axis=axis, dtype=jnp.int32)
-
-
 def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
     """Uniform integers in [0, count), one a row; 0 for an empty range."""
     rows = jnp.arange(counts.shape[0], dtype=jnp.uint32)
@@ -138,10 +136,10 @@ def triplet(
     text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
 
     negative, exists = _at_rank(candidates.T, negatives.caption)
-    positive = _mean(jnp.where(own, scores, 0), own, axis=0)  # of the video's captions
+    positive = masked_mean(scores, own, axis=0)  # of the video's captions
     described = jnp.any(own, axis=0)
     video = jnp.where(exists & described, jax.nn.relu(margin + negative - positive), 0)
-    return _mean(text, pairs.caption_mask) + _mean(video, pairs.video_mask)
+    return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
 
 
 def _at_rank(
@@ -177,9 +175,8 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     text = _logsumexp(scores, real, axis=-1) - positive
     video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, own, axis=0)
     described = pairs.video_mask & jnp.any(own, axis=0)
-    return _mean(jnp.where(pairs.caption_mask, text, 0), pairs.caption_mask) + _mean(
-        jnp.where(described, video, 0), pairs.video_mask
-    )
+    video = jnp.where(described, video, 0)
+    return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
 
 
 def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Array, ""]:
@@ -199,7 +196,7 @@ def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Arr
     both = jnp.concatenate([scores, scores.T], axis=-1)
     real = jnp.broadcast_to(jnp.concatenate([mask, mask])[None], both.shape)
     loss = _logsumexp(both, real, axis=-1) - jnp.diagonal(scores)
-    return _mean(jnp.where(mask, loss, 0), mask)
+    return masked_mean(loss, mask)
 
 
 def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
@@ -208,166 +205,16 @@ def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
     return jax.nn.logsumexp(jnp.where(where, scores, filler), axis=axis)
 
 
-def query_diversity(
-    queries: Float[Array, "Q H"],
-    pairs: Pairs,
-    margin: ArrayLike,
-    scale: ArrayLike,
-    gamma: ArrayLike,
-) -> Float[Array, ""]:
-    """Pushes apart the captions of one video, with a focal factor.
-
-    Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
-    margin))), summed and divided by the number of captions.
-
-    Args:
-      queries: sentence embeddings.
-      pairs: captions and videos.
-      margin: delta.
-      scale: alpha.
-      gamma: exponent of the focal factor; 0 is HLFormer's printed form.
-
-    Returns:
-      The loss.
-
-    References:
-      HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
-    """
-    cosine, same = _same_video(queries, pairs)
-    # Rounding may put 1 + cos at or below 0, where a power has no gradient.
-    focal = 1 + cosine
-    positive = focal > 0
-    focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
-    terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
-    return _mean(terms, pairs.caption_mask)
-
-
-def caption_diversity(
-    queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
-) -> Float[Array, ""]:
-    """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
-
-    Mean over captions i of log(1 + the sum over other captions j of the video of e^(scale (cos +
-    margin))).
-
-    Args:
-      queries: sentence embeddings.
-      pairs: captions and videos.
-      margin: delta.
-      scale: alpha.
-
-    Returns:
-      The loss.
-
-    References:
-      GMMFormer's query diverse loss, as in the released code.
-    """
-    cosine, same = _same_video(queries, pairs)
-    exponents = jnp.where(same, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
-    terms = jnp.logaddexp(jnp.zeros((), cosine.dtype), jax.nn.logsumexp(exponents, axis=-1))
-    return _mean(jnp.where(pairs.caption_mask, terms, 0), pairs.caption_mask)
-
-
-def _same_video(
-    queries: Float[Array, "Q H"], pairs: Pairs
-) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
-    """Cosines of all captions, and which are two different ones of one video."""
-    chex.assert_shape(queries, (*pairs.video.shape, None))
-    units = unit(_real_rows(queries, pairs.caption_mask))
-    both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
-    same = both & (pairs.video[:, None] == pairs.video[None])
-    same = same & ~jnp.eye(same.shape[0], dtype=bool)
-    return jnp.einsum("ih,jh->ij", units, units), same
-
-
-def optimal_matching(
-    queries: Float[Array, "Q H"],
-    clips: Float[Array, "V C H"],
-    pairs: Pairs,
-    most_captions: int | None = None,
-) -> Float[Array, ""]:
-    """Pulls captions to different clips of their video: to those of the best assignment.
-
-    For every video with at least two captions, the assignment of its captions to its clips with
-    the largest sum of cosines (no clip twice; where there are more captions than clips, the best
-    that many are assigned); 1 - cosine, mean over all assigned pairs of the batch.
-
-    Args:
-      queries: sentence embeddings.
-      clips: encoded clips.
-      pairs: captions and videos.
-      most_captions: at least the number of captions of any video, by which time and memory grow;
-        None: the capacity of the batch.
-
-    Returns:
-      The loss; 0 where no video has two captions (the released code fails there).
-
-    References:
-      GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
-    """
-    chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
-    queries = _real_rows(queries, pairs.caption_mask)
-    clips = _real_rows(clips, pairs.video_mask)
-    cosine = jnp.einsum("qh,qch->qc", unit(queries), unit(clips)[pairs.video])
-    own = pairs.own()
-    most = min(most_captions or len(own), len(own))
-    counts = _count(own, axis=0)
-    several = pairs.caption_mask & (counts[pairs.video] > 1)
-    # The index of a caption among those of its video; rows that stay empty cost more than any
-    # real one (a cosine is at most 1), so they never take its clip.
-    index = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
-    index = jnp.where(several, index, most)  # beyond the last: dropped
-    cost = jax.lax.stop_gradient(-cosine)
-    cost = jnp.where(jnp.isfinite(cost), cost, 1)  # the search must end, the loss may be NaN
-    costs = jnp.full((len(clips), most, clips.shape[1]), 3, cost.dtype)
-    costs = costs.at[pairs.video, index].set(cost, mode="drop")
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(costs)
-    videos = jnp.arange(len(clips), dtype=jnp.int32)[:, None]
-    clip = jnp.full(costs.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
-    clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
-    matched = several & (clip >= 0)
-    chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
-    return _mean(jnp.where(matched, 1 - chosen, 0), matched)
-
-
-def partial_order(
-    videos: Float[Array, "V n1"],
-    captions: Float[Array, "Q n1"],
-    curvature: Float[Array, ""],
-    pairs: Pairs,
-    min_radius: ArrayLike,
-) -> Float[Array, ""]:
-    """Keeps a caption inside the entailment cone of its video.
-
-    Args:
-      videos: lifted videos, points with n + 1 coordinates, time first.
-      captions: lifted captions.
-      curvature: c; the curvature of the space is -c.
-      pairs: captions and videos.
-      min_radius: sets the aperture near the origin.
-
-    Returns:
-      Mean over captions of `cones.energy`, apex at the video.
-
-    References:
-      HLFormer eq. 18-20.
-    """
-    captions = _real_rows(captions, pairs.caption_mask)
-    videos = _real_rows(videos, pairs.video_mask)
-    outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
-    return _mean(jnp.where(pairs.caption_mask, outside, 0), pairs.caption_mask)
-
-
-def _real_rows(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
+def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
     """Sets padded rows to 0: NaN in one, times a weight of 0, would be NaN in every gradient."""
     return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
 
 
-def _mean(values: Array, mask: Array, axis: int | None = None) -> Array:
-    """Sum of values over the number of True in the mask; 0 for an empty mask.
-
-    The values are zero wherever the mask does not count them.
-    """
+def masked_mean(values: Array, mask: Array, axis: int | None = None) -> Array:
+    """Mean of the values where the mask is True; 0 where it is nowhere."""
     count = jnp.maximum(_count(mask, axis), 1)
-    return jnp.sum(values, axis=axis) / count.astype(values.dtype)
+    return jnp.sum(jnp.where(mask, values, 0), axis=axis) / count.astype(values.dtype)
+
+
+def _count(mask: Array, axis: int | None = None) -> Array:
+    return jnp.sum(mask, axis=axis, dtype=jnp.int32)

@@ -1,32 +1,25 @@
-"""Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8), as pure functions.
-
-The chain has another form beside that of the paper, entailment cones.
+"""Losses of HOVER: alignment, tree, chain and order (eq. 5 to 8).
 
 Logits are s times a cosine, or s times a distance with the sign changed. A softmax is over the
 columns; CE is the mean over rows of the negative logarithm of its probability on the diagonal.
-Padding never reaches a value or a gradient, whatever it holds: its points must have been put to the
-origin (`at_origin`), and its rows and columns are masked.
+Padded points must have been put to the origin; their rows and columns are masked.
 
-Three forms of a hinge, with h(z) = max(z, 0), for numbers a that should be below b:
+The chain and the order are hinges, h(z) = max(z, 0), of numbers a that should be below b:
 
     corrected   h(a − b + ε)     0 once a is below b by the margin
     printed    −h(b − a + ε)     rewards a pair in order for ever more distance, and gives one that
                                  is out of order by more than ε no gradient
-    released   as printed; of the tree and the chain over other edges, see `objective`
+    released   as printed; of the tree and the chain over other edges, see `training.hover`
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
+from hlformer_jax.losses.ranking import masked_mean
 from hlformer_jax.typing import Array
 
 FORMS = ("corrected", "printed", "released")
-
-
-def at_origin(points: Float[Array, "U n"], mask: Bool[Array, " U"]) -> Float[Array, "U n"]:
-    """Points with padding put to the origin, where nothing of it is left."""
-    return jnp.where(jnp.asarray(mask)[:, None], points, jnp.zeros((), points.dtype))
 
 
 def alignment(
@@ -48,7 +41,7 @@ def alignment(
     References:
       HOVER, eq. 5, with the scale of the released code.
     """
-    ways = ((logits, related), (logits.T, _turned(related)))
+    ways = ((logits, related), (logits.T, _transposed(related)))
     each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
     return jnp.asarray(sum(each) / 2)
 
@@ -83,7 +76,7 @@ def tree(
     total = sum(loss(x, related) for x in logits) / 2
     if anchor == "parent":
         return jnp.asarray(total)
-    return jnp.asarray((total + sum(loss(x.T, _turned(related)) for x in logits) / 2) / 2)
+    return jnp.asarray((total + sum(loss(x.T, _transposed(related)) for x in logits) / 2) / 2)
 
 
 def closure(
@@ -131,33 +124,45 @@ def closure(
     return (total + (loss(logits, pairs.T) + loss(logits.T, pairs.T)) / 2) / 2
 
 
-def chain(
+def hinge(
     video: Float[Array, " U"],
     text: Float[Array, " U"],
-    parent: Int[Array, " R"],
-    child: Int[Array, " R"],
+    low: Int[Array, " R"],
+    high: Int[Array, " R"],
     mask: Bool[Array, " R"],
     margin: float | Float[Array, ""],
     form: str = "corrected",
 ) -> Float[Array, ""]:
-    """A parent is nearer to the origin than its children of the other modality, by a margin.
+    """A node has a lower number than another one of the other modality, by a margin.
+
+    Of the chain the numbers are norms: a parent is nearer to the origin than its child. Of the
+    order they are cosines with the direction of time (`models.hover.space.angles`): what is later
+    has the lower one.
 
     Args:
-      video: norms of the nodes' videos.
-      text: norms of their texts.
-      parent: the parent's row for every edge.
-      child: the child's.
-      mask: True for real edges.
-      margin: ε₁.
+      video: numbers of the nodes' videos.
+      text: numbers of their texts.
+      low: for every pair the row of the node whose number should be lower.
+      high: the row of the other node.
+      mask: True for real pairs.
+      margin: ε₁ of the chain, ε₂ of the order.
       form: a name of `FORMS`.
 
     Returns:
-      The mean over edges, half for each choice of the modality; 0 without any.
+      The mean over pairs, half for each choice of the modality; 0 without any.
 
     References:
-      HOVER, eq. 7.
+      HOVER, eq. 7 and 8.
     """
-    return _ordered((video, text), (parent, child), mask, margin, form)
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is unknown: use {', '.join(FORMS)}")
+    video, text = jnp.asarray(video), jnp.asarray(text)
+    total = jnp.zeros((), video.dtype)
+    for a, b in ((video, text), (text, video)):
+        ahead = b[high] - a[low]
+        loss = jax.nn.relu(margin - ahead) if form == "corrected" else -jax.nn.relu(margin + ahead)
+        total = total + masked_mean(loss, jnp.asarray(mask)) / 2
+    return total
 
 
 def entailment(
@@ -180,58 +185,10 @@ def entailment(
     References:
       HLFormer, eq. 20, over the edges of HOVER, eq. 7.
     """
-    return jnp.asarray(sum(_reduced(angle, jnp.asarray(mask), "mean") for angle in outside) / 2)
+    return jnp.asarray(sum(masked_mean(angle, jnp.asarray(mask)) for angle in outside) / 2)
 
 
-def order(
-    video: Float[Array, " U"],
-    text: Float[Array, " U"],
-    left: Int[Array, " S"],
-    right: Int[Array, " S"],
-    mask: Bool[Array, " S"],
-    margin: float | Float[Array, ""],
-    form: str = "corrected",
-) -> Float[Array, ""]:
-    """What is earlier makes a smaller angle with the direction of time, by a margin of cosines.
-
-    Args:
-      video: cosines θ of the nodes' videos, see `models.hover.space.angles`.
-      text: cosines of their texts.
-      left: row of the earlier node of every pair.
-      right: row of the later one.
-      mask: True for real pairs.
-      margin: ε₂.
-      form: a name of `FORMS`.
-
-    Returns:
-      The mean over pairs, half for each choice of the modality; 0 without any.
-
-    References:
-      HOVER, eq. 8.
-    """
-    return _ordered((video, text), (right, left), mask, margin, form)
-
-
-def _ordered(
-    values: tuple[Array, Array],
-    pairs: tuple[Array, Array],
-    mask: Array,
-    margin: float | Array,
-    form: str,
-) -> Float[Array, ""]:
-    """Hinges of pairs (low, high) whose values of different modalities should be in that order."""
-    if form not in FORMS:
-        raise ValueError(f"form {form!r} is unknown: use {', '.join(FORMS)}")
-    (video, text), (low, high) = (jnp.asarray(x) for x in values), pairs
-    total = jnp.zeros((), video.dtype)
-    for a, b in ((video, text), (text, video)):
-        ahead = b[high] - a[low]
-        hinge = jax.nn.relu(margin - ahead) if form == "corrected" else -jax.nn.relu(margin + ahead)
-        total = total + _reduced(hinge, jnp.asarray(mask), "mean") / 2
-    return total
-
-
-def _turned(related: Array | None) -> Array | None:
+def _transposed(related: Array | None) -> Array | None:
     """Related pairs with rows and columns exchanged."""
     return None if related is None else related.T
 
@@ -251,13 +208,11 @@ def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -
 
 def _masked(logits: Array, allowed: Array) -> jax.Array:
     """Logits with others so low that their probability is 0; finite, also where all are."""
-    return jnp.where(
-        allowed, logits, jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
-    )
+    lowest = jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
+    return jnp.where(allowed, logits, lowest)
 
 
-def _reduced(values: Array, mask: Array, reduction: str) -> jax.Array:
-    total = jnp.sum(jnp.where(mask, values, jnp.zeros((), values.dtype)))
+def _reduced(values: Array, mask: Array, reduction: str) -> Array:
     if reduction == "sum":
-        return total
-    return total / jnp.maximum(jnp.sum(mask, dtype=values.dtype), 1)
+        return jnp.sum(jnp.where(mask, values, jnp.zeros((), values.dtype)))
+    return masked_mean(values, mask)

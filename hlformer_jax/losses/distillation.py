@@ -1,8 +1,8 @@
 """Distillation from a teacher that compares sentences with frames (DL-DKD), and its decay.
 
-The teacher and the student each say how alike a caption and every frame of its own video are. As
+Teacher and student each have cosines of a caption and every frame of its own video. As
 distributions over the frames, softmax(cosine / temperature), the student's is drawn to the
-teacher's. The weight of that falls from epoch to epoch, so that the student goes on by itself.
+teacher's. The weight of the term falls from epoch to epoch.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
+from hlformer_jax.losses.ranking import Pairs, zero_padding
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.training.losses import Pairs
 from hlformer_jax.typing import Array
 
-LEAST_LINEAR = 0.05
+MIN_LINEAR = 0.05
 """Below this the linear decay does not fall, as released."""
 
 
@@ -44,7 +44,7 @@ def divergence(
       DL-DKD's distillation loss, as in the released code.
     """
     real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
-    queries = jnp.where(pairs.caption_mask[:, None], queries, 0)
+    queries = zero_padding(queries, pairs.caption_mask)
     own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
     cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own))
     target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
@@ -60,7 +60,7 @@ def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float
 DECAYS: Mapping[str, Callable[[Array, Array], Array]] = {
     "none": lambda rate, epoch: jnp.ones_like(rate),
     "exponential": lambda rate, epoch: rate**epoch,
-    "linear": lambda rate, epoch: jnp.maximum(1 - rate * epoch, LEAST_LINEAR),
+    "linear": lambda rate, epoch: jnp.maximum(1 - rate * epoch, MIN_LINEAR),
     "sigmoid": lambda rate, epoch: 1 / (1 + jnp.exp(100 * epoch / rate) / rate),
 }
 """Share of the weight that is left in an epoch, counted from 0, by `config.loss.distillation_decay`

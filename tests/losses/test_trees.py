@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from hlformer_jax.training import tree_losses as losses
+from hlformer_jax.losses import ranking, trees
 
 MARGIN = 0.1
 SIZE = 4
@@ -19,12 +19,12 @@ BELOW = np.zeros((SIZE, SIZE), bool)
 BELOW[3, :3] = True
 
 OF_LOGITS = {
-    "alignment": lambda x, mask: losses.alignment(x, mask),
-    "alignment, relatives masked": lambda x, mask: losses.alignment(x, mask, BELOW | BELOW.T),
-    "tree": lambda x, mask: losses.tree((x, x.T), mask, BELOW),
-    "tree, both anchors, sum": lambda x, mask: losses.tree((x, x), mask, None, "both", "sum"),
-    "closure": lambda x, mask: losses.closure(x, BELOW, mask, False),
-    "closure, relatives masked": lambda x, mask: losses.closure(x, BELOW, mask, True, "both"),
+    "alignment": lambda x, mask: trees.alignment(x, mask),
+    "alignment, relatives masked": lambda x, mask: trees.alignment(x, mask, BELOW | BELOW.T),
+    "tree": lambda x, mask: trees.tree((x, x.T), mask, BELOW),
+    "tree, both anchors, sum": lambda x, mask: trees.tree((x, x), mask, None, "both", "sum"),
+    "closure": lambda x, mask: trees.closure(x, BELOW, mask, False),
+    "closure, relatives masked": lambda x, mask: trees.closure(x, BELOW, mask, True, "both"),
 }
 
 
@@ -87,24 +87,22 @@ HINGES = {
 
 
 @functools.cache
-def _hinge(name, form):
-    """Value and gradients of one pair: the chain's parent or the order's right node is row 0."""
+def _hinge(form):
+    """Value and gradients of one pair, of which row 0 should be the lower."""
 
     def value(video, text):
         low, high, real = jnp.array([0]), jnp.array([1]), jnp.array([True])
-        pair = (low, high) if name == "chain" else (high, low)
-        return getattr(losses, name)(video, text, *pair, real, MARGIN, form)
+        return trees.hinge(video, text, low, high, real, MARGIN, form)
 
     return jax.jit(jax.value_and_grad(value, (0, 1)))
 
 
-@pytest.mark.parametrize("form", losses.FORMS)
-@pytest.mark.parametrize("name", ["chain", "order"])
-def test_hinges_of_every_form_are_those_of_the_table(name, form):
+@pytest.mark.parametrize("form", trees.FORMS)
+def test_hinges_of_every_form_are_those_of_the_table(form):
     for ahead, forms in HINGES.items():
         value, slope = forms["corrected" if form == "corrected" else "printed"]
         numbers = np.array([0.3, 0.3 + ahead], np.float32)
-        found, gradients = _hinge(name, form)(numbers, numbers)
+        found, gradients = _hinge(form)(numbers, numbers)
         assert float(found) == pytest.approx(value, abs=1e-7), ahead
         # Half of it through each modality.
         for gradient in gradients:
@@ -114,20 +112,20 @@ def test_hinges_of_every_form_are_those_of_the_table(name, form):
 def test_a_hinge_compares_different_modalities_alone():
     # Within each modality the first is lower; the first text is higher than the second video.
     video, text = np.array([0.1, 0.3], np.float32), np.array([0.5, 0.9], np.float32)
-    assert _hinge("chain", "corrected")(video, text)[0] == pytest.approx((0.5 - 0.3 + 0.1) / 2)
-    assert _hinge("chain", "corrected")(video, video)[0] == 0
+    assert _hinge("corrected")(video, text)[0] == pytest.approx((0.5 - 0.3 + 0.1) / 2)
+    assert _hinge("corrected")(video, video)[0] == 0
 
 
 def test_a_form_that_is_unknown_is_refused_with_those_there_are():
     one, row, real = jnp.ones(1), jnp.array([0]), jnp.array([True])
     with pytest.raises(ValueError, match="'paper' is unknown: use corrected, printed, released"):
-        losses.chain(one, one, row, row, real, MARGIN, "paper")
+        trees.hinge(one, one, row, row, real, MARGIN, "paper")
 
 
 def test_entailment_is_the_mean_over_real_edges_of_both_choices_of_the_modality():
     angles = np.array([[0.4, 0.0, np.nan], [0.2, 1.0, np.nan]], np.float32)
     mask = np.array([True, True, False])
-    value = lambda angles, mask: losses.entailment((angles[0], angles[1]), mask)
+    value = lambda angles, mask: trees.entailment((angles[0], angles[1]), mask)
     found, gradient = jax.jit(jax.value_and_grad(value))(angles, mask)
     assert float(found) == pytest.approx((0.4 + 0.0 + 0.2 + 1.0) / 4)
     np.testing.assert_array_equal(gradient, [[0.25, 0.25, 0]] * 2)
@@ -138,7 +136,7 @@ def test_entailment_is_the_mean_over_real_edges_of_both_choices_of_the_modality(
 def test_padding_is_put_to_the_origin_and_its_gradient_with_it():
     points = np.array([[1.0, 2.0], [np.nan, np.inf]], np.float32)
     mask = np.array([True, False])
-    value = lambda points: jnp.sum(losses.at_origin(points, mask) ** 2)
+    value = lambda points: jnp.sum(ranking.zero_padding(points, mask) ** 2)
     found, gradient = jax.value_and_grad(value)(points)
     assert found == 5
     np.testing.assert_array_equal(gradient, [[2, 4], [0, 0]])

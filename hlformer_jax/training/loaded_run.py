@@ -1,0 +1,160 @@
+"""Trained parameters from a directory: a loaded run, and the evaluation of a checkpoint."""
+
+import contextlib
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from hlformer_jax import files, parallel
+from hlformer_jax.config import default, family_of
+from hlformer_jax.config.families import leaves
+from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval.results import Result
+from hlformer_jax.training import checkpoints, families
+from hlformer_jax.training.families import ConfiguredFamily
+
+
+class RunError(UserError, ValueError):
+    """A directory that holds no run that this version reads."""
+
+
+class LoadedRun(NamedTuple):
+    """A run whose training has ended, or got as far as its first checkpoint.
+
+    Attributes:
+      directory: the run's directory.
+      config: its configuration.
+      family: the family of its model, on its data.
+      params: the parameters of its best epoch.
+    """
+
+    directory: Path
+    config: ConfigDict
+    family: Any
+    params: Any
+
+
+def read_config(directory: Path) -> ConfigDict:
+    """The configuration of a run, of whichever family.
+
+    Args:
+      directory: the run's directory, with its config.json.
+
+    Raises:
+      RunError: when the directory has none that this version reads.
+    """
+    path = directory / "config.json"
+    try:
+        recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
+        fields = recorded.items()
+        recorded = {name: value for name, value in fields if name not in checkpoints.RETIRED}
+        config = default(family_of(ConfigDict({"model": recorded["model"]})))
+        with config.ignore_type():
+            config.update(recorded)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(
+            f"{directory} has no config.json: give the directory of a run (its --workdir)"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path} is no configuration of this version ({type(error).__name__}): train the model"
+            " again"
+        ) from None
+    return config
+
+
+def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun:
+    """Loads a run; its data is opened when it is asked for.
+
+    Args:
+      directory: the run's directory.
+      changes: values of fields by their full names, such as "data.manual_dir", for what has been
+        moved since; what the run's family has no field for is left alone.
+
+    Raises:
+      RunError: when it has no configuration that this version reads.
+      CheckpointError: when there is no checkpoint, or it is damaged.
+      ConfigError: when its options make no sense.
+    """
+    config = read_config(directory)
+    fields = {name for name, _ in leaves(family_of(config))}
+    known = {name: value for name, value in (changes or {}).items() if name in fields}
+    config.update_from_flattened_dict(known)
+    mesh = parallel.mesh()
+    family = families.build(config, mesh)
+    with contextlib.closing(checkpoints.open_params(directory)) as saved:
+        return LoadedRun(directory, config, family, _restored(saved, family, mesh))
+
+
+def evaluate_checkpoint(
+    config: ConfigDict,
+    path: Path,
+    scores_file: Path | None,
+    report: Callable[[str], None],
+    directory: Path | None = None,
+    mesh: Mesh | None = None,
+) -> Result:
+    """Evaluates a checkpoint on the test split.
+
+    Args:
+      config: the configuration it was trained with.
+      path: a run's directory or a converted checkpoint.
+      scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
+      report: takes one line about what was loaded.
+      directory: where the result is to be written, if anywhere; not where a run on other data is.
+      mesh: the devices; all there are by default.
+
+    Returns:
+      The metrics of the test split.
+
+    Raises:
+      ConfigError: when the model's options make no sense, or so many devices cannot share it.
+      CheckpointError: when there is no checkpoint or it is of another shape.
+      DataError: when the data is missing or wrong.
+      WorkdirError: when the directory is that of a run on other data.
+      OSError: when the scores cannot be written.
+    """
+    with parallel.first_alone("scores"):
+        if scores_file is not None and parallel.is_first():
+            files.check_output(scores_file)  # now, and not when all is computed
+    mesh = parallel.mesh() if mesh is None else mesh
+    family = families.build(config, mesh)
+    with contextlib.closing(checkpoints.open_params(path)) as saved:
+        info = saved.info()
+        _check_same_model(path, info, family)
+        params = _restored(saved, family, mesh)
+    described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
+    if parallel.is_first():
+        report(f"checkpoint {path} ({described})")
+    if directory is not None:
+        checkpoints.check_workdir_data(directory, family.fingerprint)
+    if scores_file is None:
+        return family.test(params)
+    result, arrays = family.test_scores(params)
+    if parallel.is_first():
+        files.write_npz(scores_file, arrays)
+    return result
+
+
+def _restored(saved: checkpoints.Series, family: ConfiguredFamily, mesh: Mesh) -> Any:
+    template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
+    return family.project(saved.restore(template))
+
+
+def _check_same_model(path: Path, info: Mapping[str, Any], family: ConfiguredFamily) -> None:
+    """Refuses a configuration that means another model than the checkpoint says it is of."""
+    wanted = family.describe()
+    recorded = {key: info.get(key, value) for key, value in wanted.items()}
+    ours, theirs = family.meaning(wanted), family.meaning(recorded)
+    differing = [key for key in ours if ours[key] != theirs[key] and wanted[key] != recorded[key]]
+    if differing:
+        what = ", ".join(f"config.{key} is {wanted[key]}" for key in differing)
+        flags = " ".join(shlex.quote(f"--config.{key}={recorded[key]}") for key in differing)
+        raise checkpoints.CheckpointError(
+            f"{path} is of another model: {what}; to evaluate it add {flags}"
+        )
