@@ -13,6 +13,8 @@ import hashlib
 import json
 import math
 import os
+import re
+import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +35,9 @@ unchanged; with "own" the new file is put on the list."""
 
 class OutputError(UserError, OSError):
     """A file that must not be replaced, or a place where none can be written."""
+
+
+_DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 
 
 def given_path(text: str) -> Path:
@@ -143,7 +148,7 @@ def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
       OSError: when it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.hlformer-{secrets.token_hex(8)}.part")
     try:
         yield draft
         with draft.open("rb") as file:
@@ -153,6 +158,12 @@ def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def drafted(name: str) -> str | None:
+    """The name of the file that a draft of `whole` is of; None for what is no name of a draft."""
+    found = _DRAFT.fullmatch(name)
+    return found and found[1]
 
 
 def _check_replaced(path: Path, replace: Replace) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from hlformer_jax.search import encoding
 from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.fingerprint import Stamp
 from hlformer_jax.search.index import Index
 
 SECONDS, SCENE = 600, 10
@@ -80,7 +81,8 @@ class Archive:
         Returns:
           The index, and the best frames for each query by their float32 vectors.
         """
-        index = Index.create(directory, directory, encoder, places=places)
+        root = directory.with_name(f"{directory.name}-videos")
+        index = Index.create(directory, root, encoder, places=places)
         scores = np.full((len(queries), 0), 0, np.float32)
         frames = np.zeros((len(queries), 0), np.int64)
         with index.writing():
@@ -108,9 +110,11 @@ def put(index: Index, video: int, vectors: Float[np.ndarray, "F d"]) -> None:
     means = np.add.reduceat(vectors, np.arange(0, SECONDS, INTERVAL), axis=0) / INTERVAL
     kept = vectors.astype(np.float16)
     found = VideoArrays(times, kept, spans, means, np.asarray(float(SECONDS)))
-    content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:24]
-    index.put(content, found)
-    index.record(f"{video // 100:03}/{video:06}.mp4", content, 1, 1, found)
+    content = f"{video:08x}" + hashlib.sha256(b"%d" % video).hexdigest()[:56]
+    name = f"{video // 100:03}/{video:06}.mp4"
+    (index.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (index.root / name).touch()  # a search leaves out what is not there
+    index.keep(content, found, {name: Stamp(0, 1, 1)})
 
 
 def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:

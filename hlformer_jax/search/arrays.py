@@ -1,21 +1,25 @@
 """What an index keeps of one video's content, as one .npz without pickles.
 
-The file ends with a digest, in the comment of its archive: of every byte before, of the content the
-arrays were made of and of the key of the index (encoder, rate, dtype). So what is damaged, or was
-made by another encoder, is found whether or not a manifest knows of it, and after a killed run the
-files that are whole are taken as they are.
+Beside the vectors the file has facts, a JSON object: the format, the content's digest, the encoder,
+the rate, and the paths that have this content. So an index whose manifest is lost is made again of
+these files alone. The file ends with its own digest, in the comment of its archive: SHA-256 of
+every byte before.
 """
 
 import hashlib
 import io
+import json
+import math
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.search import sealed
 from hlformer_jax.search.errors import DamagedError
 
 _DIGEST = 64
@@ -44,58 +48,85 @@ class VideoArrays(NamedTuple):
     recorded: float = 0.0
 
 
-def write(path: Path, arrays: VideoArrays, content: str, key: str) -> None:
-    """Writes the file of a video, whole or not at all.
+class VectorFile(NamedTuple):
+    """The file of a video.
 
-    Args:
-      path: the file.
+    Attributes:
       arrays: the vectors.
-      content: fingerprint of the video.
-      key: key of the index.
+      facts: what they were made of, and by what; see the module.
+      digest: the file's own.
+      size: its bytes.
+    """
+
+    arrays: VideoArrays
+    facts: dict[str, Any]
+    digest: str
+    size: int
+
+
+def write(path: Path, arrays: VideoArrays, facts: Mapping[str, Any]) -> VectorFile:
+    """Writes the file of a video, whole or not at all.
 
     Raises:
       OSError: when it cannot be written, on a full disk say.
     """
     buffer = io.BytesIO()
     fields = {name: np.asarray(value) for name, value in arrays._asdict().items()}
+    fields["facts"] = np.asarray(json.dumps(facts, sort_keys=True, allow_nan=False))
     np.savez(buffer, **fields)  # type: ignore[arg-type]
     with zipfile.ZipFile(buffer, "a") as file:
         file.comment = bytes(_DIGEST)
-    whole = buffer.getvalue()[:-_DIGEST]
-    files.write_bytes(path, whole + _digest(whole, content, key))
+    content = buffer.getvalue()[:-_DIGEST]
+    digest = hashlib.sha256(content).hexdigest()
+    files.write_bytes(path, content + digest.encode())
+    return VectorFile(arrays, dict(facts), digest, len(content) + _DIGEST)
 
 
-def read(path: Path, content: str, key: str) -> VideoArrays:
+def read(path: Path) -> VectorFile:
     """Reads the file of a video.
 
-    Args:
-      path: the file.
-      content: fingerprint of the video.
-      key: key of the index.
-
-    Returns:
-      The vectors, as they were written.
-
     Raises:
-      DamagedError: when the file is missing, damaged, or of another video or index.
-      OSError: when it cannot be read.
+      DamagedError: when it is missing, cannot be read, or is not what was written.
     """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise DamagedError(f"{path} is missing: index the folder again") from None
-    whole, digest = raw[:-_DIGEST], raw[-_DIGEST:]
-    if digest != _digest(whole, content, key):
+        raise DamagedError(f"{path} is missing: index the folder again to make it anew") from None
+    except OSError as error:
         raise DamagedError(
-            f"{path} is damaged, or not of this index: index the folder again to make it anew"
-        )
-    with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-        # An older file has no date.
-        found = VideoArrays(**{name: file[name] for name in VideoArrays._fields if name in file})
-    return found._replace(warning=str(found.warning), recorded=float(found.recorded))
+            f"{path} cannot be read ({error.strerror or error}): index the folder again to make it"
+            " anew"
+        ) from None
+    digest = hashlib.sha256(memoryview(raw)[:-_DIGEST]).hexdigest()
+    try:
+        if raw[-_DIGEST:] != digest.encode():
+            raise ValueError
+        with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+            found = VideoArrays(*(file[name] for name in VideoArrays._fields))
+            facts = sealed.parse(str(file["facts"]))
+        found = found._replace(warning=str(found.warning), recorded=float(found.recorded))
+        _check(found)
+        if not isinstance(facts, dict):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
+        raise DamagedError(f"{path} is damaged: index the folder again to make it anew") from None
+    return VectorFile(found, facts, digest, len(raw))
 
 
-def _digest(whole: bytes, content: str, key: str) -> bytes:
-    digest = hashlib.sha256(f"{key}\0{content}\0".encode())
-    digest.update(whole)
-    return digest.hexdigest().encode()
+def _check(found: VideoArrays) -> None:
+    """Refuses what cannot be the vectors of a video."""
+    frames, width = found.vectors.shape
+    intervals = len(found.spans)
+    wanted = {
+        "times": (np.float64, (frames,)),
+        "vectors": (np.float16, (frames, width)),
+        "spans": (np.float64, (intervals, 2)),
+        "segments": (np.float32, (intervals, width)),
+        "duration": (np.float64, ()),
+    }
+    for name, (dtype, shape) in wanted.items():
+        one = getattr(found, name)
+        if one.dtype != dtype or one.shape != shape or not np.isfinite(one).all():
+            raise ValueError(name)
+    if not (frames and intervals and math.isfinite(found.recorded)):
+        raise ValueError("empty")

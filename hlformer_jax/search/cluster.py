@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hlformer_jax.search import decoding, encoding
-from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Source
+from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Manifest
@@ -154,6 +154,8 @@ class _Extractor:
         for event in decoding.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
                 event = encoding.encode(self._encoder, event)
+            if isinstance(event, Opened):
+                found[event.path].clear()
             found[event.path].append(event)
         return list(found.values())
 

@@ -2,8 +2,9 @@
 
 Each process has a pipe to the main one. It decodes a video, and waits with a batch in its hands
 until the main process takes it: so memory is flat however long a video is and however many there
-are. A process that dies, for which a damaged file may be enough, fails its video alone; another one
-takes its place. When the main process is killed, the pipe breaks and the others end.
+are. A process that dies, for which a damaged file may be enough, is replaced, and its video tried
+once more from the beginning; if that ends so as well, the video alone fails. When the main process
+is killed, the pipe breaks and the others end.
 
 The processes are spawned and import neither JAX nor the encoder, but for what prepares a frame.
 """
@@ -144,7 +145,8 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
 
     Yields:
       For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point;
-      those of one video in order, those of several mixed.
+      those of one video in order, those of several mixed. A second `Opened` of a video begins it
+      again: what came before is void.
 
     Raises:
       SearchError: when no process can be started.
@@ -154,6 +156,7 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
             yield from _events(path, job)
         return
     waiting = list(reversed(paths))
+    twice: set[Path] = set()
     pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
     try:
         while pool:
@@ -161,13 +164,18 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
             pipes = [worker.pipe for worker in pool]
             ready = connection.wait(pipes, None if math.isinf(left) else left)
             for worker in list(pool):
-                if worker.pipe in ready:
+                silent = worker.pipe not in ready
+                if not silent:
                     event = worker.receive()
                 elif worker.left() == 0.0:
                     event = worker.give_up()
                 else:
                     continue
-                if event is not None:
+                killed = worker.ended and not silent
+                if killed and isinstance(event, Failed) and event.path not in twice:
+                    twice.add(event.path)
+                    waiting.append(event.path)
+                elif event is not None:
                     yield event
                 if worker.path is not None:
                     continue

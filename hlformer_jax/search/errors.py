@@ -1,5 +1,7 @@
 """The errors of the search product that a user can mend."""
 
+from collections.abc import Iterable
+
 from hlformer_jax.errors import UserError
 
 
@@ -8,4 +10,13 @@ class SearchError(UserError, ValueError):
 
 
 class DamagedError(SearchError):
-    """A file of an index is missing, or not what was written."""
+    """A file of an index is missing, or not what was written.
+
+    Attributes:
+      contents: the contents whose vectors are damaged, each with its line.
+    """
+
+    def __init__(self, message: str, contents: Iterable[tuple[str, str]] = ()) -> None:
+        """An error about one file, or about those of several contents."""
+        super().__init__(message)
+        self.contents = dict(contents)

@@ -1,11 +1,12 @@
 """A folder into an index: finds what is new, changed, moved and gone, and encodes what must be.
 
-A path whose size and time are those of its record is left alone. Otherwise the fingerprint of its
-content decides: where the vectors of that content are on the disk and whole, as after a move, a
-copy or a killed run, they are taken without decoding. The rest is decoded (`decoding`) and encoded
-in this process, video by video, or both on other machines (`cluster`); a video's vectors are
-written here when it is complete. So a run may be killed at any moment: the next one finds every
-whole file, and computes the others to the same bits.
+A path whose stamp is that of its record is left alone, once its vectors have been read through: 10
+GB of 1,000 hours at a width of 768. Otherwise the digest of its content decides: where the vectors
+of that content are on the disk and whole, as after a move, a copy or a killed run, they are taken
+without decoding. The rest is decoded (`decoding`) and encoded in this process, video by video, or
+both on other machines (`cluster`); a video's vectors are written here when it is complete. So a run
+may be killed at any moment: the next one finds every whole file, and computes the others to the
+same bits.
 """
 
 import contextlib
@@ -20,17 +21,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hlformer_jax.search import decoding, encoding
-from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.arrays import VectorFile, VideoArrays
 from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Source, Vectors, Video
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.fingerprint import fingerprint
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.fingerprint import Stamp, fingerprint
+from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.report import Progress, Report
 from hlformer_jax.search.segments import segments
 
 SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 """Least time between two writings of the manifest, and the largest share of all time they take."""
+
+BYTES_AT_ONCE = 2**34
+"""Of new files, those that are read to know their content before some of them are decoded."""
 
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
@@ -57,8 +61,8 @@ def index_folder(
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folder to add; the rest is neither looked at nor forgotten, and what was
-        removed from the index comes back. None: the whole folder.
+      only: files of the folder to add; the rest is not looked at, and what was removed from the
+        index comes back. None: the whole folder.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
         machine, `workers` of them.
@@ -69,8 +73,8 @@ def index_folder(
       What was done.
 
     Raises:
-      SearchError: when the encoder is another one, the folder is not there or empty of videos that
-        were there, the disk is full, or another process writes.
+      SearchError: when the encoder is another one, the folder is not there, the disk is full, or
+        another process writes.
     """
     index.check_encoder(encoder)
     with index.writing():
@@ -93,17 +97,13 @@ def real_video() -> Video:
 
 
 class _Found(NamedTuple):
-    """A path that is there.
-
-    Attributes:
-      name: relative to the folder.
-      size: bytes.
-      modified_ns: time of modification.
-    """
+    """A path that is there: relative to the folder, and the stamp of its file."""
 
     name: str
-    size: int
-    modified_ns: int
+    stamp: Stamp
+
+
+_UNSEEN = Stamp(0, 0, 0)
 
 
 class _Run:
@@ -124,55 +124,62 @@ class _Run:
         self._tell, self._progress = tell, progress
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._next_save = time.monotonic() + SAVE_SECONDS
+        self._there: set[str] = set()
+        self._read: dict[str, VectorFile | None] = {}
 
     def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
-        root = self._index.root
+        root, known = self._index.root, self._index.manifest
         if not root.is_dir():
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        unlisted: list[str] = []
-        paths = list(self._video.find(root, unlisted.append) if only is None else only)
-        for line in unlisted:
-            self._tell(f"{line}; nothing of the index is forgotten in this run")
+        paths = list(self._video.find(root, self._tell) if only is None else only)
         inside = self._index.directory.resolve()
         names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
+        self._there = set(names)
         if only is not None:
-            self._index.manifest.excluded -= set(names)
-        elif not unlisted:
-            self._forget_missing(names)
-        tasks = self._plan(names, retry)
-        if tasks:
-            self._decode(tasks)
-        self._index.discard_unused()
+            known.excluded -= set(names)
+        waiting = [name for name in names if name not in known.excluded]
+        while waiting:
+            tasks = self._plan(waiting, retry)
+            if tasks:
+                self._decode(tasks)
+        if only is None:
+            self._keep_offline()
+            self._index.discard_unused()
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
-    def _forget_missing(self, names: list[str]) -> None:
-        known, there = self._index.manifest, set(names)
-        if known.videos and not there:
-            raise SearchError(
-                f"{known.root} holds no video any more, and the index {len(known.videos)}: is its"
-                " disk mounted? (to empty the index, remove its directory)"
-            )
-        for name in sorted(known.videos.keys() - there):
-            self._index.drop(name)
-            self._count["gone"] += 1
-        known.excluded &= there
+    def _keep_offline(self) -> None:
+        """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
+        for name, record in sorted(self._index.manifest.videos.items()):
+            if name in self._there:
+                continue
+            if not record.indexed:
+                self._index.drop(name)
+                self._count["gone"] += 1
+                continue
+            self._count["offline"] += 1
+            if self._load(record.content) is None:
+                self._tell(f"{_printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool) -> dict[str, list[_Found]]:
-        """The paths to decode by their content; what needs no decoding is recorded here."""
+        """The paths to decode by their content; what needs no decoding is recorded here.
+
+        Takes names from the list, until as many bytes were read as are worth a start of the
+        decoders: so that a large archive is not read twice over before its first video is done.
+        """
         tasks: dict[str, list[_Found]] = {}
-        index, root = self._index, self._index.root
-        for name in names:
-            if name in index.manifest.excluded:
-                continue
+        index, root, read = self._index, self._index.root, 0
+        names.reverse()
+        while names and read < BYTES_AT_ONCE:
+            name = names.pop()
             record = index.manifest.videos.get(name)
             try:
                 status = (root / name).stat()
-                found = _Found(name, status.st_size, status.st_mtime_ns)
-                if record and (record.size, record.modified_ns) == found[1:]:
+                found = _Found(name, Stamp.of(status))
+                if record and record.stamp == found.stamp:
                     if record.indexed and self._is_whole(name, record):
                         self._count["unchanged"] += 1
                         continue
@@ -183,42 +190,54 @@ class _Run:
                     self._fail(found, "", "is a pipe, socket or device")
                     continue
                 content = fingerprint(root / name)
+                read += status.st_size
             except FileNotFoundError:
-                if (root / name).is_symlink():
+                if record and record.indexed or not (root / name).is_symlink():
+                    self._there.discard(name)
+                else:
                     self._fail_unseen(name, record, "is a link to what is not there", retry)
-                elif record:
-                    index.drop(name)
                 continue
             except OSError as error:
                 self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
+            self._recognise(name, content)
             if (whole := self._load(content)) is not None:
-                index.record(name, content, *found[1:], whole)
+                index.record(name, content, found.stamp, whole)
                 self._count["known"] += 1
             else:
                 tasks.setdefault(content, []).append(found)
+        names.reverse()
         return tasks
 
-    def _is_whole(self, name: str, record: Record) -> bool:
-        """Whether the vectors are whole; read through only where their file was touched."""
-        if self._index.stamp(record.content) == record.stamp:
-            return True
-        whole = self._load(record.content)
-        if whole is not None:
-            self._index.record(name, record.content, record.size, record.modified_ns, whole)
-        return whole is not None
+    def _recognise(self, name: str, content: str) -> None:
+        """Records a move, where a path is new and one of its content is not there any more."""
+        known = self._index.manifest.videos
+        if name in known and known[name].content == content:
+            return
+        for other in sorted(self._index.paths(content)):
+            if other not in self._there and known[other].indexed:
+                if not os.path.lexists(self._index.root / other):
+                    self._index.move(other, name)
+                    return
 
-    def _load(self, content: str) -> VideoArrays | None:
+    def _is_whole(self, name: str, record: Record) -> bool:
+        """Whether the vectors are whole; a record that says otherwise of them is mended."""
+        file = self._load(record.content)
+        if file is not None and not matches(record, file):
+            self._index.record(name, record.content, record.stamp, file)
+        return file is not None
+
+    def _load(self, content: str) -> VectorFile | None:
         """The vectors of a content; None where there are none, or they are damaged, and told."""
-        path = self._index.file(content)
-        if not path.exists():
-            return None
-        try:
-            return self._index.read(content)
-        except DamagedError:
-            self._tell(f"{path} is damaged: it is made anew")
-            path.unlink(missing_ok=True)
-            return None
+        if content not in self._read:
+            self._read[content] = None
+            if self._index.file(content).exists():
+                try:
+                    # Without the vectors, which would fill the memory.
+                    self._read[content] = _bare(self._index.load(content))
+                except DamagedError as error:
+                    self._tell(f"{str(error).partition(': index')[0]}: it is made anew")
+        return self._read[content]
 
     def _decode(self, tasks: dict[str, list[_Found]]) -> None:
         root, encoder = self._index.root, self._encoder
@@ -238,6 +257,8 @@ class _Run:
                 path, content = event.path, of_path[event.path]
                 founds = tasks[content]
                 if isinstance(event, Opened):
+                    before = under_way.pop(path, _Encoded(0.0))  # by a process that died
+                    self._count["seconds"] -= sum(map(len, before.times)) * self._index.period
                     under_way[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
@@ -283,23 +304,25 @@ class _Run:
             self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
 
     def _keep(self, whole: VideoArrays, content: str, founds: list[_Found]) -> None:
-        self._index.put(content, whole)
-        for found in founds:
-            self._index.record(found.name, content, *found[1:], whole)
+        self._index.keep(content, whole, {found.name: found.stamp for found in founds})
+        self._read.pop(content, None)
         if whole.warning:
             self._tell(f"{_printable(founds[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
         self._count["known"] += len(founds) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
-        """Fails a path of which neither size nor content is known; once for the same reason."""
-        if record and record.reason == reason and not retry:
+        """Fails a path whose content cannot be read; once for the same reason."""
+        if record and record.indexed:
+            self._tell(f"{_printable(name)}: {reason}; its vectors are kept")
+            self._count["unreadable"] += 1
+        elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
         else:
-            self._fail(_Found(name, 0, 0), "", reason)
+            self._fail(_Found(name, _UNSEEN), "", reason)
 
     def _fail(self, found: _Found, content: str, reason: str) -> None:
-        self._index.record_failure(found.name, content, found.size, found.modified_ns, reason)
+        self._index.record_failure(found.name, content, found.stamp, reason)
         self._count["failed"] += 1
         self._tell(f"{_printable(found.name)}: {reason}")
 
@@ -326,18 +349,34 @@ class _Encoded:
         return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
 
 
+def _bare(file: VectorFile) -> VectorFile:
+    """A file without its vectors: what a record says of it."""
+    found = file.arrays
+    return file._replace(
+        arrays=found._replace(
+            vectors=np.empty((len(found.times), 0), np.float16),
+            segments=np.empty((len(found.spans), 0), np.float32),
+        )
+    )
+
+
 def _relative(path: Path, root: Path) -> str:
-    """A path as a record names it; one that a link leads outside of the folder as it is."""
+    """A path as a record names it.
+
+    Raises:
+      SearchError: when it is not in the folder.
+    """
     path = Path(path)
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    if not path.is_relative_to(root):
+        raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
+    return path.relative_to(root).as_posix()
 
 
 def _changed(path: Path, found: _Found) -> bool:
     try:
-        status = path.stat()
+        return Stamp.of(path.stat()) != found.stamp
     except OSError:
         return True
-    return (status.st_size, status.st_mtime_ns) != found[1:]
 
 
 def _printable(name: str) -> str:

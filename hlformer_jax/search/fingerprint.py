@@ -1,46 +1,47 @@
-"""The fingerprint of a file's content, cheap for files of hours.
+"""The identity of a file's content: SHA-256 of all its bytes.
 
-SHA-256 of the size and of eight pieces: the first and the last 64 KiB, and six of 16 KiB at equal
-distances between them. A file of up to `WHOLE` bytes is read whole. Two files of one size that
-differ only elsewhere have one fingerprint; every encoder of videos writes other bytes throughout.
+It is computed of files that are new, and of those whose stamp has changed: `Stamp` holds their
+size, their time of modification and the time at which anything of them was last changed, which no
+program sets. A processor with instructions for SHA reads 1.6 GB a second, one without about 0.4;
+that is seconds beside the minutes for which a video of that size is decoded and encoded.
 """
 
 import hashlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-END = 2**16
-BETWEEN = 2**14
-PIECES = 6
-WHOLE = 2 * END + PIECES * BETWEEN
-"""Sizes in bytes, and the number of pieces between the two ends."""
+
+class Stamp(NamedTuple):
+    """What a file has when its content is the same as before.
+
+    Attributes:
+      size: bytes.
+      modified_ns: time of its last modification in nanoseconds since the epoch.
+      changed_ns: time of the last change of its content, its name or its rights.
+    """
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """The stamp of a file from its status."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def fingerprint(path: Path) -> str:
-    """The fingerprint of a file.
+    """The digest of a file's content.
 
     Args:
       path: the file, wherever it lies and whatever it is called.
 
     Returns:
-      32 hexadecimal digits.
+      64 hexadecimal digits.
 
     Raises:
       OSError: when it cannot be read.
     """
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256(f"{size}\0".encode())
-        for start, length in _pieces(size):
-            file.seek(start)
-            digest.update(file.read(length))
-    return digest.hexdigest()[:32]
-
-
-def _pieces(size: int) -> list[tuple[int, int]]:
-    """Start and length of every piece that is read."""
-    if size <= WHOLE:
-        return [(0, size)]
-    inner = size - 2 * END - BETWEEN
-    between = [(END + inner * i // (PIECES - 1), BETWEEN) for i in range(PIECES)]
-    return [(0, END), *between, (size - END, END)]
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,32 +1,36 @@
 """An index on the disk: a manifest, and one file for each content that was seen.
 
+    DIR/.hlformer-index     marks the directory; without it nothing in a directory is touched
     DIR/manifest.json       what made the vectors, and the record of every path (`manifest`)
-    DIR/videos/CONTENT.npz  the vectors of one content (`arrays`), named by its fingerprint
+    DIR/videos/DIGEST.npz   the vectors of one content (`arrays`), named by its digest
     DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
     DIR/.lock               held by the process that writes
 
 Every file is written beside its place, brought to the disk and renamed; a reader needs no lock.
+Nothing but files of these full names, and drafts of them, is ever written or deleted.
+
 Paths of equal content have a record each and share the file. The id of a record is the beginning of
-its content's fingerprint; a second path of the same content has an id made of both. An id stays
-while its path or its content does.
+its content's digest; a second path of the same content has an id made of both. An id stays while
+its path or its content does.
+
+A video that is not where it was is offline: its record and its vectors stay until `prune`.
 """
 
 import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import suggestion
 from hlformer_jax.search import arrays, manifest
-from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.arrays import VectorFile, VideoArrays
 from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.fingerprint import Stamp
 from hlformer_jax.search.manifest import EncoderFacts, Manifest, Record
-
-_OWN = {manifest.NAME, "videos", "packed", ".lock"}
 
 
 class Entry(NamedTuple):
@@ -41,7 +45,7 @@ class Entry(NamedTuple):
       modified: time of its last modification, seconds since the epoch.
       duration: seconds; 0 where it failed.
       frames: number of frames that were encoded.
-      state: "indexed" or "failed".
+      state: "indexed", "failed", or "offline" where its file is not there now.
       reason: why it failed, or what of it could not be used; "" where all is well.
       recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
     """
@@ -75,11 +79,18 @@ class Index:
     Attributes:
       directory: where it lies.
       manifest: what it knows.
+      notes: lines on what of it is damaged, and what stands in for that.
     """
 
     def __init__(self, directory: Path, known: Manifest) -> None:
         self.directory, self.manifest = directory, known
-        self._owners: dict[str, str] = {}  # paths by id, for the one who writes
+        self.notes: list[str] = []
+        self._written = False  # whether the manifest on the disk is to be read before a change
+        self._newest = False  # whether that one is whole
+        # For the one who writes: paths by id and by content, and contents whose files name others.
+        self._owners: dict[str, str] = {}
+        self._sharing: dict[str, set[str]] = {}
+        self._renamed: set[str] = set()
 
     @classmethod
     def create(
@@ -93,8 +104,7 @@ class Index:
         """Makes an index without videos.
 
         Args:
-          directory: a new or empty directory, or one whose manifest was lost; vectors that it holds
-            are taken where they are of the same encoder and rate.
+          directory: a new or empty directory, or an index of which nothing is known any more.
           root: the folder of the videos.
           encoder: the encoder (`hlformer_jax.encoders`).
           fps: frames a second.
@@ -104,31 +114,43 @@ class Index:
           SearchError: when the directory holds something else, or the rate is no positive number.
           OSError: when it cannot be written.
         """
-        if not 0 < fps <= 1000:
-            raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
+        check_rate(fps)
         directory = Path(directory)
-        if directory.exists():
-            foreign = [child for child in directory.iterdir() if child.name not in _OWN]
-            if foreign and not (directory / "videos").is_dir():
-                raise SearchError(
-                    f"{directory} holds other things ({foreign[0].name}): choose another --index"
-                )
+        manifest.check_place(directory)
         known = Manifest(str(root.resolve()), EncoderFacts.of(encoder, places), float(fps))
         index = cls(directory, known)
-        with index.writing(fresh=True):
+        with _full_disk_named(directory):
+            manifest.mark(directory)
+        with index.writing():
             pass
         return index
 
     @classmethod
     def open(cls, directory: Path) -> "Index":
-        """Opens an index; reads the manifest alone.
+        """Opens an index; reads the manifest alone, unless that is damaged.
+
+        Then the one before is used, or the mark's settings, and the vectors that it does not name;
+        `notes` says so.
 
         Raises:
           SearchError: when there is none, or it is of another format.
-          DamagedError: when the manifest is damaged.
+          DamagedError: when nothing is known of what the index was.
         """
         directory = Path(directory)
-        return cls(directory, manifest.read(directory))
+        try:
+            known, notes = manifest.read(directory)
+            index = cls(directory, known)
+            index._written = True
+        except DamagedError as error:
+            settings = manifest.rebuilt(directory)
+            if settings is None:
+                raise
+            index = cls(directory, settings)
+            notes = [f"{error}: what the vectors say is used"]
+        index.notes, index._newest = notes, not notes
+        if notes:
+            index._take_stock()
+        return index
 
     @property
     def root(self) -> Path:
@@ -155,17 +177,18 @@ class Index:
                 )
 
     def entries(self) -> list[Entry]:
-        """All videos, in the order of their paths."""
+        """All videos, in the order of their paths; looks which of them are there."""
         videos = self.manifest.videos
-        return [self.describe(name, videos[name]) for name in sorted(videos)]
+        away = absent(self.root, videos)
+        return [self.describe(name, videos[name], name in away) for name in sorted(videos)]
 
-    def describe(self, name: str, record: Record) -> Entry:
-        """The entry of a record."""
+    def describe(self, name: str, record: Record, away: bool = False) -> Entry:
+        """The entry of a record, whose file may be away."""
         folder = name.rpartition("/")[0]
-        modified = record.modified_ns / 1e9
-        sizes = record.size, modified, record.duration, record.frames
-        state = record.state, record.reason, record.recorded
-        return Entry(record.id, name, folder, self.root / name, *sizes, *state)
+        sizes = record.size, record.modified_ns / 1e9, record.duration, record.frames
+        state = "offline" if away and record.indexed else record.state
+        about = state, record.reason, record.recorded
+        return Entry(record.id, name, folder, self.root / name, *sizes, *about)
 
     def name_of(self, video: str) -> str:
         """The path, as a record names it, of a video that a person names.
@@ -186,11 +209,15 @@ class Index:
                 return name
         raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, known)}")
 
+    def offline(self) -> list[str]:
+        """The paths of videos that have vectors and are not there now, sorted."""
+        away = absent(self.root, self.manifest.videos)
+        return sorted(name for name in away if self.manifest.videos[name].indexed)
+
     def summary(self) -> dict[str, Any]:
         """What the index holds: counts, seconds and bytes, and what made it."""
         records = self.manifest.videos.values()
         indexed = [record for record in records if record.indexed]
-        stamps = {record.content: record.stamp for record in indexed}
         return {
             "index": str(self.directory),
             "folder": self.manifest.root,
@@ -198,16 +225,35 @@ class Index:
             "fps": self.manifest.fps,
             "checkpoint": self.manifest.checkpoint,
             "videos": len(indexed),
+            "offline": len(self.offline()),
             "failed": len(records) - len(indexed),
             "removed": len(self.manifest.excluded),
             "frames": sum(record.frames for record in indexed),
             "seconds": sum(record.duration for record in indexed),
-            "bytes": sum(size for size, _ in stamps.values()),
+            "bytes": sum({record.content: record.bytes for record in indexed}.values()),
         }
 
     def file(self, content: str) -> Path:
         """Where the vectors of a content lie."""
         return self.directory / "videos" / f"{content}.npz"
+
+    def load(self, content: str) -> VectorFile:
+        """The file of a content's vectors.
+
+        Raises:
+          DamagedError: when it is missing, damaged, or of another content, encoder or rate.
+        """
+        path = self.file(content)
+        try:
+            found = arrays.read(path)
+            same = found.facts.get("content") == content
+            if not same or not manifest.same_maker(self.manifest, found.facts):
+                raise DamagedError(
+                    f"{path} is not of this index: index the folder again to make it anew"
+                )
+            return found
+        except DamagedError as error:
+            raise DamagedError(str(error), [(content, str(error))]) from None
 
     def read(self, content: str) -> VideoArrays:
         """The vectors of a content.
@@ -215,38 +261,50 @@ class Index:
         Raises:
           DamagedError: when their file is missing or damaged; names it.
         """
-        return arrays.read(self.file(content), content, self.manifest.key)
+        return self.load(content).arrays
+
+    def check(self, contents: Iterable[str]) -> None:
+        """Reads the vectors of contents through.
+
+        Raises:
+          DamagedError: naming all that are damaged.
+        """
+        wrong: dict[str, str] = {}
+        for content in contents:
+            try:
+                self.load(content)
+            except DamagedError as error:
+                wrong |= error.contents
+        if wrong:
+            raise DamagedError("; ".join(wrong.values()), wrong.items())
 
     @contextlib.contextmanager
-    def writing(self, fresh: bool = False) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Keeps other writers out, and saves the manifest at the end, however the block ends.
 
-        Args:
-          fresh: whether to keep the manifest of this object, and not to read that on the disk.
+        Vectors that no record names, as after a killed run or with an older manifest, get records.
 
         Raises:
           SearchError: when another process writes, or the disk is full.
+          DamagedError: when the manifest has been damaged since the index was opened.
         """
         try:
-            with files.lock(self.directory):
-                if not fresh:
-                    self.manifest = manifest.read(self.directory)
+            with _full_disk_named(self.directory), files.lock(self.directory):
+                if self._written:
+                    self.manifest, notes = manifest.read(self.directory)
+                    self._newest = not notes
                 self._clear_drafts()
-                self._owners = {one.id: name for name, one in self.manifest.videos.items()}
+                self._take_stock()
+                self._renamed.clear()
                 try:
                     yield
+                    self._rename()
                 finally:
                     self.save()
         except BlockingIOError:
             raise SearchError(
                 f"another process is writing to {self.directory}: wait until it has ended"
             ) from None
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise SearchError(
-                    f"the disk of {self.directory} is full: make room, and the same command goes on"
-                ) from None
-            raise
 
     def save(self) -> None:
         """Writes the manifest; for the one who writes.
@@ -254,45 +312,50 @@ class Index:
         Raises:
           OSError: when it cannot be written.
         """
-        self.manifest.write(self.directory)
+        self.manifest.write(self.directory, keep=self._newest)
+        self._written = self._newest = True
 
-    def put(self, content: str, found: VideoArrays) -> None:
-        """Writes the vectors of a content; for the one who writes."""
-        arrays.write(self.file(content), found, content, self.manifest.key)
+    def keep(self, content: str, found: VideoArrays, paths: Mapping[str, Stamp]) -> None:
+        """Writes the vectors of a content and records its paths; for the one who writes."""
+        known = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
+        for name, stamp in paths.items():
+            if name not in known:
+                self._put(name, Record(self._id(name, content), content, *stamp, "failed"))
+            known[name] = self.manifest.videos[name]
+        file = arrays.write(self.file(content), found, self.manifest.facts(content, known))
+        for name, record in known.items():
+            self.record(name, content, paths.get(name, record.stamp), file)
+        self._renamed.discard(content)
 
-    def record(
-        self,
-        name: str,
-        content: str,
-        size: int,
-        modified_ns: int,
-        found: VideoArrays,
-    ) -> None:
+    def record(self, name: str, content: str, stamp: Stamp, file: VectorFile) -> None:
         """Records a path whose vectors are on the disk, and what of it could not be used."""
+        found = file.arrays
         self._put(name, Record(
-            self._id(name, content), content, size, modified_ns, "indexed", found.warning,
-            duration=float(found.duration), frames=len(found.times),
-            intervals=len(found.spans), stamp=self.stamp(content), recorded=found.recorded,
+            self._id(name, content), content, *stamp, "indexed", found.warning,
+            duration=float(found.duration), frames=len(found.times), intervals=len(found.spans),
+            digest=file.digest, bytes=file.size, recorded=found.recorded,
         ))  # fmt: skip
 
-    def record_failure(
-        self, name: str, content: str, size: int, modified_ns: int, reason: str
-    ) -> None:
+    def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
         """Records why a path could not be indexed."""
-        identity = self._id(name, content)
-        self._put(name, Record(identity, content, size, modified_ns, "failed", reason))
+        self._put(name, Record(self._id(name, content), content, *stamp, "failed", reason))
+
+    def move(self, name: str, to: str) -> None:
+        """Records that a video has another path now; its id stays."""
+        record = self.manifest.videos[name]
+        self.drop(name)
+        self._put(to, record)
+
+    def paths(self, content: str) -> set[str]:
+        """The paths of a content; for the one who writes."""
+        return set(self._sharing.get(content, ())) if content else set()
 
     def drop(self, name: str) -> None:
         """Forgets a path; its vectors stay until `discard_unused`."""
-        self._owners.pop(self.manifest.videos.pop(name).id, None)
-
-    def stamp(self, content: str) -> tuple[int, int]:
-        """Size and time of the file of a content's vectors; zeros where there is none."""
-        try:
-            status = self.file(content).stat()
-        except OSError:
-            return 0, 0
-        return status.st_size, status.st_mtime_ns
+        record = self.manifest.videos.pop(name)
+        self._owners.pop(record.id, None)
+        self._sharing[record.content].discard(name)
+        self._renamed.add(record.content)
 
     def verify(self) -> dict[str, str]:
         """Reads all vectors through.
@@ -300,34 +363,98 @@ class Index:
         Returns:
           What is wrong, by the name of the damaged file.
         """
-        wrong = {}
-        for content in sorted(
-            {one.content for one in self.manifest.videos.values() if one.indexed}
-        ):
+        wrong: dict[str, str] = {}
+        records = {one.content: one for one in self.manifest.videos.values() if one.indexed}
+        for content, record in sorted(records.items()):
             try:
-                self.read(content)
-            except (DamagedError, OSError) as error:
+                if not matches(record, self.load(content)):
+                    line = f"{self.file(content)} is not what the manifest says: index again"
+                    wrong[self.file(content).name] = line
+            except DamagedError as error:
                 wrong[self.file(content).name] = str(error)
         return wrong
 
-    def discard_unused(self) -> None:
-        """Removes the vectors that no record names; for the one who writes."""
+    def discard_unused(self, contents: Collection[str] | None = None) -> None:
+        """Removes vectors that no record names; for the one who writes.
+
+        Args:
+          contents: of these contents alone; None: of all.
+        """
         used = {one.content for one in self.manifest.videos.values() if one.indexed}
-        for path in (self.directory / "videos").glob("*.npz"):
-            if path.stem not in used:
-                path.unlink(missing_ok=True)
+        unused = set(self._contents() if contents is None else contents) - used - {""}
+        if unused:
+            self.save()  # a manifest never names what is not there
+        for content in unused:
+            self.file(content).unlink(missing_ok=True)
+
+    def _contents(self) -> set[str]:
+        """The contents whose files of vectors are there, whole or not."""
+        try:
+            names = os.listdir(self.directory / "videos")
+        except OSError:
+            return set()
+        return {found[1] for found in map(manifest.VECTORS.fullmatch, names) if found}
+
+    def _take_stock(self) -> None:
+        """Makes records of vectors that no record names."""
+        self._owners = {one.id: name for name, one in self.manifest.videos.items()}
+        self._sharing = {}
+        for name, one in self.manifest.videos.items():
+            self._sharing.setdefault(one.content, set()).add(name)
+        used = {one.content for one in self.manifest.videos.values() if one.indexed}
+        for content in sorted(self._contents() - used):
+            try:
+                file = self.load(content)
+                paths = manifest.paths_of(file.facts)
+            except (DamagedError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+            for name, (identity, stamp) in paths.items():
+                record = self.manifest.videos.get(name)
+                # Of two that say they are of one path, that of the later file is.
+                latest = stamp.changed_ns, True
+                older = record is None or (record.changed_ns, record.indexed) < latest
+                if name not in self.manifest.excluded and older:
+                    if self._owners.get(identity, name) == name and record is None:
+                        self._put(name, Record(identity, content, *stamp, "failed"))
+                    self.record(name, content, stamp, file)
+
+    def _rename(self) -> None:
+        """Brings the paths that files of vectors name up to date."""
+        for content in sorted(self._renamed):
+            known = {name: self.manifest.videos[name] for name in self.paths(content)}
+            known = {name: one for name, one in known.items() if one.indexed}
+            try:
+                file = self.load(content) if known else None
+            except DamagedError:
+                continue
+            facts = self.manifest.facts(content, known)
+            if file is not None and file.facts["paths"].keys() != facts["paths"].keys():
+                file = arrays.write(self.file(content), file.arrays, facts)
+                for name, record in known.items():
+                    self.record(name, content, record.stamp, file)
+        self._renamed.clear()
 
     def _clear_drafts(self) -> None:
         """Removes what killed writers left; there is no other writer now."""
-        for folder in (self.directory, self.directory / "videos", self.directory / "packed"):
-            for path in folder.glob(".*.*"):
-                path.unlink(missing_ok=True)
+        for folder, own in manifest.OWN.items():
+            with contextlib.suppress(OSError):
+                for name in os.listdir(self.directory / folder):
+                    of = files.drafted(name)
+                    if of is not None and own.fullmatch(of):
+                        (self.directory / folder / name).unlink(missing_ok=True)
 
     def _put(self, name: str, record: Record) -> None:
-        if name in self.manifest.videos:
+        before = self.manifest.videos.get(name)
+        if before is None or before.content != record.content:
+            self._renamed.add(record.content)
+        if before is not None:
+            renamed = self._renamed.copy()
             self.drop(name)
+            if before.content == record.content:
+                self._renamed = renamed
         self.manifest.videos[name] = record
         self._owners[record.id] = name
+        self._sharing.setdefault(record.content, set()).add(name)
 
     def _id(self, name: str, content: str) -> str:
         """The id of a path: its content's, or where that is taken, one of both."""
@@ -339,3 +466,66 @@ class Index:
             path = name.encode(errors="surrogateescape")
             identity = hashlib.sha256(f"{content}\0".encode() + path).hexdigest()[:16]
         return identity
+
+
+@contextlib.contextmanager
+def _full_disk_named(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SearchError(
+                f"the disk of {directory} is full: make room, and the same command goes on"
+            ) from None
+        raise
+
+
+def check_rate(fps: float) -> None:
+    """Refuses what is no rate.
+
+    Raises:
+      SearchError: when it is no positive number, or very large.
+    """
+    if not 0 < fps <= 1000:
+        raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
+
+
+def matches(record: Record, file: VectorFile) -> bool:
+    """Whether a record says of a file of vectors what the file is."""
+    found = file.arrays
+    sizes = len(found.times), len(found.spans), float(found.duration)
+    facts = *sizes, found.warning, file.digest, found.recorded
+    return facts == (
+        record.frames, record.intervals, record.duration, record.reason, record.digest,
+        record.recorded,
+    )  # fmt: skip
+
+
+def absent(root: Path, names: Iterable[str]) -> set[str]:
+    """Which files of a folder are not there: deleted, moved, or on a disk that is away.
+
+    Each folder is listed once, which takes less than a look at every file.
+
+    Args:
+      root: the folder.
+      names: paths relative to it.
+    """
+    there: dict[str, set[str]] = {}
+    missing = set()
+    for name in names:
+        folder, _, own = name.rpartition("/")
+        if folder not in there:
+            there[folder] = _files(root / folder)
+        if own not in there[folder]:
+            missing.add(name)
+    return missing
+
+
+def _files(folder: Path) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # a link in a circle
+                if entry.is_file():
+                    found.add(entry.name)
+    return found

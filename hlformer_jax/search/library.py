@@ -5,20 +5,21 @@ vectors of a video when it is among the hits. A library that stays open sees wha
 indexes, at its next question.
 """
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.moments import Moment, moments
 from hlformer_jax.search import encoding, filters, manifest, rankers
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.filters import When
-from hlformer_jax.search.index import Entry, Index
+from hlformer_jax.search.index import Entry, Index, absent
 from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.rankers import Ranker
 from hlformer_jax.search.store import Store, Stored, Uploaded, maxsim
@@ -51,7 +52,21 @@ class Hit(NamedTuple):
     duration: float
 
 
-class _Snapshot(NamedTuple):
+class Hits(list[Hit]):
+    """Hits, best first.
+
+    Attributes:
+      warnings: a line on each thing that was left out: videos that are offline, damaged vectors.
+    """
+
+    def __init__(self, hits: Iterable[Hit] = (), warnings: Sequence[str] = ()) -> None:
+        """A list of hits."""
+        super().__init__(hits)
+        self.warnings = list(warnings)
+
+
+@dataclasses.dataclass
+class _Snapshot:
     """The videos of an index at a time, and their ranker.
 
     Attributes:
@@ -61,6 +76,8 @@ class _Snapshot(NamedTuple):
       contents: a record of each content.
       own: index of each entry's content.
       ranker: the ranker of the contents.
+      damaged: contents whose vectors are damaged, with a line for each.
+      away: places of the entries whose files were not there when last looked for.
     """
 
     stamp: tuple[int, int, int]
@@ -69,6 +86,21 @@ class _Snapshot(NamedTuple):
     contents: list[Record]
     own: np.ndarray
     ranker: Ranker
+    damaged: dict[str, str]
+    away: set[int]
+
+    def look(self, everything: bool = False) -> None:
+        """Looks again for the files of videos that were away, or of all."""
+        places = range(len(self.entries)) if everything else sorted(self.away)
+        names = {self.entries[place].video: place for place in places}
+        self.away = {names[name] for name in absent(self.source.root, names)}
+
+    def searched(self) -> Bool[np.ndarray, " V"]:
+        """Which entries are there, their vectors whole."""
+        found = np.ones(len(self.entries), bool)
+        found[list(self.away)] = False
+        wrong = [i for i, one in enumerate(self.contents) if one.content in self.damaged]
+        return found & ~np.isin(self.own, wrong)
 
 
 class Library:
@@ -112,7 +144,13 @@ class Library:
 
     def videos(self) -> list[Entry]:
         """All videos that the index knows, failed ones too, in the order of their paths."""
-        return list(self._listed().values())
+        entries = list(self._listed().values())
+        away = absent(self._index.root, [entry.video for entry in entries])
+        return [
+            entry if entry.state == "failed" else
+            entry._replace(state="offline" if entry.video in away else "indexed")
+            for entry in entries
+        ]  # fmt: skip
 
     def entry(self, id: str) -> Entry:
         """The video of an id.
@@ -137,15 +175,23 @@ class Library:
 
         Raises:
           SearchError: when there is no store, it does not answer, or its collection is another's.
-          DamagedError: when a file of the index is damaged; names it.
+          DamagedError: when the manifest is damaged.
         """
         if self._store is None:
             raise SearchError("there is no store to upload to: name one by --store=URL")
         index = Index.open(self._directory)
         of_content = {one.content: one for one in index.manifest.videos.values()}
-        records = [of_content[content] for content in uploading.contents(index)]
-        _, form = maxsim.of(index, self._name, self._checkpoint, records)
-        return uploading.upload(self._store, index, form, progress)
+        damaged: dict[str, str] = {}
+        while True:
+            contents = [one for one in uploading.contents(index) if one not in damaged]
+            records = [of_content[content] for content in contents]
+            try:
+                _, form = maxsim.of(index, self._name, self._checkpoint, records)
+                return uploading.upload(self._store, index, form, progress, damaged)
+            except DamagedError as error:
+                if not error.contents.keys() - damaged.keys():
+                    raise
+                damaged |= error.contents
 
     @property
     def encoder(self) -> Any:
@@ -188,8 +234,10 @@ class Library:
         since: When = None,
         until: When = None,
         moments: int = 3,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Finds the videos that hold what a sentence says, and when.
+
+        Of videos that are offline, or whose vectors are damaged, there is a line in `warnings`.
 
         Args:
           sentence: what is looked for.
@@ -207,40 +255,79 @@ class Library:
           SearchError: for an empty sentence, a k below 1, a text that is no date, a folder
             without videos, or an encoder
             that is not the one of the index.
-          DamagedError: when a file of the index is damaged; names it.
+          DamagedError: when the manifest is damaged, or all vectors are.
         """
         if not sentence.strip():
             raise SearchError("the sentence is empty: say what is to be found")
         if k < 1 or moments < 1:
             raise SearchError(f"k is {k} and moments {moments}: both are at least 1")
-        try:
-            return self._query(sentence, k, (folder, since, until), moments)
-        except DamagedError:
-            # What was removed from the index since it was opened is no damage.
-            if self._snapshot is None or self._snapshot.stamp == _stamp(self._directory):
-                raise
-            return self._query(sentence, k, (folder, since, until), moments)
-
-    def _query(
-        self, sentence: str, k: int, chosen: tuple[str | None, When, When], moments: int
-    ) -> list[Hit]:
         now, encoder = self._ready()
-        if isinstance(now.ranker, Stored):
-            filters.mask(now.entries, *chosen)  # the store itself knows no wrong folder
-            query = now.ranker.encode(encoder, sentence)
-            found = now.ranker.search(query, k, now.entries, *chosen)
-            return [self._hit(now, encoder, i, score, query, moments) for i, score in found]
-        allowed = np.flatnonzero(filters.mask(now.entries, *chosen))
-        if not len(allowed):
-            return []
+        now.look()
+        chosen = folder, since, until
+        passing = filters.mask(now.entries, *chosen)
+        if not (passing & now.searched()).any():
+            return Hits((), self._warnings(now, passing))
         query = now.ranker.encode(encoder, sentence)
+        while True:
+            try:
+                best = self._best(now, query, k, passing & now.searched(), chosen)
+                if any(not now.entries[place].path.is_file() for place, _ in best):
+                    now.look(everything=True)
+                    now.away |= {
+                        place for place, _ in best if not now.entries[place].path.is_file()
+                    }
+                    continue
+                hits = [
+                    self._hit(now, encoder, place, score, query, moments) for place, score in best
+                ]
+            except DamagedError as error:
+                fresh = {one: line for one, line in error.contents.items()
+                         if one not in now.damaged}  # fmt: skip
+                if not fresh:
+                    raise
+                # What was removed from the index since it was opened is no damage.
+                if now.stamp != _stamp(self._directory):
+                    return self.query(sentence, k, folder, since, until, moments)
+                now.damaged |= fresh
+                continue
+            return Hits(hits, self._warnings(now, passing))
+
+    def _best(
+        self,
+        now: _Snapshot,
+        query: np.ndarray,
+        k: int,
+        allowed: np.ndarray,
+        chosen: tuple[str | None, When, When],
+    ) -> list[tuple[int, float]]:
+        """Places and scores of the best entries that are allowed, best first."""
+        if isinstance(now.ranker, Stored):
+            # The store knows the filters, but not what is left out.
+            out = int(np.count_nonzero(~now.searched()))
+            found = now.ranker.search(query, k + out, now.entries, *chosen)
+            return [(place, score) for place, score in found if allowed[place]][:k]
+        places = np.flatnonzero(allowed)
+        if not len(places):
+            return []
         among = np.zeros(len(now.contents), bool)
-        among[now.own[allowed]] = True
-        scores = now.ranker.best(query, k, among)[now.own[allowed]]
+        among[now.own[places]] = True
+        scores = now.ranker.best(query, k, among)[now.own[places]]
         best = np.argsort(-scores, kind="stable")[:k]
-        return [
-            self._hit(now, encoder, int(allowed[i]), float(scores[i]), query, moments) for i in best
-        ]
+        return [(int(places[i]), float(scores[i])) for i in best]
+
+    def _warnings(self, now: _Snapshot, passing: np.ndarray) -> list[str]:
+        lines = list(now.source.notes)
+        if away := sorted(place for place in now.away if passing[place]):
+            first = now.entries[away[0]].video
+            lines.append(
+                f"{len(away)} of {len(now.entries)} videos are offline and left out"
+                f" ({first!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
+                if now.source.root.is_dir()
+                else f"{now.source.root} is not there, and its videos are left out: is its disk"
+                " mounted? (index NEW --move-root, where it has another path now)"
+            )
+        lines += now.damaged.values()
+        return lines
 
     def _hit(
         self,
@@ -294,18 +381,39 @@ class Library:
 
     def _take(self, stamp: tuple[int, int, int]) -> _Snapshot:
         index = self._index = Index.open(self._directory)
-        entries = [entry for entry in index.entries() if entry.state == "indexed"]
+        damaged: dict[str, str] = {}
+        while True:
+            try:
+                return self._whole(stamp, index, damaged)
+            except DamagedError as error:
+                if not error.contents.keys() - damaged.keys():
+                    raise
+                damaged |= error.contents
+
+    def _whole(
+        self, stamp: tuple[int, int, int], index: Index, damaged: dict[str, str]
+    ) -> _Snapshot:
+        """The videos of an index but for those whose vectors are known to be damaged."""
         records = index.manifest.videos
+        entries = [
+            entry
+            for entry in index.entries()
+            if entry.state != "failed" and records[entry.video].content not in damaged
+        ]
         contents = {records[entry.video].content: records[entry.video] for entry in entries}
         order = {content: i for i, content in enumerate(sorted(contents))}
         own = np.asarray([order[records[entry.video].content] for entry in entries], np.int64)
         known = [contents[content] for content in order]
+        if not known and damaged:
+            raise DamagedError("; ".join(damaged.values()))
         if not known:
             raise SearchError(
                 f"{self._directory} holds no video that could be indexed: see"
                 f" {command_line('search', 'status', f'--index={self._directory}')}"
             )
-        return _Snapshot(stamp, index, entries, known, own, self._ranker(index, known))
+        away = {i for i, entry in enumerate(entries) if entry.state == "offline"}
+        ranker = self._ranker(index, known)
+        return _Snapshot(stamp, index, entries, known, own, ranker, damaged, away)
 
     def _ranker(self, index: Index, records: Sequence[Record]) -> Ranker:
         if self._store is not None:

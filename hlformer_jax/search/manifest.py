@@ -1,26 +1,53 @@
 """The manifest of an index: what made its vectors, and what it knows of every path.
 
-`manifest.json` is rewritten whole. It names no vectors that are not on the disk already, and what
-it does not name yet is found again by the content's fingerprint; so nothing is lost with it but
-the time to read the beginnings of some files.
+    .hlformer-index          marks the directory as an index; holds the settings once more
+    manifest.json            settings and records, under a digest
+    manifest.previous.json   those before, which stand in for a damaged one
+
+Each is rewritten whole. What a manifest says of a video stands in the file of its vectors too
+(`arrays`), and the settings in the mark, so nothing is lost with both manifests but the reasons of
+failures.
 """
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Mapping
-from pathlib import Path
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.errors import command_line
+from hlformer_jax.search import arrays, sealed
+from hlformer_jax.search.arrays import VectorFile
 from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.fingerprint import Stamp
 
-NAME = "manifest.json"
-FORMAT = 2
+NAME, PREVIOUS, MARK = "manifest.json", "manifest.previous.json", ".hlformer-index"
+FORMAT = 3
 """The version of the files of an index; another one is refused."""
 
 DTYPE = "float16"
 """Of the frames' vectors on the disk."""
+
+VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
+"""Names of files of vectors."""
+
+PACKED = re.compile(r"(segments|best_frame|trained)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json)")
+"""Names of files of packed rows."""
+
+OWN = {
+    "": re.compile("|".join(map(re.escape, (NAME, PREVIOUS, MARK)))),
+    "videos": VECTORS,
+    "packed": PACKED,
+}
+"""Names of the files of an index in each of its folders; drafts of no others are deleted."""
+
+_MARKED = b"The index of a video search by hlformer_jax; its files are its own.\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +81,15 @@ class Record:
 
     Attributes:
       id: 16 hexadecimal digits, unique in the index.
-      content: fingerprint of the content, which names the file of its vectors; "" if unreadable.
-      size: bytes of the video.
-      modified_ns: its time of modification in nanoseconds since the epoch.
+      content: digest of the content, which names the file of its vectors; "" if unreadable.
+      size, modified_ns, changed_ns: the video's stamp (`fingerprint.Stamp`).
       state: "indexed" or "failed".
       reason: why it failed, or what of it could not be used.
       duration: seconds.
       frames: number F of frames.
       intervals: number I of intervals of the ranker `segments`.
-      stamp: size and time of modification in nanoseconds of the file of its vectors.
+      digest: that of the file of its vectors; "" where there is none.
+      bytes: size of that file.
       recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
     """
 
@@ -70,12 +97,14 @@ class Record:
     content: str
     size: int
     modified_ns: int
+    changed_ns: int
     state: str
     reason: str = ""
     duration: float = 0.0
     frames: int = 0
     intervals: int = 0
-    stamp: tuple[int, int] = (0, 0)
+    digest: str = ""
+    bytes: int = 0
     recorded: float = 0.0
 
     @property
@@ -83,13 +112,18 @@ class Record:
         """Whether there are vectors."""
         return self.state == "indexed"
 
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp of the video."""
+        return Stamp(self.size, self.modified_ns, self.changed_ns)
+
 
 @dataclasses.dataclass
 class Manifest:
     """The content of manifest.json.
 
     Attributes:
-      root: the folder that is indexed, absolute.
+      root: the folder that is indexed, absolute; "" where that is not known any more.
       encoder: what made the vectors.
       fps: frames a second.
       checkpoint: the directory of the trained model that ranks by default; "" for none.
@@ -111,99 +145,281 @@ class Manifest:
         parts = (encoder.fingerprint, encoder.preprocessing, encoder.width, self.fps, DTYPE, FORMAT)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
-    def write(self, directory: Path) -> None:
-        """Writes manifest.json into the directory of the index, whole or not at all.
-
-        Raises:
-          OSError: when it cannot be written.
-        """
-        content = {
+    def settings(self) -> dict[str, Any]:
+        """All but the records."""
+        return {
             "format": FORMAT,
             "dtype": DTYPE,
             "root": self.root,
             "encoder": vars(self.encoder),
             "fps": self.fps,
             "checkpoint": self.checkpoint,
-            "videos": {name: vars(self.videos[name]) for name in sorted(self.videos)},
             "excluded": sorted(self.excluded),
         }
-        files.write_json(directory / NAME, content)
+
+    def facts(self, content: str, paths: Mapping[str, Record]) -> dict[str, Any]:
+        """What the file of a content's vectors says beside them."""
+        own = {name: {"id": one.id, "stamp": list(one.stamp)} for name, one in paths.items()}
+        made = {key: self.settings()[key] for key in ("format", "dtype", "encoder", "fps")}
+        return made | {"content": content, "paths": own}
+
+    def write(self, directory: Path, keep: bool) -> None:
+        """Writes the mark and the manifest, each whole or not at all.
+
+        Args:
+          directory: the directory of the index.
+          keep: whether the manifest that is there is whole, and to be kept as the one before.
+
+        Raises:
+          OSError: when one cannot be written.
+        """
+        text = _MARKED + sealed.seal(self.settings())
+        if _bytes(directory / MARK) != text:
+            files.write_bytes(directory / MARK, text)
+        if keep:
+            with files.whole(directory / PREVIOUS) as draft:
+                try:
+                    os.link(directory / NAME, draft)
+                except OSError:  # a disk without hard links
+                    shutil.copyfile(directory / NAME, draft)
+        videos = {name: vars(self.videos[name]) for name in sorted(self.videos)}
+        files.write_bytes(directory / NAME, sealed.seal(self.settings() | {"videos": videos}))
 
 
-def read(directory: Path) -> Manifest:
-    """Reads the manifest of an index.
+def mark(directory: Path) -> None:
+    """Marks a new directory as an index; makes it where there is none."""
+    files.write_bytes(directory / MARK, _MARKED)
+
+
+def check_place(directory: Path) -> None:
+    """Refuses a directory that is neither new or empty nor an index.
+
+    Raises:
+      SearchError: saying what it holds.
+      OSError: when it cannot be listed.
+    """
+    try:
+        children = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise SearchError(f"{directory} is no directory: choose another --index") from None
+    foreign = [name for name in children if not _begun(directory, name)]
+    if foreign and not _is_index(directory):
+        raise SearchError(
+            f"{directory} holds other things ({foreign[0]}) and is no index: choose another --index"
+        )
+
+
+def _begun(directory: Path, name: str) -> bool:
+    """Whether a file is what a writer leaves that was killed before it marked the directory."""
+    if name == ".lock":
+        return (directory / name).is_file() and not (directory / name).stat().st_size
+    return files.drafted(name) == MARK
+
+
+def _is_index(directory: Path) -> bool:
+    if (_bytes(directory / MARK) or b"").startswith(_MARKED):
+        return True
+    for name in (NAME, PREVIOUS):
+        try:
+            _parse(directory / name)
+        except DamagedError:
+            continue
+        except SearchError:  # of another format
+            pass
+        return True
+    return any(True for _ in whole_files(directory))
+
+
+def whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
+    """The content and the file of all vectors that are whole, in the order of their names."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(directory / "videos")):
+            if found := VECTORS.fullmatch(name):
+                with contextlib.suppress(DamagedError):
+                    file = arrays.read(directory / "videos" / name)
+                    if file.facts.get("content") == found[1]:
+                        yield found[1], file
+
+
+def read(directory: Path) -> tuple[Manifest, list[str]]:
+    """Reads the manifest of an index, or the one before where that is damaged.
 
     Args:
       directory: the directory of the index.
 
     Returns:
-      The manifest.
+      The manifest, and a line where it is not the newest.
 
     Raises:
       SearchError: when there is none, or it is of another format.
-      DamagedError: when it is damaged.
+      DamagedError: when both are damaged.
     """
-    path = directory / NAME
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise SearchError(
-            f"{directory} holds no index: make one with"
-            f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
-        ) from None
-    except UnicodeDecodeError:
-        raise _damaged(path, "it is no text") from None
+        return _parse(directory / NAME), []
+    except DamagedError as error:
+        begun = any((directory / name).exists() for name in (NAME, PREVIOUS, MARK))
+        if not begun and not any(True for _ in whole_files(directory)):
+            raise SearchError(
+                f"{directory} holds no index: make one with"
+                f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
+            ) from None
+        try:
+            manifest = _parse(directory / PREVIOUS)
+        except DamagedError:
+            raise error from None
+        newest = _of_mark(directory)
+        if newest is not None and newest.key == manifest.key:
+            there = manifest.videos.items()
+            newest.videos = {name: one for name, one in there if name not in newest.excluded}
+            manifest = newest
+        return manifest, [f"{error}: the one before is used"]
+
+
+def rebuilt(directory: Path) -> Manifest | None:
+    """The settings of an index whose manifests are lost, from its mark or its vectors.
+
+    Returns:
+      A manifest without records; None where nothing is known of what the index was.
+    """
+    if (settings := _of_mark(directory)) is not None:
+        return settings
+    for _, file in whole_files(directory):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return _settings({"root": "", "checkpoint": "", "excluded": [], **file.facts})
+    return None
+
+
+def _of_mark(directory: Path) -> Manifest | None:
+    """The settings of the mark, which are at least as new as those of any manifest."""
+    text = _bytes(directory / MARK) or b""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        return _settings(sealed.unseal(text.removeprefix(_MARKED)))
+    return None
+
+
+def paths_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, Stamp]]:
+    """The paths that a file of vectors names, with the id and the stamp of each.
+
+    Raises:
+      ValueError, KeyError, TypeError, AttributeError: when they are none.
+    """
+    found = {}
+    for name, own in facts["paths"].items():
+        stamp = Stamp(*own["stamp"])
+        record = Record(own["id"], facts["content"], *stamp, "failed")
+        _check(name, record)
+        found[name] = own["id"], stamp
+    return found
+
+
+def same_maker(manifest: Manifest, facts: Mapping[str, Any]) -> bool:
+    """Whether vectors of these facts were made as those of an index are."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        own = _settings({"root": "", "checkpoint": "", "excluded": [], **facts})
+        return own.key == manifest.key
+    return False
+
+
+def _bytes(path: Path) -> bytes | None:
     try:
-        content = files.parse_json(text)
-    except ValueError:
-        raise _damaged(path, "it is no JSON") from None
-    if not isinstance(content, dict):
-        raise _damaged(path, "it is no JSON object")
-    if content.get("format", FORMAT) != FORMAT:
-        raise SearchError(
-            f"{path} is of format {content['format']!r}, this version reads {FORMAT}: choose"
-            " another --index"
-        )
+        return path.read_bytes() if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _parse(path: Path) -> Manifest:
     try:
-        return _parse(content)
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
+    try:
+        content = sealed.unseal(text)
+    except ValueError as error:
+        _refuse_older(path, text)
+        raise DamagedError(f"{path} is damaged ({error})") from None
+    if content.get("format") != FORMAT:
+        raise _other_format(path, content.get("format"))
+    try:
+        manifest = _settings(content)
+        for name, fields in content["videos"].items():
+            manifest.videos[name] = record = _typed(Record, fields)
+            _check(name, record)
+        if len({one.id for one in manifest.videos.values()}) != len(manifest.videos):
+            raise ValueError("two videos have one id")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(path, f"{type(error).__name__} {error}") from None
-
-
-def _damaged(path: Path, why: str) -> DamagedError:
-    return DamagedError(
-        f"{path} is damaged ({why}): index the folder again; vectors that are whole are kept"
-    )
-
-
-def _parse(content: Mapping[str, Any]) -> Manifest:
-    if content["dtype"] != DTYPE:
-        raise ValueError(f"dtype is {content['dtype']!r}")
-    facts = dict(content["encoder"])
-    encoder = _typed(EncoderFacts, facts | {"places": tuple(facts["places"])})
-    videos = {}
-    for name, fields in content["videos"].items():
-        size, modified = fields["stamp"]
-        record = _typed(Record, {"recorded": 0.0, **fields, "stamp": (size, modified)})
-        if record.content.strip("0123456789abcdef") or record.state not in ("indexed", "failed"):
-            raise ValueError(f"the record of {name!r}")
-        videos[name] = record
-    manifest = Manifest(content["root"], encoder, content["fps"], content["checkpoint"], videos)
-    manifest.excluded = set(content["excluded"])
-    for value, kind in (
-        (manifest.root, str),
-        (manifest.fps, int | float),
-        (manifest.checkpoint, str),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{value!r}")
+        why = " ".join(str(error).split())
+        raise DamagedError(f"{path} is damaged ({type(error).__name__} {why})") from None
     return manifest
 
 
-def _typed(kind: Any, fields: dict[str, Any]) -> Any:
+def _refuse_older(path: Path, text: bytes) -> None:
+    """Refuses a manifest of the time before they had digests."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(content, dict) and content.get("format") == 2 and "videos" in content:
+        raise _other_format(path, 2)
+
+
+def _other_format(path: Path, number: Any) -> SearchError:
+    return SearchError(
+        f"{path} is of format {number!r}, this version reads {FORMAT}: make a new index by another"
+        " --index; this one stays as it is"
+    )
+
+
+def _settings(content: Mapping[str, Any]) -> Manifest:
+    if (content["format"], content["dtype"]) != (FORMAT, DTYPE):
+        raise ValueError(f"format {content['format']!r}, dtype {content['dtype']!r}")
+    facts = dict(content["encoder"])
+    encoder = _typed(EncoderFacts, facts | {"places": tuple(facts["places"])})
+    if not 0 < encoder.width < 2**20 or not all(isinstance(one, str) for one in encoder.places):
+        raise ValueError("the encoder")
+    fps = content["fps"]
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
+        raise ValueError(f"fps is {fps!r}")
+    excluded = content["excluded"]
+    texts = [content["root"], content["checkpoint"], *excluded]
+    if not isinstance(excluded, list) or not all(isinstance(one, str) for one in texts):
+        raise TypeError("root, checkpoint or excluded is no text")
+    return Manifest(content["root"], encoder, float(fps), content["checkpoint"],
+                    excluded=set(excluded))  # fmt: skip
+
+
+def _check(name: str, record: Record) -> None:
+    """Refuses a record that no index writes."""
+    path = PurePosixPath(name)
+    good = (
+        name not in ("", ".") and "\0" not in name and not path.is_absolute()
+        and ".." not in path.parts
+        and re.fullmatch(r"[0-9a-f]{16}", record.id)
+        and re.fullmatch(r"([0-9a-f]{64})?", record.content)
+        and record.state in ("indexed", "failed")
+        and min(record.size, record.frames, record.intervals, record.bytes) >= 0
+        and max(record.size, record.frames, record.intervals, record.bytes) < 2**48
+        and 0 <= record.duration < 2**40 and abs(record.recorded) < 2**40
+        and max(map(abs, record.stamp)) < 2**63
+        and (not record.indexed or (
+            record.content and re.fullmatch(r"[0-9a-f]{64}", record.digest)
+            and min(record.frames, record.intervals) > 0
+        ))
+    )  # fmt: skip
+    if not good:
+        raise ValueError(f"the record of {name[:80]!r}")
+
+
+def _typed(kind: Any, fields: Mapping[str, Any]) -> Any:
     """A dataclass whose fields have their types; a whole number may stand for a real one."""
-    for field in dataclasses.fields(kind):
-        wanted: Any = {str: str, int: int, float: (int, float)}.get(field.type, tuple)  # type: ignore[arg-type]
-        if not isinstance(fields[field.name], wanted):
-            raise TypeError(f"{field.name} is {fields[field.name]!r}")
+    known = {field.name: field.type for field in dataclasses.fields(kind)}
+    if fields.keys() != known.keys():
+        raise KeyError(*(fields.keys() ^ known.keys()))
+    wanted: Any = {str: str, int: int, float: (int, float)}
+    for name, value in fields.items():
+        if isinstance(value, bool) or not isinstance(value, wanted.get(known[name], tuple)):
+            raise TypeError(f"{name} is {str(value)[:80]!r}")
     return kind(**fields)

@@ -6,6 +6,12 @@ reads what it needs. Where none can be written it is made in memory.
 
 A large matrix has a list of its videos beside it: the next one takes from it the rows of all videos
 that are still there, and reads the files of the new ones alone.
+
+A file ends with a digest of its numbers, which a process checks once, when it maps the file; one
+that is damaged is made anew. It is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits:
+what a disk, a memory or a program damages changes a sum. That reads 12 GB a second from memory; for
+1,000 hours, whose frames are 5.5 GB and 2.8 GB of rounded ones, 0.7 s, and as long as the disk
+takes where they are not in memory.
 """
 
 import contextlib
@@ -18,11 +24,17 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
+from hlformer_jax.search import sealed
 from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.manifest import PACKED
 
 ROWS_AT_ONCE = 512
 """Rows that are converted to float32 and multiplied together: they stay in a core's cache."""
+
+_BLOCK, _DIGEST = 4096, 64
+"""Bytes of a block whose sum is part of a digest, and of the digest."""
 
 LARGE = 2**16
 """Rows from which on a matrix is large: of float32 and of width 768, 0.2 GB."""
@@ -50,7 +62,7 @@ def rows(
       The matrix, mapped from the disk where it can be written there, and its file.
 
     Raises:
-      DamagedError: when the file of a content is missing or damaged.
+      DamagedError: when files of contents are missing, damaged, or of other counts; names them all.
     """
     shape, key = (sum(counts), index.manifest.encoder.width), index.manifest.key
     known = "\0".join([key, *contents, *map(str, counts)])
@@ -62,18 +74,29 @@ def rows(
 
     def fill(matrix: np.ndarray) -> None:
         start = 0
+        wrong: dict[str, str] = {}
         for content, count in zip(contents, counts, strict=True):
-            old = before.get(content)
-            known = old is not None and len(old) == count
-            matrix[start : start + count] = old if known else take(index.read(content))
-            start += count
+            own = before.get(content)
+            if own is None or len(own) != count:
+                try:
+                    own = take(index.read(content))
+                except DamagedError as error:
+                    wrong |= error.contents
+                    continue
+            if own.shape != (count, shape[1]):
+                wrong[content] = f"{index.file(content)} is not what the manifest says: index again"
+            elif not wrong:
+                matrix[start : start + count] = own
+                start += count
+        if wrong:
+            raise DamagedError("; ".join(wrong.values()), wrong.items())
 
     matrix = written(path, shape, np.dtype(dtype), fill)
     with contextlib.suppress(OSError):
         if shape[0] >= LARGE:
             listing = {"key": key, "contents": list(contents), "counts": list(counts)}
-            files.write_json(path.with_suffix(".json"), listing)
-        for other in path.parent.glob(f"{name}-*.*"):
+            files.write_bytes(path.with_suffix(".json"), sealed.seal(listing))
+        for other in own_files(index.directory, f"{name}-"):
             if not other.name.startswith(path.stem):
                 other.unlink(missing_ok=True)
     return matrix, path
@@ -83,7 +106,7 @@ def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
     """Rows by content of the matrix of the index as it was; none where there is none."""
     for listing in (index.directory / "packed").glob(f"{name}-*.json"):
         try:
-            known = files.parse_json(listing.read_text(encoding="utf-8"))
+            known = sealed.unseal(listing.read_bytes())
             contents, bounds = known["contents"], np.cumsum([0, *known["counts"]])
             if known["key"] != index.manifest.key:
                 continue
@@ -96,12 +119,29 @@ def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
     return {}
 
 
+def own_files(directory: Path, prefix: str = "") -> list[Path]:
+    """The files of packed rows of an index whose names begin so; no others."""
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(directory / "packed"))
+        own = [name for name in names if PACKED.fullmatch(name) and name.startswith(prefix)]
+        return [directory / "packed" / name for name in own]
+    return []
+
+
 def forget(index: Index) -> None:
     """Removes the matrices; processes that have them mapped keep them."""
     with contextlib.suppress(OSError):
-        for path in (index.directory / "packed").iterdir():
-            if path.suffix in (".npy", ".npz", ".json"):
-                path.unlink(missing_ok=True)
+        for path in own_files(index.directory):
+            path.unlink(missing_ok=True)
+
+
+def damaged(directory: Path) -> dict[str, str]:
+    """What is damaged of the matrices of an index, by the name of the file; reads them through."""
+    wrong = {}
+    for path in own_files(directory):
+        if path.suffix == ".npy" and _whole(path) is None:
+            wrong[path.name] = f"{path} is damaged: the next search makes it anew"
+    return wrong
 
 
 def written(
@@ -123,24 +163,56 @@ def written(
             made = np.lib.format.open_memmap(draft, "w+", dtype, shape)
             # On a full disk this fails; writing to the mapped file would end the process.
             with draft.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
+                _allocate(file.fileno(), draft.stat().st_size)
             fill(made)
             made.flush()
+            with draft.open("ab") as file:
+                file.write(_digest(made).encode())
     except OSError:
         held = np.empty(shape, dtype)
         fill(held)
         return held
-    found = mapped(path, shape, dtype)
-    return made if found is None else found
+    # Not read again: what was written is in memory.
+    return made
+
+
+def _allocate(file: int, size: int) -> None:
+    """Makes room for a file on the disk."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+        return
+    for start in range(0, size, 2**20):  # macOS has no such call
+        os.pwrite(file, bytes(1), min(start + 2**20, size) - 1)
 
 
 def mapped(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray | None:
-    """The matrix of a file; None where it is not there, or is not of that form."""
+    """The matrix of a file; None where it is not there, damaged, or not of that form."""
+    found = _whole(path)
+    return found if found is not None and (found.shape, found.dtype) == (shape, dtype) else None
+
+
+def _whole(path: Path) -> np.ndarray | None:
+    """The matrix of a file that is what was written; else None."""
     try:
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        with path.open("rb") as file:
+            file.seek(-_DIGEST, os.SEEK_END)
+            digest = file.read()
+    except (OSError, ValueError, TypeError, OverflowError, MemoryError, EOFError):
         return None
-    return found if found.shape == shape and found.dtype == dtype else None
+    return found if digest == _digest(found).encode() else None
+
+
+def _digest(matrix: np.ndarray) -> str:
+    """The digest of a matrix's form and numbers; see the module."""
+    digest = hashlib.sha256(f"{matrix.shape} {matrix.dtype}".encode())
+    flat = matrix.reshape(-1).view(np.uint8)
+    whole = len(flat) // _BLOCK * _BLOCK
+    for start in range(0, whole, 2**12 * _BLOCK):
+        words = flat[start : min(start + 2**12 * _BLOCK, whole)].view(np.uint64)
+        digest.update(words.reshape(-1, _BLOCK // 8).sum(axis=1, dtype=np.uint64).tobytes())
+    digest.update(flat[whole:].tobytes())
+    return digest.hexdigest()
 
 
 def products(matrix: np.ndarray, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:

@@ -39,7 +39,9 @@ class Report(NamedTuple):
       unchanged: left alone.
       failed: failed in this run.
       skipped: failed before, and not tried again.
-      gone: no longer there.
+      offline: not there now; their vectors are kept.
+      unreadable: indexed, and not to be read now; their vectors are kept.
+      gone: failed before, and no longer there.
       seconds: seconds of video that were encoded.
       elapsed: seconds that it took.
     """
@@ -49,6 +51,8 @@ class Report(NamedTuple):
     unchanged: int = 0
     failed: int = 0
     skipped: int = 0
+    offline: int = 0
+    unreadable: int = 0
     gone: int = 0
     seconds: float = 0.0
     elapsed: float = 0.0

@@ -9,7 +9,7 @@ so that a model encodes them once.
 import contextlib
 import hashlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hlformer_jax.retrieval import corpus, vectors
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.similarity import MaximumSimilarity
 from hlformer_jax.retrieval.vectors import Vectors
-from hlformer_jax.search import model
+from hlformer_jax.search import model, packed
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.manifest import Record
@@ -140,16 +140,25 @@ def _encoded(found: model.Model, path: Path, index: Index, records: Sequence[Rec
     kept = _kept(file, model.empty_corpus(found, len(records)))
     if kept is not None:
         return kept
+    index.check(contents)
     frames = (index.read(content).vectors for content in contents)
     made = model.encode_videos(found, frames, len(records))
     leaves = jax.tree.leaves((made.stored, made.mask))
     # Where they cannot be kept, they are encoded again the next time.
     with contextlib.suppress(OSError):
-        files.write_npz(file, {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)})
-        for other in file.parent.glob("trained-*.npz"):
+        kept_leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        files.write_npz(file, kept_leaves | {"digest": _digest(kept_leaves.values())})
+        for other in packed.own_files(index.directory, "trained-"):
             if other != file:
                 other.unlink(missing_ok=True)
     return made
+
+
+def _digest(leaves: Iterable[np.ndarray]) -> np.ndarray:
+    digest = hashlib.sha256()
+    for leaf in leaves:
+        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
+    return np.asarray(digest.hexdigest())
 
 
 def _kept(file: Path, empty: Corpus) -> Corpus | None:
@@ -158,7 +167,10 @@ def _kept(file: Path, empty: Corpus) -> Corpus | None:
     try:
         with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             # NumPy writes the bits of bfloat16 without its name.
-            found = [arrays[str(i)].view(leaf.dtype) for i, leaf in enumerate(leaves)]
+            raw_leaves = [arrays[str(i)] for i in range(len(leaves))]
+            if arrays["digest"] != _digest(raw_leaves):
+                return None
+            found = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     if any(one.shape != leaf.shape for one, leaf in zip(found, leaves, strict=True)):

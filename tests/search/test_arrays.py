@@ -8,13 +8,14 @@ import pytest
 
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import DamagedError
+from hlformer_jax.search.fingerprint import Stamp
 from hlformer_jax.search.index import Index
 
 
 def test_files_of_vectors_hold_no_pickles(index):
     for path in (index.directory / "videos").iterdir():
         with np.load(path, allow_pickle=False) as file:
-            assert set(file) == set(VideoArrays._fields)
+            assert set(file) == {*VideoArrays._fields, "facts"}
         with zipfile.ZipFile(path) as file:
             assert not file.testzip()
 
@@ -26,9 +27,10 @@ def _flipped(content, place=400):
 def test_vectors_of_another_encoder_are_not_taken_for_those_of_this_one(index, tmp_path):
     content = index.manifest.videos["b.film"].content
     other = Index.create(tmp_path / "other", index.root, archive.Encoder("0" * 64))
-    other.put(content, index.read(content))
+    with other.writing():
+        other.keep(content, index.read(content), {"b.film": Stamp(1, 2, 3)})
     (other.directory / "videos" / f"{content}.npz").replace(index.file(content))
-    with pytest.raises(DamagedError, match="is damaged, or not of this index"):
+    with pytest.raises(DamagedError, match="is not of this index"):
         index.read(content)
 
 

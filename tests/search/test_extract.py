@@ -14,6 +14,7 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax.search import extract
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.report import Report
@@ -33,15 +34,15 @@ def test_what_is_done_is_left_alone(index):
 
 def test_a_file_that_moved_keeps_its_vectors_and_its_id_without_decoding(index, films):
     before = {entry.video: entry.id for entry in index.entries()}
-    vectors = archive.arrays(index)
+    vectors = archive.vectors(index)
     (films / "other place").mkdir()
     (films / "a.film").rename(films / "other place" / "new ‘name’.film")
     encoder = archive.Encoder()
     report, _ = archive.fill(index, encoder)
-    assert counts(report) == {"known": 1, "unchanged": 2, "gone": 1} and encoder.seen == 0
+    assert counts(report) == {"known": 1, "unchanged": 2} and encoder.seen == 0
     after = {entry.video: entry.id for entry in index.entries()}
     assert after["other place/new ‘name’.film"] == before["a.film"]
-    assert archive.arrays(index) == vectors
+    assert archive.vectors(index) == vectors
 
 
 def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films):
@@ -66,10 +67,52 @@ def test_a_touched_file_is_not_decoded_and_a_changed_one_is(index, films):
     assert index.entries()[1].frames == 21 and index.entries()[0].modified == 1
 
 
-def test_a_deleted_file_is_dropped_with_its_vectors(index, films):
+def test_a_deleted_file_keeps_its_vectors_and_a_failed_one_is_forgotten(index, films):
+    (films / "bad.film").write_bytes(b"broken")
+    archive.fill(index)
     (films / "b.film").unlink()
+    (films / "bad.film").unlink()
     report, _ = archive.fill(index)
-    assert report.gone == 1 and len(index.entries()) == 2 and len(archive.arrays(index)) == 2
+    assert counts(report) == {"unchanged": 2, "offline": 1, "gone": 1}
+    assert [entry.state for entry in index.entries()] == ["indexed", "offline", "indexed"]
+    assert len(archive.arrays(index)) == 3
+
+
+def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, monkeypatch):
+    os.utime(films / "b.film", (1, 1))
+
+    def unreadable(path):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(extract, "fingerprint", unreadable)
+    report, told = archive.fill(index)
+    assert counts(report) == {"unchanged": 2, "unreadable": 1}
+    assert told == ["b.film: Input/output error; its vectors are kept"]
+    monkeypatch.undo()
+    assert counts(archive.fill(index)[0]) == {"unchanged": 2, "known": 1}
+
+
+@pytest.mark.parametrize("place", [-1, 200_000])
+def test_a_file_repaired_in_place_is_read_again_whatever_its_time_says(index, films, place):
+    path = archive.film(films / "long.film", [(7, 7, 7)] * 200_000)
+    before = path.stat()
+    video = archive.VIDEO._replace(sample=archive.every_thousandth)
+    archive.fill(index, video=video)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    report, _ = archive.fill(index, video=video)
+    assert counts(report) == {"indexed": 1, "unchanged": 3}
+
+
+def test_files_of_one_size_that_differ_in_one_byte_have_vectors_of_their_own(index, films):
+    colours = [(7, 7, 7)] * 300_000
+    archive.film(films / "x.film", colours)
+    colours[150_001] = (8, 7, 7)
+    archive.film(films / "y.film", colours)
+    video = archive.VIDEO._replace(sample=archive.every_thousandth)
+    assert archive.fill(index, video=video)[0].indexed == 2
 
 
 def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, films):
@@ -83,7 +126,10 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
     ids = {entry.video: entry.id for entry in index.entries()}
     (films / "a.film").unlink()
     archive.fill(index)
-    assert {entry.video: entry.id for entry in index.entries()} == {
+    assert {entry.video: entry.id for entry in index.entries()} == ids
+    with index.writing():
+        index.drop("a.film")
+    assert {entry.video: entry.id for entry in Index.open(index.directory).entries()} == {
         name: one for name, one in ids.items() if name != "a.film"
     }
 
@@ -130,8 +176,9 @@ def test_what_could_not_be_used_of_a_video_stays_known(index, films):
     os.utime(index.file(content), (1, 1))
     archive.fill(index)
     assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
-    (index.directory / "manifest.json").unlink()
-    archive.fill(archive.create(index.directory, films))
+    for name in ("manifest.json", "manifest.previous.json"):
+        (index.directory / name).unlink(missing_ok=True)
+    archive.fill(Index.open(index.directory))
     assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
 
 
@@ -163,18 +210,15 @@ def test_a_missing_or_emptied_folder_does_not_empty_the_index(index, films, tmp_
     with pytest.raises(SearchError, match="is not there: is its disk mounted"):
         archive.fill(index)
     films.mkdir()
-    with pytest.raises(SearchError, match="holds no video any more, and the index 3"):
-        archive.fill(index)
+    assert counts(archive.fill(index)[0]) == {"offline": 3}
     assert len(Index.open(index.directory).entries()) == 3
 
 
 def test_a_folder_that_cannot_be_listed_for_once_loses_nothing(index, films):
     (films / "trips").rename(films / "unlisted")
     report, told = archive.fill(index)
-    assert counts(report) == {"unchanged": 2} and len(index.entries()) == 3
-    assert told == [
-        f"{films}/unlisted may not be listed; nothing of the index is forgotten in this run"
-    ]
+    assert counts(report) == {"unchanged": 2, "offline": 1} and len(index.entries()) == 3
+    assert told == [f"{films}/unlisted may not be listed"]
     (films / "unlisted").rename(films / "trips")
     assert counts(archive.fill(index)[0]) == {"unchanged": 3}
 
@@ -192,16 +236,6 @@ def test_files_that_are_added_leave_the_others_alone(index, films):
 def test_another_encoder_is_refused_before_anything_is_decoded(index):
     with pytest.raises(SearchError, match="another fingerprint"):
         archive.fill(index, archive.Encoder("0" * 64))
-
-
-def test_a_lost_manifest_is_made_again_without_decoding(index, films):
-    before = Index.open(index.directory).manifest
-    (index.directory / "manifest.json").unlink()
-    encoder = archive.Encoder()
-    again = archive.create(index.directory, films)
-    report, _ = archive.fill(again, encoder)
-    assert encoder.seen == 0 and report.known == 3
-    assert again.manifest == before
 
 
 def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
@@ -224,6 +258,14 @@ def test_processes_give_the_same_files_and_one_that_dies_fails_its_video_alone(
     assert all(one.speed > 0 for one in seen[1:] if one.seconds)
 
 
+def test_a_video_whose_process_was_killed_once_is_tried_once_more(index, films):
+    archive.random_film(films / "once killer.film", 40)
+    other = Index.open(index.directory)
+    report, told = archive.fill(other, workers=1)
+    assert (counts(report), told) == ({"indexed": 1, "unchanged": 3}, [])
+    assert report.seconds == 40 == other.manifest.videos["once killer.film"].frames
+
+
 def test_a_number_of_frames_that_is_no_multiple_of_a_batch_keeps_all(index, films):
     archive.random_film(films / "long.film", 77)
     archive.fill(index)
@@ -238,10 +280,10 @@ import archive
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ours may be started in the background
 if __name__ == "__main__":
     directory, films = map(pathlib.Path, sys.argv[1:3])
-    from hlformer_jax.search.index import Index
-    if (directory / "manifest.json").exists():
+    from hlformer_jax.search.index import Index, SearchError
+    try:
         index = Index.open(directory)
-    else:
+    except SearchError:
         index = archive.create(directory, films)
     print("begins", flush=True)
     archive.fill(index, workers=int(sys.argv[3]))
@@ -285,8 +327,8 @@ def killed_and_resumed(tmp_path, kills, seed, workers):
         for name, one in index.manifest.videos.items()
     }
     assert strip(index) == strip(whole)
-    left = {path.name for path in directory.iterdir()} - {".lock", "manifest.json", "videos"}
-    assert not left
+    own = {".lock", ".hlformer-index", "manifest.json", "manifest.previous.json", "videos"}
+    assert not {path.name for path in directory.iterdir()} - own
     return cut_short
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax.search import arrays, manifest
+from hlformer_jax.search import arrays, manifest, packed, rankers, sealed
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 
@@ -61,17 +61,73 @@ def _flipped(content, place=400):
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-def test_no_index_another_format_and_a_foreign_directory_are_one_line_each(index, tmp_path):
+def test_no_index_and_another_format_are_one_line_each(index, tmp_path):
     with pytest.raises(SearchError, match="holds no index: make one with"):
         Index.open(tmp_path / "nowhere")
     path = index.directory / manifest.NAME
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 7}))
-    with pytest.raises(SearchError, match="is of format 7, this version reads 2"):
-        Index.open(index.directory)
-    with pytest.raises(SearchError, match="holds other things"):
-        archive.create(tmp_path / "films", tmp_path)
+    whole = sealed.unseal(path.read_bytes())
+    older = json.dumps({**whole, "format": 2}).encode()
+    for text in (sealed.seal({**whole, "format": 7}), older):
+        path.write_bytes(text)
+        before = archive.everything(index.directory)
+        with pytest.raises(SearchError, match="this version reads 3: make a new index"):
+            Index.open(index.directory)
+        assert archive.everything(index.directory) == before
     with pytest.raises(SearchError, match="--fps=0"):
         archive.create(tmp_path / "new", tmp_path, fps=0)
+
+
+FOREIGN = [
+    ".env.local", ".gitlab-ci.yml", ".pre-commit-config.yaml", "notes.txt", "manifest.json",
+    "videos/.env.local", "videos/holiday.npz", "videos/.x.npz.host.1", "videos/a.film",
+    "packed/.b.c", "packed/segments-notes.npy", "packed/rows.json",
+]  # fmt: skip
+
+
+def foreign(directory):
+    """Files of a person; returns the directory's whole content."""
+    for name in FOREIGN:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(b"{}")
+    return archive.everything(directory)
+
+
+def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
+    for where in (tmp_path / "project", films):
+        before = foreign(where)
+        with pytest.raises(SearchError, match="holds other things .* choose another --index"):
+            archive.create(where, films)
+        with pytest.raises(SearchError, match="damaged"):
+            Index.open(where)
+        assert archive.everything(where) == before
+
+
+def test_an_index_leaves_files_alone_that_are_not_its_own(index, films):
+    (index.directory / manifest.NAME).rename(index.directory / "kept")
+    before = foreign(index.directory) | {"kept": None}
+    (index.directory / "kept").replace(index.directory / manifest.NAME)
+    (films / "b.film").unlink()
+    archive.film(films / "a.film", ["red"])
+    archive.fill(index)
+    rankers.Untrained("segments", index, list(index.manifest.videos.values()))
+    packed.forget(index)
+    with index.writing():
+        index.drop("b.film")
+        index.discard_unused()
+    after = archive.everything(index.directory)
+    for name in FOREIGN:
+        if name != manifest.NAME:
+            assert after[name] == before[name] == b"{}"
+
+
+def test_what_was_only_begun_is_taken_for_an_empty_directory(tmp_path, films):
+    directory = tmp_path / "index"
+    directory.mkdir()
+    (directory / ".lock").touch()
+    (directory / f".{manifest.MARK}.hlformer-0123456789abcdef.part").touch()
+    index = archive.create(directory, films)
+    assert archive.fill(index)[0].indexed == 3
+    assert not list(directory.glob("*.part"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +183,11 @@ def _full(path, arrays):
 
 
 def test_what_killed_writers_left_is_removed(index):
-    drafts = [index.directory / ".manifest.json.host.1", index.directory / "videos/.x.npz.host.1"]
+    own = [manifest.NAME, f"videos/{'0' * 64}.npz", f"packed/segments-{'0' * 32}.int8.npy"]
+    paths = [index.directory / name for name in own]
+    part = ".hlformer-0123456789abcdef.part"
+    drafts = [path.with_name(f".{path.name}{part}") for path in paths]
+    (index.directory / "packed").mkdir()
     for draft in drafts:
         draft.write_bytes(b"half")
     archive.fill(index)

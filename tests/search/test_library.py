@@ -11,6 +11,7 @@ import processes
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.search import packed
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
@@ -112,8 +113,9 @@ def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films
     archive.fill(index)
     assert library.query("white", k=1)[0].video == "new.film"
     assert videos(library.query("green")) == ["a.film", "new.film", "trips/c.film"]
-    assert [entry.video for entry in library.videos()] == ["a.film", "new.film", "trips/c.film"]
-    assert library.status()["videos"] == 3
+    states = {entry.video: entry.state for entry in library.videos()}
+    assert states.pop("b.film") == "offline" and set(states.values()) == {"indexed"}
+    assert library.status()["videos"] == 4 and library.status()["offline"] == 1
 
 
 def test_failed_videos_are_listed_and_not_searched(library, films, index):
@@ -136,12 +138,59 @@ def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
         library.query("red")
 
 
-def test_a_damaged_file_is_named_at_the_first_question(index):
-    name = index.file(index.manifest.videos["b.film"].content)
-    name.write_bytes(b"")
-    library = search.open(index.directory, encoder=archive.Encoder())
-    with pytest.raises(DamagedError, match=f"{name.name} is damaged.*index the folder again"):
+@pytest.mark.parametrize("ranker", ["best_frame", "segments"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
+    open_ = lambda: search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
+    library = open_()
+    if asked:  # rows are packed: the damage shows when the moments are looked for
         library.query("red")
+        library = open_()
+    damaged = index.file(index.manifest.videos["b.film"].content)
+    damaged.write_bytes(b"")
+    for one in (library, open_()):
+        hits = one.query("red", k=9)
+        assert videos(hits) == ["a.film", "trips/c.film"]
+        [line] = hits.warnings
+        assert damaged.name in line and "index the folder again" in line
+    archive.fill(index)
+    assert videos(library.query("red", k=9)) == list(DAYS)
+    for path in (index.directory / "videos").iterdir():
+        path.unlink()
+    hits = open_().query("red")
+    assert hits == [] and len(hits.warnings) == 3
+    packed.forget(index)
+    with pytest.raises(DamagedError):
+        open_().query("red")
+
+
+def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, index):
+    found = lambda hits: [(hit.video, hit.score, hit.moments) for hit in hits]
+    first = library.query("red", k=9)
+    every = found(first)
+    assert not first.warnings
+    steps = [
+        (films / "trips", ["trips/c.film"]),
+        (films / "b.film", ["b.film"]),
+        (films, list(DAYS)),
+    ]
+    for place, gone in steps:
+        place.rename(tmp_path / "away")
+        hits = library.query("red", k=9)
+        assert found(hits) == [hit for hit in every if hit[0] not in gone]
+        [line] = hits.warnings
+        assert "left out" in line
+        assert [e.video for e in library.videos() if e.state == "offline"] == gone
+        assert search.open(index.directory, encoder=archive.Encoder()).query("red", 9).warnings
+        (tmp_path / "away").rename(place)
+        assert found(library.query("red", k=9)) == every
+    films.rename(tmp_path / "away")
+    films.mkdir()  # where a disk was mounted
+    assert library.query("red") == [] and library.status()["offline"] == 3
+    assert archive.fill(index)[0].offline == 3
+    films.rmdir()
+    (tmp_path / "away").rename(films)
+    assert found(library.query("red", k=9)) == every
 
 
 def test_threads_that_ask_at_once_get_the_same_answers(library):

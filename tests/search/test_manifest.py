@@ -1,32 +1,143 @@
-"""The manifest: what is damaged in it is one line."""
+"""The manifest: what is damaged in it is one line, and what stands in for it loses nothing."""
 
 import json
+import shutil
 
+import archive
 import pytest
 
-from hlformer_jax.search import manifest
+from hlformer_jax import search
+from hlformer_jax.search import manifest, sealed
 from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.index import Index
 
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"format": 2}', b"\xff\xfe", '{"format": 2, "root": 3}'],
-)
-def test_a_damaged_manifest_is_one_line(index, text):
-    path = index.directory / manifest.NAME
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DamagedError, match=r"manifest.json is damaged .*index the folder again"):
-        Index.open(index.directory)
+DEEP = b'{"videos": ' * 100_000
+DAMAGES = {
+    "empty": b"", "zeros": bytes(500), "cut": b"{", "list": b"[]", "object": b"{}",
+    "no text": b"\xff\xfe", "no digest": b'{"format": 3, "root": 3}', "deep": DEEP,
+    "sealed, deep": b'{\n  "digest": "' + b"0" * 64 + b'",' + DEEP, "NaN": b'{"fps": NaN}',
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("content", "../../x"), ("size", "big"), ("state", "?"), ("stamp", [1])]
-)
+def named(index):
+    return {name: (one.id, one.content, one.frames) for name, one in index.manifest.videos.items()}
+
+
+def hits(directory):
+    library = search.open(directory, encoder=archive.Encoder())
+    return [(hit.video, hit.id, hit.score) for hit in library.query("red", k=9)]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("both", [False, True])
+def test_a_damaged_manifest_is_a_line_and_changes_nothing_else(index, films, damage, both):
+    with index.writing():
+        index.drop("b.film")
+        index.manifest.excluded.add("b.film")
+    expected, ranked = named(index), hits(index.directory)
+    for name in (manifest.NAME, manifest.PREVIOUS)[: 1 + both]:
+        (index.directory / name).write_bytes(damage)
+    again = Index.open(index.directory)
+    assert named(again) == expected and hits(index.directory) == ranked
+    [note] = again.notes
+    assert "manifest.json is damaged" in note and "\n" not in note
+    assert note in search.open(index.directory, encoder=archive.Encoder()).query("red").warnings
+    encoder = archive.Encoder()
+    archive.fill(again, encoder)
+    assert encoder.seen == 0 and named(Index.open(index.directory)) == expected
+    assert Index.open(index.directory).notes == []
+    assert Index.open(index.directory).manifest.excluded == {"b.film"}
+
+
+@pytest.mark.parametrize("lost", ["manifests", "all but vectors", "vectors too"])
+def test_what_is_lost_is_made_again_of_what_is_left(index, films, lost):
+    before = Index.open(index.directory).manifest
+    for name in (manifest.NAME, manifest.PREVIOUS, manifest.MARK)[: 2 + (lost != "manifests")]:
+        (index.directory / name).unlink(missing_ok=True)
+    if lost == "vectors too":
+        shutil.rmtree(index.directory / "videos")
+        with pytest.raises(search.SearchError, match="holds no index"):
+            Index.open(index.directory)
+        return
+    again = Index.open(index.directory)
+    assert again.manifest.videos == before.videos
+    assert again.manifest.key == before.key
+    assert again.manifest.root == ("" if lost != "manifests" else before.root)
+
+
+def test_a_manifest_before_the_last_changes_is_brought_up_to_date(index, films):
+    archive.film(films / "new.film", ["white"] * 4)
+    (films / "a.film").rename(films / "moved.film")
+    archive.film(films / "b.film", ["blue"] * 7)
+    archive.fill(index)
+    expected = named(index)
+    (index.directory / manifest.NAME).write_bytes(b"")
+    encoder = archive.Encoder()
+    again = Index.open(index.directory)
+    archive.fill(again, encoder)
+    assert encoder.seen == 0 and named(again) == expected
+
+
+WRONG = [
+    ("content", "../../x"), ("size", "big"), ("size", -1), ("state", "?"), ("frames", True),
+    ("frames", 0), ("intervals", 10**30), ("duration", -1.0), ("duration", 1e300), ("id", "x"),
+    ("bytes", 0.5), ("digest", ""), ("reason", None), ("modified_ns", 10**40), ("more", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
 def test_a_record_that_cannot_be_is_refused(index, field, value):
     path = index.directory / manifest.NAME
-    content = json.loads(path.read_text())
+    content = sealed.unseal(path.read_bytes())
     content["videos"]["a.film"][field] = value
-    path.write_text(json.dumps(content))
+    path.write_bytes(sealed.seal(content))
+    [note] = Index.open(index.directory).notes
+    assert "manifest.json is damaged" in note
+
+
+@pytest.mark.parametrize("name", ["", ".", "/a.film", "../a.film", "a/../../b.film", "a\0b"])
+def test_a_path_that_is_not_in_the_folder_is_refused(index, name):
+    path = index.directory / manifest.NAME
+    content = sealed.unseal(path.read_bytes())
+    content["videos"][name] = content["videos"].pop("a.film")
+    path.write_bytes(sealed.seal(content))
+    assert Index.open(index.directory).notes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("fps", 0), ("fps", True), ("fps", 10**400), ("root", 3), ("excluded", [3]), ("videos", []),
+     ("excluded", "a"), ("encoder", {}), ("dtype", "float64"), ("checkpoint", None)],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(index, field, value):
+    path = index.directory / manifest.NAME
+    content = sealed.unseal(path.read_bytes())
+    path.write_bytes(sealed.seal(content | {field: value}))
+    assert "manifest.json is damaged" in Index.open(index.directory).notes[0]
+
+
+def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(index):
+    path = index.directory / manifest.NAME
+    expected = hits(index.directory)
+    for field in ("intervals", "frames"):
+        content = sealed.unseal(path.read_bytes())
+        content["videos"]["b.film"][field] += 1
+        path.write_bytes(sealed.seal(content))
+        library = search.open(
+            index.directory, encoder=archive.Encoder(),
+            ranker="segments" if field == "intervals" else "best_frame",
+        )  # fmt: skip
+        found = library.query("red", k=9)
+        assert {hit.video for hit in found} == {"a.film", "trips/c.film"}
+        [line] = found.warnings
+        assert "not what the manifest says" in line
+        assert len(Index.open(index.directory).verify()) == 1
+        archive.fill(Index.open(index.directory))
+        assert Index.open(index.directory).verify() == {}
+    assert hits(index.directory) == expected
+
+
+def test_a_directory_of_nothing_but_damage_is_an_error(tmp_path):
+    (tmp_path / manifest.NAME).write_text(json.dumps({"name": "a web page"}))
     with pytest.raises(DamagedError, match="is damaged"):
-        Index.open(index.directory)
+        Index.open(tmp_path)

@@ -1,5 +1,8 @@
 """Rows of all videos in one matrix: packed once, taken over, made anew; widened exactly."""
 
+import io
+import os
+
 import archive
 import ml_dtypes
 import numpy as np
@@ -58,7 +61,16 @@ def test_packed_rows_of_another_form_are_made_anew(index, records):
     [path] = (index.directory / "packed").iterdir()
     expected, before, whole = ranker.scores(query), np.load(path), path.read_bytes()
     del ranker  # a file that a process has mapped must not shrink
-    for content in (b"", b"no array", whole[:-8]):
+    nans = before.copy()
+    nans[:] = np.nan
+    replaced = io.BytesIO()
+    np.save(replaced, nans)
+    other = bytearray(whole)
+    other[-100] ^= 4
+    for content in (
+        b"", b"no array", whole[:-8], replaced.getvalue(), replaced.getvalue() + whole[-64:],
+        bytes(other), whole[:128] + bytes(len(whole) - 128),
+    ):  # fmt: skip
         path.unlink()
         path.write_bytes(content)
         found = rankers.Untrained("segments", index, records)
@@ -84,10 +96,35 @@ def test_a_large_matrix_takes_its_rows_from_the_one_before(index, records, large
     query = found.encode(archive.Encoder(), "red")
     whole = index.read(records[6].content).vectors.astype(np.float64) @ query
     np.testing.assert_allclose(found.scores(query)[0], whole.max(), atol=1e-6)
-    for damaged in ("", "[]", "{}", '{"key": 1}'):
+    [listing] = folder.glob("*.json")
+    edited = listing.read_text().replace(records[1].content, records[2].content)
+    for damaged in ("", "[]", "{}", '{"key": 1}', edited):
         [listing] = folder.glob("*.json")
         listing.write_text(damaged)
         with pytest.raises(DamagedError, match=records[1].content):
             rankers.Untrained("best_frame", index, chosen[:2])
     packed.forget(index)
     assert not list(folder.iterdir())
+
+
+def test_damage_of_any_block_is_seen_and_named(index, records, monkeypatch):
+    rankers.Untrained("segments", index, records)
+    [path] = packed.own_files(index.directory)
+    assert packed.damaged(index.directory) == {}
+    whole = path.read_bytes()
+    for place in [*range(128, len(whole), 251), len(whole) - 1]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 32]) + whole[place + 1 :])
+        assert list(packed.damaged(index.directory)) == [path.name]
+    swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
+    digest = packed._digest(swapped)
+    assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
+
+
+def test_room_is_made_where_the_system_has_no_call_for_it(index, records, monkeypatch):
+    expected = rankers.Untrained("segments", index, records)
+    packed.forget(index)
+    monkeypatch.delattr(os, "posix_fallocate")
+    found = rankers.Untrained("segments", index, records)
+    query = found.encode(archive.Encoder(), "red")
+    np.testing.assert_array_equal(found.scores(query), expected.scores(query))
+    assert packed.own_files(index.directory)

@@ -141,7 +141,7 @@ def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype, name):
     run = write_run(tmp_path / "run", configuration(name, **{"eval.corpus": dtype}))
     options = {"checkpoint": run, "encoder": archive.Encoder()}
     stored = search.open(index.directory, store=search.Store(":memory:"), **options)
-    assert stored.upload() == (len(FRAMES), 0, 0, 0)
+    assert stored.upload() == (len(FRAMES), 0, 0, 0, 0)
     plain = search.open(index.directory, **options)
     for sentence in ("red blue white", "green"):
         for k in (2, 9):

@@ -9,7 +9,6 @@ from hlformer_jax.search.commands import index as indexing
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import real_video
-from hlformer_jax.search.index import Index
 
 HELP = "index files of the folder, removed ones too, and leave the others alone"
 
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Indexes the files; returns the exit status."""
-    index = Index.open(options.index)
+    index = shared.opened(options.index)
     video = real_video()
     files: list[Path] = []
     for given in options.paths:

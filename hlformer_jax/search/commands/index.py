@@ -12,9 +12,10 @@ from hlformer_jax import files
 from hlformer_jax.search import encoding, manifest
 from hlformer_jax.search.commands import options as shared
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.extract import index_folder
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.extract import index_folder, real_video
+from hlformer_jax.search.index import Index, check_rate
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.manifest import EncoderFacts
 from hlformer_jax.search.report import Progress, Report
 
 HELP = "index a folder of videos, or bring its index up to date"
@@ -41,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="a trained model that ranks from now on",
     )
+    parser.add_argument(
+        "--move-root", action="store_true",
+        help="the index of another folder is that of this one from now on",
+    )  # fmt: skip
     add_work(parser)
 
 
@@ -60,28 +65,29 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Indexes; returns the exit status."""
     folder, directory = options.folder, options.index
-    if not folder.is_dir():
-        raise SearchError(f"{folder} is no folder: give the folder of the videos")
+    check_work(options)
     if directory is None:
         directory = folder / ".hlformer-search"
-    index, encoder = prepare(directory, folder, options.encoder, options.fps)
+    index, encoder = prepare(
+        directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
+    )
     if options.checkpoint is not None:
-        from hlformer_jax.search import model
-
-        config = model.read_config(options.checkpoint)
-        model.check_encoder(config, options.checkpoint, index.manifest.encoder)
+        check_model(options.checkpoint, index.manifest.encoder)
         with index.writing():
             index.manifest.checkpoint = str(options.checkpoint.resolve())
     report(perform(index, encoder, options), index)
-    if not index.manifest.videos:
-        raise SearchError(f"{folder} holds no video that FFmpeg reads")
     if any(one.indexed for one in index.manifest.videos.values()):
         Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
     return 0
 
 
 def prepare(
-    directory: Path, folder: Path, given: str | None, fps: float | None
+    directory: Path,
+    folder: Path,
+    given: str | None,
+    fps: float | None,
+    move_root: bool = False,
+    checkpoint: Path | None = None,
 ) -> tuple[Index, Any]:
     """Opens the index of a folder, or makes it, and loads its encoder.
 
@@ -90,38 +96,81 @@ def prepare(
       folder: the folder of the videos.
       given: the encoder that was asked for; None: that of the index, or the default.
       fps: the rate that was asked for; None: that of the index, or 1.
+      move_root: whether an index of another folder becomes that of this one.
+      checkpoint: a trained model, which is checked before anything is made.
 
     Raises:
-      SearchError: when the index is of another folder, rate or encoder.
+      SearchError: when the index is of another folder, rate or encoder, the directory holds
+        something else, or there is no video to make an index of.
     """
+    if not folder.is_dir():
+        raise SearchError(f"{folder} is no folder: give the folder of the videos")
+    if fps is not None:
+        check_rate(fps)
     index = None
-    if (directory / manifest.NAME).exists():
-        try:
-            index = Index.open(directory)
-        except DamagedError as error:
-            tell(f"{error}; this is done now")
+    try:
+        index = Index.open(directory)
+    except DamagedError:  # of which nothing is left
+        manifest.check_place(directory)
+    except SearchError:
+        manifest.check_place(directory)
+        if any((directory / name).exists() for name in (manifest.NAME, manifest.MARK)):
+            raise
     if index is None:
+        inside = directory.resolve()
+        found = real_video().find(folder, tell)
+        if not any(inside not in path.resolve().parents for path in found):
+            raise SearchError(f"{folder} holds no video that FFmpeg reads")
         encoder, places = encoding.load(given or encoding.DEFAULT)
+        if checkpoint is not None:
+            check_model(checkpoint, EncoderFacts.of(encoder))
         return Index.create(
             directory, folder, encoder, 1.0 if fps is None else fps, places
         ), encoder
+    for note in index.notes:
+        tell(note)
     if fps is not None and fps != index.manifest.fps:
         raise SearchError(
             f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
             " others: leave --fps out, or make a new index by --index"
         )
-    root = folder.resolve()
-    if root != index.root:
-        if index.root.is_dir():
-            raise SearchError(
-                f"{directory} is the index of {index.root}: give that folder, or another --index"
-            )
+    root = str(folder.resolve())
+    if move_root and root != index.manifest.root:
         tell(f"{index.root} is now {root}")
-        with index.writing():
-            index.manifest.root = str(root)
+    elif index.manifest.root not in (root, ""):
+        raise SearchError(
+            f"{directory} is the index of {index.root}: give that folder, another --index, or"
+            f" --move-root where it is now {root}"
+        )
     encoder = encoding.reload(index.manifest.encoder, given)
     index.check_encoder(encoder)
+    if root != index.manifest.root:
+        with index.writing():
+            index.manifest.root = root
     return index, encoder
+
+
+def check_model(run: Path, facts: EncoderFacts) -> None:
+    """Refuses a trained model that is none, or of another encoder.
+
+    Raises:
+      UserError: saying why.
+    """
+    from hlformer_jax.search import model
+
+    model.check_encoder(model.read_config(run), run, facts)
+
+
+def check_work(options: argparse.Namespace) -> None:
+    """Refuses options of `add_work` that mean nothing.
+
+    Raises:
+      SearchError: saying which.
+    """
+    if options.workers is not None and options.workers < 0:
+        raise SearchError(f"--workers={options.workers}: give 0 or more")
+    if options.timeout is not None and not options.timeout > 0:
+        raise SearchError(f"--timeout={options.timeout:g}: give seconds above 0")
 
 
 def perform(
@@ -133,10 +182,7 @@ def perform(
     """Indexes with a progress bar on standard error, where that is a terminal."""
     import tqdm
 
-    if options.workers is not None and options.workers < 0:
-        raise SearchError(f"--workers={options.workers}: give 0 or more")
-    if options.timeout is not None and not options.timeout > 0:
-        raise SearchError(f"--timeout={options.timeout:g}: give seconds above 0")
+    check_work(options)
     source = None
     if options.ray is not None:
         from hlformer_jax.search import cluster
@@ -179,6 +225,8 @@ def report(done: Report, index: Index) -> None:
             (done.indexed, "indexed"),
             (done.known, "found again by their content"),
             (done.unchanged, "unchanged"),
+            (done.offline, "offline (kept; prune drops what will not come back)"),
+            (done.unreadable, "not to be read (kept)"),
             (done.gone, "gone"),
             (done.failed, "failed"),
             (done.skipped, "failed before (--retry tries them again)"),

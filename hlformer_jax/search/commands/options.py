@@ -2,10 +2,13 @@
 
 import argparse
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from hlformer_jax import files
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 
 
@@ -47,6 +50,14 @@ def add_ranker(parser: argparse.ArgumentParser) -> None:
 def add_encoder(parser: argparse.ArgumentParser, meaning: str) -> None:
     """The option --encoder."""
     parser.add_argument("--encoder", metavar="ID|PATH", help=meaning)
+
+
+def opened(directory: Path) -> Index:
+    """The index of --index; says on standard error what of it is damaged."""
+    index = Index.open(directory)
+    for note in index.notes:
+        print(note, file=sys.stderr)
+    return index
 
 
 def library(options: argparse.Namespace, encoder: Any = None) -> Library:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
 from hlformer_jax.search.commands import options as shared
@@ -33,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
         options.until,
         options.moments,
     )
+    for line in hits.warnings:
+        print(line, file=sys.stderr)
     if options.json:
         print(json.dumps(as_json(hits), indent=2))
     else:

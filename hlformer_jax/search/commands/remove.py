@@ -3,7 +3,6 @@
 import argparse
 
 from hlformer_jax.search.commands import options as shared
-from hlformer_jax.search.index import Index
 
 HELP = "take videos out of an index, until they are added again; the files stay"
 
@@ -18,12 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Removes the videos, or none where one is unknown; returns the exit status."""
-    index = Index.open(options.index)
+    index = shared.opened(options.index)
     with index.writing():
         names = dict.fromkeys(index.name_of(video) for video in options.videos)
+        contents = {index.manifest.videos[name].content for name in names}
         for name in names:
             index.drop(name)
             index.manifest.excluded.add(name)
-        index.discard_unused()
+        index.discard_unused(contents)
     print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
     return 0

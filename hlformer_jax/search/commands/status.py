@@ -4,7 +4,6 @@ import argparse
 import json
 
 from hlformer_jax.search.commands import options as shared
-from hlformer_jax.search.index import Index
 
 HELP = "show what an index holds and what failed"
 
@@ -17,14 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the status; returns the exit status."""
-    index = Index.open(options.index)
+    index = shared.opened(options.index)
     summary = index.summary()
     noted = {entry.video: entry.reason for entry in index.entries() if entry.reason}
     failed = {entry.video for entry in index.entries() if entry.state == "failed"}
     if options.json:
         failures = [{"video": name, "reason": noted[name]} for name in noted if name in failed]
         warnings = [{"video": name, "reason": noted[name]} for name in noted if name not in failed]
-        print(json.dumps(summary | {"failures": failures, "warnings": warnings}, indent=2))
+        noted_too = {"failures": failures, "warnings": warnings, "notes": index.notes}
+        print(json.dumps(summary | noted_too, indent=2))
         return 0
     print(f"index     {summary['index']}")
     print(f"folder    {summary['folder']}")
@@ -36,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
         f"videos    {summary['videos']}, {shared.clock(summary['seconds'])} long,"
         f" {summary['frames']} frames, {size:.1f} MB"
     )
+    if summary["offline"]:
+        print(f"offline   {summary['offline']} of them (kept; prune lists and drops them)")
     if summary["removed"]:
         print(f"removed   {summary['removed']} (add brings one back)")
     if summary["failed"]:

@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
             (count.renamed, "moved or touched"),
             (count.kept, "there already"),
             (count.removed, "deleted"),
+            (count.damaged, "damaged and not sent (index makes them anew)"),
         )
         if number
     ]

@@ -19,11 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints what is damaged; returns 1 where something is."""
     index = Index.open(options.index)
-    wrong = index.verify()
-    packed.forget(index)  # has no digests; the next search makes it anew
+    wrong = index.verify() | packed.damaged(index.directory)
+    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
     for line in wrong.values():
         print(line)
     total = len({one.content for one in index.manifest.videos.values() if one.indexed})
+    total += len(packed.own_files(index.directory))
     if wrong:
         raise DamagedError(
             f"{len(wrong)} of {total} files are damaged:"

@@ -1,6 +1,6 @@
 """Uploads an index into a store: new videos are added, moved ones renamed, lost ones deleted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from hlformer_jax.search.index import Index
@@ -17,12 +17,14 @@ class Uploaded(NamedTuple):
       renamed: videos whose path or date has changed.
       kept: that were there as they are.
       removed: that are no longer in the index.
+      damaged: whose vectors are damaged, and were not sent.
     """
 
     sent: int = 0
     renamed: int = 0
     kept: int = 0
     removed: int = 0
+    damaged: int = 0
 
 
 def upload(
@@ -30,6 +32,7 @@ def upload(
     index: Index,
     form: MaxSim,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    damaged: Collection[str] = (),
 ) -> Uploaded:
     """Brings a store up to date with an index; makes the collection where there is none.
 
@@ -38,15 +41,17 @@ def upload(
       index: the index.
       form: how its ranker's score is one MaxSim.
       progress: is called with the numbers of videos that are done, and of all.
+      damaged: contents whose vectors are damaged, and not sent; what is there of them stays.
 
     Raises:
       SearchError: when the collection is of another archive, encoder or ranker, or the server
         does not answer.
-      DamagedError: when a file of the index is damaged.
+      DamagedError: when a file of the index was damaged meanwhile.
     """
     records = index.manifest.videos
-    entries = [entry for entry in index.entries() if entry.state == "indexed"]
-    number = {one: i for i, one in enumerate(contents(index))}
+    entries = [entry for entry in index.entries() if entry.state != "failed"]
+    whole = [one for one in contents(index) if one not in damaged]
+    number = {one: i for i, one in enumerate(whole)}
     count = dict.fromkeys(Uploaded._fields, 0)
     store.prepare(index, form)
     there = store.payloads()
@@ -57,7 +62,9 @@ def upload(
         content = records[entry.video].content
         payload = points.payload(entry, content)
         own = points.known(there, entry.id, content)
-        if not own:
+        if content in damaged:
+            count["damaged"] += 1
+        elif not own:
             made = points.make(entry.id, payload, form, number[content], index.read(content))
             for point in made:
                 rows += len(point["vector"])
