@@ -36,7 +36,9 @@ ODD = {  # good ones too
     "one frame.mp4": ("libx264", {"frames": 1}),
 }
 
-UNLISTED = {"song with a cover", "folder", "not there"}
+UNLISTED = {"song with a cover", "folder", "not there"} | {
+    kind for kind in bad_videos.PLAYLISTS if kind.endswith("by its suffix")
+}
 """Kinds of `bad_videos.REFUSED` that are no videos in a folder: nothing is told of them."""
 
 IN_A_FOLDER = {

@@ -70,7 +70,8 @@ def test_filters_by_folder_and_date(library):
     assert videos(library.query("red")) == list(DAYS)
     assert videos(library.query("red", folder="trips")) == ["trips/c.film"]
     assert videos(library.query("red", folder="trips/")) == ["trips/c.film"]
-    assert videos(library.query("red", folder="trip")) == []
+    with pytest.raises(SearchError, match="did you mean 'trips'"):
+        library.query("red", folder="trip")
     assert videos(library.query("red", since="2026-03-02")) == ["b.film", "trips/c.film"]
     assert videos(library.query("red", until="2026-03-02")) == ["a.film", "b.film"]
     day = datetime.date(2026, 3, 2)
