@@ -4,6 +4,8 @@ Its batches are edges, its parameters points of the hyperboloid, its score their
 trains, resumes and reports it knows nothing of videos; and it compiles in a moment.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -11,13 +13,62 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from hlformer_jax import parallel
-from hlformer_jax.data.feed import ExampleFeed
+from hlformer_jax.data.feed import Chunk, Group
 from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval.results import Result
 
 PARENTS = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4], np.int32)  # of nodes 1 to 10
+
+
+class ExampleBatch(NamedTuple):
+    """Rows of the arrays, those of the first example where padded; `mask` is True for real ones."""
+
+    examples: Any
+    mask: Any
+
+
+@dataclasses.dataclass
+class ExampleFeed:
+    """Chunks of a run whose data is a few arrays: every device holds all, a batch is some rows."""
+
+    examples: Any
+    groups: Sequence[Group]
+    mesh: Mesh
+
+    bytes_ahead = 0.0
+
+    def __post_init__(self):
+        longest = max(len(group.steps) for group in self.groups)
+        largest = max(len(step) for group in self.groups for step in group.steps)
+        self._shape = (longest, largest)
+        self._resident = None
+
+    def load(self):
+        if self._resident is None:
+            self._resident = parallel.replicate(self.mesh, self.examples)
+
+    def chunks(self, first=0):
+        self.load()
+        for group in (group.after(first) for group in self.groups if group.end > first):
+            indices = np.full(self._shape, -1, np.int32)  # of padding
+            for row, step in zip(indices, group.steps, strict=False):
+                row[: len(step)] = step
+            indices = parallel.replicate(self.mesh, indices)
+            yield Chunk(group.first, len(group.steps), self._resident, indices)
+
+    def shapes(self):
+        return parallel.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
+
+    def gather(self, features, indices, step):
+        row = jnp.asarray(indices)[step]
+        examples = jax.tree.map(lambda x: jnp.asarray(x)[jnp.maximum(row, 0)], features)
+        return ExampleBatch(examples, row >= 0)
+
+    def close(self):
+        self._resident = None
 
 
 class Edges(NamedTuple):

@@ -11,7 +11,6 @@ padded to the size of the largest share of any chunk, so that one compiled progr
 The values of a batch depend neither on the way its features came nor on the number of devices.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
@@ -267,22 +266,8 @@ class Capacity(NamedTuple):
         ]
 
 
-def whole_capacity(split: Split, num_devices: int) -> Capacity:
-    """The capacity that holds a device's share of a whole split."""
-    return largest_capacity(split, [np.arange(len(split))], num_devices)
-
-
 def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -> Capacity:
-    """The capacity that holds a device's share of any of the chunks.
-
-    Args:
-      split: the videos.
-      chunks: for each chunk, the indices of its videos.
-      num_devices: the number of devices.
-
-    Returns:
-      The capacity, rounded up.
-    """
+    """The capacity, rounded up, of a device's share of any chunk: the indices of its videos."""
     rows: list[int] = [1, 1, 1, 1]
     per_video = (split.captions_per_video, split.frames_per_video, split.words_per_video)
     for videos in chunks:
@@ -293,36 +278,26 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
     return Capacity(*map(parallel.round_up, rows, multiples))
 
 
-def pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
-    """Reads the videos of a chunk and puts them on the devices, each device's share on that alone.
+def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
+    """Reads the videos of a chunk and puts each device's share on that device alone.
 
-    Args:
-      split: the videos.
-      videos: the indices of the chunk's videos; a process reads those of its own devices.
-      capacity: the rows of each device's share.
-      mesh: the devices.
-      keep: whether the split keeps in memory what was read.
-
-    Returns:
-      The features.
+    A process reads the videos of its own devices; `keep` says whether the split keeps in memory
+    what was read.
     """
-    layout = capacity.layout(split)
-    parts: dict[Any, list[jax.Array]] = {}
-    shares = _shares(videos, mesh.size)
-    for index, (device, share) in enumerate(zip(mesh.devices.flat, shares, strict=True)):
+    parts: list[Features] = []
+    for index, (device, share) in enumerate(
+        zip(mesh.devices.flat, _shares(videos, mesh.size), strict=True)
+    ):
         if device.process_index == jax.process_index():
             packed = _pack_share(split, share, index, capacity, keep)
-            parts[device] = [jax.device_put(array, device) for array in packed]
-    sharding = parallel.sharded(mesh)
-    return Features(
-        *(
-            jax.make_array_from_single_device_arrays(
-                (mesh.size * shape[0], *shape[1:]),
-                sharding,
-                [arrays[field] for arrays in parts.values()],
-            )
-            for field, (shape, _) in enumerate(layout)
-        )
+            parts.append(jax.device_put(packed, device))
+    return jax.tree.map(
+        lambda *shards: jax.make_array_from_single_device_arrays(
+            (mesh.size * shards[0].shape[0], *shards[0].shape[1:]),
+            parallel.sharded(mesh),
+            list(shards),
+        ),
+        *parts,
     )
 
 
@@ -333,7 +308,7 @@ def gather_indices(
     num_devices: int,
     shape: tuple[int, int, int],
 ) -> GatherIndices:
-    """The gather indices of the steps of a chunk.
+    """The gather indices of the steps of a chunk, stacked on a leading axis.
 
     Args:
       steps: for each step, the indices of its videos among the chunk's.
@@ -341,9 +316,6 @@ def gather_indices(
       capacity: the rows of each device's share.
       num_devices: the number of devices.
       shape: the numbers of steps, of videos and of captions to pad to.
-
-    Returns:
-      The indices, stacked on a leading axis.
     """
     num_steps, num_videos, num_captions = shape
     indices = GatherIndices(
@@ -351,7 +323,9 @@ def gather_indices(
         np.full((num_steps, num_captions), -1, np.int32),
         np.zeros((num_steps, num_captions), np.int32),
     )
-    rows = _video_rows(len(counts), capacity, num_devices)
+    each = -(-len(counts) // num_devices)  # videos of a device; its share of rows is padded
+    index = np.arange(len(counts))
+    rows = index // each * capacity.videos + index % each
     starts = first_rows(counts, capacity.captions, num_devices)
     for step, chosen in enumerate(steps):
         indices.videos[step, : len(chosen)] = rows[chosen]
@@ -364,15 +338,12 @@ def gather_indices(
 def first_rows(
     counts: np.ndarray, rows_per_device: int, num_devices: int
 ) -> Int[np.ndarray, " videos"]:
-    """Where the rows of each of a chunk's videos begin in an array of `Features`.
+    """The first row, int32, of each of a chunk's videos in an array of `Features`.
 
     Args:
       counts: how many rows each video has there: captions, frames or words.
       rows_per_device: the capacity of a device's share of that array.
       num_devices: the number of devices.
-
-    Returns:
-      The first row of each video, int32.
     """
     starts = []
     for device, share in enumerate(_shares(counts, num_devices)):
@@ -403,13 +374,6 @@ def _pack_share(
                 word += len(words)
                 caption += 1
     return packed
-
-
-def _video_rows(num_videos: int, capacity: Capacity, num_devices: int) -> np.ndarray:
-    """Rows of a chunk's videos in its features; each device's share is padded."""
-    each = -(-num_videos // num_devices)
-    index = np.arange(num_videos)
-    return index // each * capacity.videos + index % each
 
 
 def _shares(videos: np.ndarray, num_devices: int) -> list[np.ndarray]:
@@ -546,7 +510,7 @@ class DeviceFeed(Generic[B]):
     def _pack(self, videos: np.ndarray) -> Features:
         # What is resident is read once: nothing to gain from keeping it in memory as well.
         keep = not self.resident
-        return pack(self._features, videos, self._capacity, self.mesh, keep)
+        return _pack(self._features, videos, self._capacity, self.mesh, keep)
 
     def _chunk(self, group: Group) -> Chunk:
         if self._whole is not None:
@@ -628,78 +592,8 @@ def fits(split: Split, mesh: Mesh, config: ConfigDict) -> bool:
     """
     if config.data.resident != "auto":
         return config.data.resident == "always"
-    needed = whole_capacity(split, mesh.size).bytes(split)
+    whole = largest_capacity(split, [np.arange(len(split))], mesh.size)
+    needed = whole.bytes(split)
     free = parallel.available_bytes(mesh, free=True)
     shared = config.data.cache_gib * 2**30 / len(mesh.local_devices)
     return not parallel.any_process(needed > (shared if free is None else RESIDENT_SHARE * free))
-
-
-# Examples that all fit on the devices
-
-
-class ExampleBatch(NamedTuple):
-    """Examples of one step, padded to the largest batch of the run.
-
-    Attributes:
-      examples: rows of the arrays, [B, ...]; those of the first example where padded.
-      mask: True for real examples.
-    """
-
-    examples: Any
-    mask: Bool[Array, " B"]
-
-
-@dataclasses.dataclass
-class ExampleFeed:
-    """Chunks of a run whose data is a few arrays: edges of a tree, labelled vectors.
-
-    Every device holds all of them, and a batch is some of their rows.
-
-    Attributes:
-      examples: a pytree of arrays with one leading axis, that of the examples.
-      groups: the steps of a whole run.
-      mesh: the devices.
-    """
-
-    examples: Any
-    groups: Sequence[Group]
-    mesh: Mesh
-
-    bytes_ahead = 0.0
-
-    def __post_init__(self) -> None:
-        longest = max(len(group.steps) for group in self.groups)
-        largest = max(len(step) for group in self.groups for step in group.steps)
-        self._shape = (longest, largest)
-        self._resident: Any = None
-
-    def load(self) -> None:
-        """Puts the examples on the devices."""
-        if self._resident is None:
-            self._resident = parallel.replicate(self.mesh, self.examples)
-
-    def chunks(self, first: int = 0) -> Iterator[Chunk]:
-        """Chunks of the steps from `first` on; their indices are rows, -1 where padded."""
-        self.load()
-        for group in (group.after(first) for group in self.groups if group.end > first):
-            indices = np.full(self._shape, -1, np.int32)
-            for row, step in zip(indices, group.steps, strict=False):
-                row[: len(step)] = step
-            indices = parallel.replicate(self.mesh, indices)
-            yield Chunk(group.first, len(group.steps), self._resident, indices)
-
-    def shapes(self) -> tuple[Any, Any]:
-        """Shapes of a chunk's examples and indices."""
-        return parallel.abstract(self.mesh, (self.examples, np.zeros(self._shape, np.int32)))
-
-    def gather(
-        self, features: Any, indices: Int[Array, "S B"], step: Int[Array, ""]
-    ) -> ExampleBatch:
-        """The batch of a step of a chunk (inside of jit)."""
-        row = jnp.asarray(indices)[step]
-        examples = jax.tree.map(lambda x: jnp.asarray(x)[jnp.maximum(row, 0)], features)
-        return ExampleBatch(examples, row >= 0)
-
-    def close(self) -> None:
-        """Gives the examples' memory back."""
-        self._resident = None

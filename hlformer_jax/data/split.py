@@ -51,7 +51,7 @@ class VideoRecord(NamedTuple):
 
 
 class PreparedVideos:
-    """The videos of a split, by index; safe to share between threads, processes and pickles.
+    """The records of a split, by index; safe to share between threads, processes and pickles.
 
     Attributes:
       video_ids: ids of the videos, in the order of the source's split.
@@ -77,17 +77,7 @@ class PreparedVideos:
         return len(self.video_ids)
 
     def __getitem__(self, index: int) -> VideoRecord:
-        """Reads one video.
-
-        Args:
-          index: its index in the split.
-
-        Returns:
-          Its record.
-
-        Raises:
-          IndexError: if there is no such video.
-        """
+        """Reads one video; raises IndexError if there is no such video."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"video {index} of {len(self)}")
         example = self._source()[int(index) % len(self)]

@@ -20,43 +20,21 @@ FLOAT32 = np.dtype(np.float32)
 def boundaries(
     num_frames: int, num_spans: int, dtype: type[np.floating] = np.float64
 ) -> Int[np.ndarray, " bounds"]:
-    """Boundaries of the spans that a video is cut into.
+    """Boundaries of n spans of a video of T frames: n + 1 frame numbers, none above T - 1.
 
-    Args:
-      num_frames: T.
-      num_spans: n.
-      dtype: precision in which they are rounded; the released code rounds clips in float32.
-
-    Returns:
-      n + 1 frame numbers, rising, none above T - 1.
+    They are rounded in the precision of `dtype`; the released code rounds clips in float32.
     """
     fractions = np.arange(num_spans + 1, dtype=dtype) / dtype(num_spans)
     return np.minimum(np.round(fractions * dtype(num_frames)).astype(np.int64), num_frames - 1)
 
 
 def pool_to_clips(frames: Float[np.ndarray, "T D"], num_clips: int) -> Float[np.ndarray, "C D"]:
-    """Pools a video to a fixed number of clips.
-
-    Args:
-      frames: raw features of T >= 1 frames.
-      num_clips: C.
-
-    Returns:
-      Means of C spans, float64; frames are repeated where T < C.
-    """
+    """Pools a video of T >= 1 raw frames to C clips: means of spans, float64, repeated if T < C."""
     return _span_means(frames, boundaries(len(frames), num_clips, np.float32))
 
 
 def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np.ndarray, "F D"]:
-    """Limits the number of frames.
-
-    Args:
-      frames: raw features of T >= 1 frames.
-      max_frames: F.
-
-    Returns:
-      The frames as they are where T <= F; means of F spans, float64, beyond.
-    """
+    """At most F raw frames: as they are where T <= F; means of F spans, float64, beyond."""
     if len(frames) <= max_frames:
         return frames
     return _span_means(frames, boundaries(len(frames), max_frames))
@@ -65,7 +43,7 @@ def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np
 def teacher_cosines(
     frames: Float[np.ndarray, "T D"], captions: Float[np.ndarray, "M D"], num_frames: int
 ) -> Float[np.ndarray, "M F"]:
-    """What a teacher says of captions and the frames of their video.
+    """A teacher's cosines of captions and the frames of their video.
 
     Args:
       frames: its vectors of T >= 1 frames.
@@ -93,29 +71,14 @@ def unit(
 
 
 def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
-    """Divides vectors by their norm + 1e-5.
-
-    Args:
-      vectors: features of any floating dtype.
-
-    Returns:
-      Vectors of norm just below 1, float32; zero vectors stay zero.
-    """
+    """Divides vectors by their norm + 1e-5: float32 of norm just below 1; zeros stay zero."""
     vectors = vectors.astype(np.float64, copy=False)
     norm = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))
     return (vectors / (norm + _EPSILON)[..., None]).astype(np.float32)
 
 
 def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarray, "W E"]:
-    """Normalises each word, and cuts to the longest caption.
-
-    Args:
-      words: raw features of a caption's words.
-      max_words: W.
-
-    Returns:
-      Normalised features of the first W words at most, float32.
-    """
+    """The first W words of a caption's raw features at most, each normalised, float32."""
     return normalise(words[:max_words])
 
 

@@ -212,21 +212,6 @@ def test_own_features_with_times_are_opened_and_captions_without_are_left_out(
     assert test.words_per_video.tolist() == [4]
 
 
-@pytest.mark.parametrize(
-    ("own", "complaint"),
-    [
-        ({"fps": None}, "encoder.json: does not say how many frames a second"),
-        ({"fps": 0}, "encoder.json: says 0.0 frames a second"),
-        ({"times": ((None, None),)}, "no caption of train has a time"),
-    ],
-)
-def test_own_features_that_lack_times_are_refused(tree_config, tmp_path, own, complaint):
-    write_own(tmp_path / "own", **own)
-    tree_config.data.update(collection="own", manual_dir=str(tmp_path / "own"), feature="tiny-0123")
-    with pytest.raises(DataError, match=complaint):
-        open_trees(tree_config)
-
-
 def test_the_form_of_the_trees_needs_no_other_preparation(planted, tmp_path):
     nodes = {}
     for form in ("released", "shallow", "balanced"):
@@ -272,10 +257,3 @@ def test_held_out_trees_are_not_trained_on(planted):
     assert (len(train.pool.videos), len(val.pool.videos)) == (57, 3)
     assert not set(train.pool.videos) & set(val.pool.videos)
     assert all(video.startswith("test") for video in test.pool.videos)
-
-
-def test_widths_that_are_not_those_of_the_features_are_refused(released):
-    config, *_ = released
-    config.data.visual_dim = 7
-    with pytest.raises(DataError, match="visual_dim|wide"):
-        open_trees(config)

@@ -228,6 +228,14 @@ def test_an_own_source_is_its_folder_told_apart_from_captions_without_times(tmp_
         assert json.dumps(reader.annotations("val"))
 
 
-def test_own_captions_without_any_time_are_refused(tmp_path):
-    with pytest.raises(DataError, match="no caption of train has a time"):
-        TimedReader(own(tmp_path / "own", ((None, None),)))
+@pytest.mark.parametrize(
+    ("times", "fps", "complaint"),
+    [
+        (((None, None),), 2.0, "no caption of train has a time"),
+        (((0.0, 4.0),), None, "encoder.json: does not say how many frames a second"),
+        (((0.0, 4.0),), 0, "encoder.json: says 0.0 frames a second"),
+    ],
+)
+def test_own_captions_without_times_are_refused(tmp_path, times, fps, complaint):
+    with pytest.raises(DataError, match=complaint):
+        TimedReader(own(tmp_path / "own", times, fps))

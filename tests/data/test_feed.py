@@ -5,11 +5,9 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax import parallel
 from hlformer_jax.data import dataset, feed, transforms
-from hlformer_jax.data.feed import ExampleFeed, Schedule, VideoFeed, in_order
+from hlformer_jax.data.feed import Schedule, VideoFeed, in_order
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.training.step import Chunk, Feed
 
 # The order of the steps
 
@@ -70,7 +68,7 @@ def test_indices_are_rows_of_what_lies_on_the_devices_padding_and_all():
 
 
 def test_bytes_are_those_of_the_arrays(data):
-    capacity = feed.whole_capacity(data.train, num_devices=1)
+    capacity = feed.largest_capacity(data.train, [np.arange(11)], 1)
     layout = capacity.layout(data.train)
     floats = [np.prod(shape) * 4 for shape, dtype in layout if dtype == np.float32]
     assert capacity.bytes(data.train) == sum(floats)
@@ -182,43 +180,3 @@ def test_evaluation_batches_cover_the_split_in_order(data, mesh, read_feed, size
         for place, batch in enumerate(batches)
     ]
     np.testing.assert_array_equal(np.concatenate(video), data.val.caption_video)
-
-
-# Examples that all fit
-
-
-DATA = {"x": np.arange(20, dtype=np.float32).reshape(10, 2), "label": np.arange(10, dtype=np.int32)}
-
-
-def batches(examples, first=0):
-    gather = jax.jit(examples.gather)
-    for chunk in examples.chunks(first):
-        assert isinstance(chunk, Chunk)
-        for step in range(chunk.num_steps):
-            yield chunk.first + step, gather(chunk.features, chunk.indices, np.int32(step))
-
-
-def test_batches_are_the_rows_of_the_schedule_and_the_last_is_padded_and_says_so():
-    schedule = Schedule(10, 4, seed=3)
-    examples = ExampleFeed(DATA, schedule.groups(epochs=2, longest=2), parallel.mesh())
-    assert isinstance(examples, Feed)
-    seen = dict(batches(examples))
-    assert list(seen) == list(range(6))
-    for step, batch in seen.items():
-        rows = schedule.order(step // 3)[step % 3 * 4 :][:4]
-        np.testing.assert_array_equal(batch.mask, np.arange(4) < len(rows))
-        np.testing.assert_array_equal(batch.examples["x"][: len(rows)], DATA["x"][rows])
-        np.testing.assert_array_equal(batch.examples["label"][len(rows) :], DATA["label"][0])
-    again = dict(batches(examples, first=3))
-    assert list(again) == [3, 4, 5]
-    for step, batch in again.items():
-        np.testing.assert_array_equal(batch.examples["label"], seen[step].examples["label"])
-
-
-def test_its_shapes_are_those_of_its_chunks():
-    examples = ExampleFeed(DATA, Schedule(10, 4, 0).groups(epochs=1, longest=2), parallel.mesh())
-    chunk = next(examples.chunks())
-    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), examples.shapes())
-    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), (chunk.features, chunk.indices))
-    examples.close()
-    assert next(examples.chunks()).first == 0

@@ -135,12 +135,6 @@ def test_order_is_that_of_first_appearance(tiny, write):
     }
 
 
-def test_validation_list_may_be_the_test_list(tiny, write):
-    tiny.captions["val"] = tiny.captions["test"]
-    with write(tiny).open() as reader:
-        assert reader.splits["val"] == reader.splits["test"]
-
-
 def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
     collection = write(tiny)
     edit(collection.feature_dir / V2F, lambda d: d[:-1] + b", 'left': ['left_0'], 'out': []}")
@@ -330,9 +324,3 @@ def test_files_of_trees_are_part_of_the_fingerprint(layout):
     assert before == layout.fingerprint()
     layout.trees("val").write_text("{}")
     assert layout.fingerprint() != before
-
-
-def test_a_source_is_told_apart_from_its_captions(layout):
-    source = layout
-    assert (source.name, source.feature) == ("tiny_moments", "feat")
-    assert (source.visual_dim, source.text_dim) == (6, 5)

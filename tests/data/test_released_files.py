@@ -130,23 +130,7 @@ def test_expression_in_frame_lists_is_refused_and_not_run(tiny, write, tmp_path)
 
 def test_frame_lists_are_read_as_python_reads_them(tmp_path):
     rng = random.Random(0)
-    pieces = [
-        "a",
-        "b_1",
-        "v[1]",
-        "it's",
-        'q"q',
-        "back\\slash",
-        "]",
-        "(",
-        "é",
-        "日本",
-        ",",
-        ":",
-        "}",
-        "x#y",
-        "'",
-    ]
+    pieces = ["back\\slash", *"a b_1 v[1] it's q\"q ] ( é 日本 , : } x#y '".split()]
     names = [first + second for first in pieces for second in pieces]
     row_of = {name.encode(): row for row, name in enumerate(names)}
     path = tmp_path / V2F

@@ -19,13 +19,10 @@ from hlformer_jax.data.tree_feed import (
     NodeFeed,
     NodeIndices,
     SubtreeFeed,
-    TreeIndices,
     draw,
-    gather_batch,
     gather_nodes,
 )
 from hlformer_jax.training.step import Chunk, Feed
-from hlformer_jax.typing import Subtrees
 
 # Frames of a node
 
@@ -137,26 +134,6 @@ def test_with_a_seed_frames_are_drawn_for_the_step_within_their_intervals(step):
     real = indices.frames >= 0
     np.testing.assert_array_equal(frames[real], (indices.frames + drawn)[real])
     assert np.all(drawn < indices.choices) and not frames[~real].any()
-
-
-def test_another_step_or_seed_draws_other_frames():
-    wide = INDICES._replace(choices=np.full((3, 3), 8, np.int32))
-    frames = lambda seed, step: np.asarray(
-        _gather(seed)(FEATURES, wide._replace(step=np.int32(step))).frames
-    )
-    one = frames(7, 0)
-    np.testing.assert_array_equal(frames(7, 0), one)
-    assert np.any(frames(7, 4) != one) and np.any(frames(8, 0) != one)
-
-
-def test_a_batch_has_its_nodes_and_keeps_items_and_kin_as_they_were():
-    subtrees = Subtrees(np.array([[1, 0, 0]], np.int32), np.array([False]), np.array([True]))
-    below = np.zeros((3, 3), bool)
-    below[1, 0] = True
-    run = lambda features, indices: gather_batch(features, indices, parallel.mesh(), 7)
-    batch = jax.jit(run)(FEATURES, TreeIndices(INDICES, subtrees, below))
-    jax.tree.map(np.testing.assert_array_equal, batch.nodes, _gather(7)(FEATURES, INDICES))
-    jax.tree.map(np.testing.assert_array_equal, (batch.subtrees, batch.below), (subtrees, below))
 
 
 # Feeds

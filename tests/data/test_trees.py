@@ -100,22 +100,6 @@ def spans(tree):
     return [(node.start, node.end) for node in tree.nodes]
 
 
-def test_two_neighbours_make_one_parent():
-    tree = build(in_a_row(2))
-    assert spans(tree) == [(0, 10), (10, 20), (0, 20)]
-    assert tree.items == ((2, 0, 1),)
-    assert tree.leaves == (0, 1) and tree.levels == (0, 0, 1)
-    assert tree.nodes[2].moments == (0, 1)
-
-
-def test_of_three_leaves_the_middle_one_has_two_parents():
-    tree = build(in_a_row(3))
-    assert spans(tree)[3:] == [(0, 20), (10, 30), (0, 30)]
-    assert tree.items == ((3, 0, 1), (4, 1, 2), (5, 3, 4))
-    assert tree.nodes[5].moments == (0, 1, 2)
-    assert sum(child == 1 for _, child in tree.edges) == 2
-
-
 def test_five_leaves_have_three_then_two_parents_then_a_root():
     tree = build(in_a_row(5))
     assert [tree.levels.count(level) for level in range(4)] == [5, 3, 2, 1]

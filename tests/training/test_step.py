@@ -10,7 +10,7 @@ import toy
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data.feed import ExampleFeed, Schedule
+from hlformer_jax.data.feed import Schedule
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
@@ -63,7 +63,7 @@ def test_chunks_of_any_length_take_the_same_steps():
 
 
 def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
-    monkeypatch.setattr(ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
+    monkeypatch.setattr(toy.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
     needed = parallel.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
     monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
