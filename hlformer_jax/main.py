@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax import parallel
-    from hlformer_jax.retrieval import results
+    from hlformer_jax.retrieval import ranking
     from hlformer_jax.training import loaded_run, loop
 
     config = CONFIG.value
@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> int:
         result = loaded_run.evaluate_checkpoint(config, source, scores, print, directory)
         if parallel.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
-            results.print_table(title, {"checkpoint": result.metrics})
-            results.write(result, directory)
+            ranking.print_table(title, {"checkpoint": result.metrics})
+            ranking.write_result(result, directory)
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)

@@ -28,7 +28,7 @@ from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import SimulatedVideos
 from hlformer_jax.data.split import Split
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import optim, prvr, step
 
 config = debug(default())

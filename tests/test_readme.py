@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import videos
 
-import hlformer_jax.retrieval
 from hlformer_jax import encoders, search
 from hlformer_jax.search.extract import index_folder
 
@@ -34,8 +33,9 @@ def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
 
 
 def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):
-    [search] = _examples(hlformer_jax.retrieval.__doc__)
-    exec(compile(search, "hlformer_jax/retrieval", "exec"), {})
+    examples = _examples((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
+    [search] = [example for example in examples if "corpus.search" in example]
+    exec(compile(search, "docs/training.md", "exec"), {})
     assert capsys.readouterr().out.strip() == "[0 1 2] [40 40 40] (3, 5)"
 
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from hlformer_jax import parallel
 from hlformer_jax.data.feed import Chunk, Group
 from hlformer_jax.ops import lorentz
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 
 PARENTS = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4], np.int32)  # of nodes 1 to 10
 

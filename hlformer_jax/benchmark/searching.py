@@ -16,9 +16,9 @@ from hlformer_jax.benchmark.inputs import Options, Row, each, first_batch, simul
 from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
 from hlformer_jax.data.feed import VideoFeed, in_order
 from hlformer_jax.models.cost import cost
-from hlformer_jax.retrieval import corpus, scorers, vectors
+from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
-from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.typing import Array
 
 VALIDATION = 4_917, 17_505
@@ -79,7 +79,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     model = models.build(config)
     params = models.init_params(model, config)
     one = cost(config)
-    for dtype in vectors.DTYPES:
+    for dtype in scoring.DTYPES:
         stored = random_corpus(config, videos, dtype)
         for count in (1, 256):
             timing = timed(
@@ -114,7 +114,7 @@ def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
         return models.encode_video(model, params, models.zero_batch(config, size).videos)
 
     shapes, treedef = jax.tree.flatten(jax.eval_shape(encode))
-    scorer, blocks = scorers.build(config, model), -(-videos // size)
+    scorer, blocks = scoring.build_scorer(config, model), -(-videos // size)
     stored = corpus.empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
 
     # Block by block, as an evaluation fills it: all of them in float32 may be too many.

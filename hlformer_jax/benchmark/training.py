@@ -30,7 +30,7 @@ from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
 from hlformer_jax.models.cost import countable
-from hlformer_jax.retrieval.evaluator import Evaluator
+from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import checkpoints, optim, prvr
 from hlformer_jax.training.prvr import check_trainable
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step

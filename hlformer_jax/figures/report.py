@@ -14,7 +14,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.corpus import Options, Subject
 from hlformer_jax.figures.drawing import Drawing
-from hlformer_jax.retrieval import results
+from hlformer_jax.retrieval import ranking
 
 
 class Listing(NamedTuple):
@@ -180,7 +180,7 @@ def metrics_table(subjects: Sequence[Subject]) -> str:
 def _metrics(directory: Path) -> Mapping[str, Any]:
     """The test metrics that a run recorded; none where it recorded none."""
     try:
-        metrics = files.parse_json((directory / results.METRICS_FILE).read_text(encoding="utf-8"))
+        metrics = files.parse_json((directory / ranking.METRICS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     recorded = metrics if isinstance(metrics, dict) else {}
@@ -190,4 +190,4 @@ def _metrics(directory: Path) -> Mapping[str, Any]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else results.written(name, value)
+    return str(value) if isinstance(value, int) else ranking.format_metric(name, value)

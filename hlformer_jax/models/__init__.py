@@ -65,7 +65,7 @@ sweeps serve it as it is. What GMMFormer v2 took, from HLFormer:
    on every recording.
 
 What DL-DKD took beyond that: a scorer whose queries have a part for each branch
-(`retrieval/branchwise.py`), a term (`losses/distillation.py`), and a teacher in the data
+(`retrieval/scoring.py`), a term (`losses/distillation.py`), and a teacher in the data
 (`data/source.py`).
 
 A model whose encodings are scored by another rule brings a `retrieval.scoring.Scorer`; one with

@@ -14,9 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import parallel
-from hlformer_jax.retrieval import vectors
-from hlformer_jax.retrieval.scoring import Scorer
-from hlformer_jax.retrieval.similarity import MaximumSimilarity
+from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity, Scorer
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**24
@@ -62,7 +60,7 @@ def empty(scorer: Scorer, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: 
       scorer: the scorer.
       videos: shapes of one encoded block, [B, ...].
       num_blocks: number of blocks.
-      dtype: a dtype of `vectors.DTYPES`.
+      dtype: a dtype of `scoring.DTYPES`.
       mesh: the devices; B is a multiple of their number.
 
     Returns:
@@ -120,8 +118,8 @@ def build(
     Raises:
       ValueError: for another dtype, or when there is no video.
     """
-    if jnp.dtype(dtype).name not in vectors.DTYPES:
-        raise ValueError(f"a corpus of dtype {dtype} is unknown: use {', '.join(vectors.DTYPES)}")
+    if jnp.dtype(dtype).name not in DTYPES:
+        raise ValueError(f"a corpus of dtype {dtype} is unknown: use {', '.join(DTYPES)}")
     count = next((len(encoded) for encoded in jax.tree.leaves(videos)), 0)
     if count == 0:
         raise ValueError("a corpus needs at least one encoded video")

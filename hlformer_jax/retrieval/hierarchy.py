@@ -1,19 +1,202 @@
-"""What embeddings of action trees say of their hierarchy and of their order in time.
+"""Retrieval among the nodes of action trees (HOVER): every text among all videos, and the reverse.
 
-Each metric is a share in percent unless it says otherwise. Numbers that are within 8 eps of float32
-of each other are equal, and a pair of equal numbers counts half.
+All nodes of a split are encoded once, and all pairs scored by one matrix product, in blocks of
+queries, on the devices; what comes back of a query are its ranks, see `NodeRanks`. The metrics of
+the hierarchy are shares in percent unless one says otherwise. Numbers that are within 8 eps of
+float32 of each other are equal, and a pair of equal numbers counts half.
 """
 
+import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
+from ml_collections import ConfigDict
 
+from hlformer_jax import parallel
+from hlformer_jax.data.dataset import TreeSplit
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed, gather_nodes
 from hlformer_jax.data.trees import Pool
-from hlformer_jax.retrieval.nodes import NodeRanks
+from hlformer_jax.models.hover import Hover, Points
+from hlformer_jax.models.hover.space import angles
+from hlformer_jax.ops.numerics import unit
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.typing import Array
+
+CHUNK_BATCHES = 8
+"""Batches of nodes that are brought to the devices together where a split is streamed."""
+
+RECALLS = (1, 5, 10)
+MAX_LEAVES = 5
+"""Trees with so many leaves or more are one group."""
 
 _SAME = 8 * float(np.finfo(np.float32).eps)
+
+
+# Ranks
+
+
+class Relatives(NamedTuple):
+    """How the nodes of a pool are related.
+
+    Attributes:
+      tree: number of every node's tree.
+      group: what the candidates of a query share with it, a number; equal for all in one pool.
+      children: children of every node; -1 where padded.
+    """
+
+    tree: Int[Array, " U"]
+    group: Int[Array, " U"]
+    children: Int[Array, "U children"]
+
+
+class NodeRanks(NamedTuple):
+    """What is known of every query; ranks are from 1, ties as in `ranking`.
+
+    Attributes:
+      rank: rank of its own node.
+      first: row of the best candidate.
+      within: rank of its own node among the candidates of its tree.
+      children: rank of each of its children among all candidates but its own node; 0 where padded.
+    """
+
+    rank: Int[np.ndarray, " U"]
+    first: Int[np.ndarray, " U"]
+    within: Int[np.ndarray, " U"]
+    children: Int[np.ndarray, "U children"]
+
+
+def relatives(pool: Pool, by_group: bool = False) -> Relatives:
+    """What the ranks look at.
+
+    Args:
+      pool: the nodes.
+      by_group: whether the candidates of a query are those of trees with as many leaves.
+    """
+    counts = np.bincount(pool.edges[:, 0], minlength=len(pool.tree))
+    children = np.full((len(pool.tree), max(int(counts.max(initial=0)), 1)), -1, np.int32)
+    order = np.argsort(pool.edges[:, 0], kind="stable")
+    parents, nodes = pool.edges[order].T
+    starts = np.cumsum(counts) - counts
+    children[parents, np.arange(len(parents)) - starts[parents]] = nodes
+    group = leaf_groups(pool) if by_group else np.zeros_like(pool.tree)
+    return Relatives(pool.tree.astype(np.int32), group.astype(np.int32), children)
+
+
+def leaf_groups(pool: Pool) -> Int[np.ndarray, " U"]:
+    """The number of leaves of every node's tree, `MAX_LEAVES` for more."""
+    return np.minimum(pool.leaves, MAX_LEAVES)
+
+
+def node_ranks(
+    queries: Float[Array, "U width"],
+    candidates: Float[Array, "U width"],
+    nodes: Relatives,
+    block: int,
+    mesh: Mesh,
+) -> NodeRanks:
+    """Ranks every query among the candidates.
+
+    Args:
+      queries: vectors of the nodes in one modality.
+      candidates: vectors of the same nodes in the other; products order them, higher is better.
+      nodes: how the nodes are related.
+      block: number of queries that are ranked together, on all devices.
+      mesh: the devices.
+
+    Returns:
+      The ranks, on the host.
+    """
+    size = parallel.round_up(min(block, len(queries)), mesh.size)
+    found = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
+    return NodeRanks(*(parallel.to_host(x) for x in found))
+
+
+@functools.cache
+def _program(size: int, mesh: Mesh) -> jax.stages.Wrapped:
+    return jax.jit(
+        functools.partial(_ranks, size=size, mesh=mesh), out_shardings=parallel.replicated(mesh)
+    )
+
+
+def _ranks(
+    queries: Array, candidates: Array, nodes: Relatives, size: int, mesh: Mesh
+) -> tuple[Array, ...]:
+    """The fields of `NodeRanks`, on the devices."""
+    count = len(queries)
+    columns = jnp.arange(count)
+    tree, group = jnp.asarray(nodes.tree), jnp.asarray(nodes.group)
+
+    def block(rows: Array) -> tuple[Array, ...]:
+        rows = parallel.constrain(mesh, rows)
+        own = jnp.minimum(rows, count - 1)
+        scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
+        others = columns[None] != own[:, None]
+        pool = group[own][:, None] == group[None]
+        mine = jnp.take_along_axis(scores, own[:, None], axis=-1)
+        same = tree[own][:, None] == tree[None]
+        of = lambda value, among: ranking.rank_among(scores, value, among)
+        children = jnp.asarray(nodes.children)[own]
+
+        def child(column: Array) -> Array:
+            there = jnp.maximum(column, 0)[:, None]
+            value = jnp.take_along_axis(scores, there, axis=-1)
+            rank = of(value, pool & others & (columns[None] != there))
+            return jnp.where(column < 0, 0, rank)
+
+        return (
+            of(mine, pool & others),
+            jnp.argmax(jnp.where(pool, scores, -jnp.inf), axis=-1).astype(jnp.int32),
+            of(mine, same & others),
+            jnp.stack([child(children[:, k]) for k in range(children.shape[1])], axis=-1),
+        )
+
+    blocks = jnp.arange(-(-count // size) * size).reshape(-1, size)
+    found = jax.lax.map(block, blocks)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], found)
+
+
+def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
+    """R@1, R@5 and R@10 in percent, MRR, and the median and mean rank."""
+    return {f"R@{k}": ranking.recall_at_k(rank, k) for k in RECALLS} | {
+        "MRR": ranking.mean_reciprocal_rank(rank),
+        "MedR": float(np.median(rank)),
+        "MnR": float(np.mean(rank)),
+    }
+
+
+def metrics_by_leaves(
+    found: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
+) -> dict[str, float]:
+    """Metrics of all queries and by the number of leaves of their trees, 5 for five or more.
+
+    Args:
+      found: ranks by the name of their direction, t2v or v2t.
+      leaves: see `leaf_groups`.
+
+    Returns:
+      Metrics by names such as t2v/R@1 and leaves=2/v2t/MRR.
+    """
+    named = {
+        f"{direction}/{name}": value
+        for direction, one in found.items()
+        for name, value in node_metrics(one.rank).items()
+    }
+    for count in np.unique(leaves):
+        for direction, one in found.items():
+            for name, value in node_metrics(one.rank[leaves == count]).items():
+                named[f"leaves={count}/{direction}/{name}"] = value
+    return named
+
+
+# Metrics of the hierarchy and of the order in time
 
 
 class Coordinates(NamedTuple):
@@ -142,7 +325,7 @@ def fit_direction(
     return np.linalg.lstsq((left - right).astype(np.float64), ones, rcond=1e-6)[0]
 
 
-def metrics(
+def hierarchy_metrics(
     pool: Pool, norms: Coordinates, cosines: Coordinates, found: Mapping[str, NodeRanks]
 ) -> dict[str, float]:
     """All metrics of the hierarchy, by names that begin with "hierarchy/".
@@ -178,3 +361,129 @@ def _below(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, " R"]:
 def _sign(difference: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Sign of a difference of numbers of that size, 0 where it is rounding."""
     return np.where(np.abs(difference) <= _SAME * size, 0, np.sign(difference))
+
+
+# The evaluation of a split
+
+
+class NodeEvaluator:
+    """Encodes and ranks splits of trees with a model's parameters."""
+
+    def __init__(self, model: Hover, config: ConfigDict, mesh: Mesh) -> None:
+        self._model, self._config, self._mesh = model, config, mesh
+        whole = parallel.replicated(mesh)
+        self._encode = jax.jit(self._encode_chunk, donate_argnums=5)
+        self._search = jax.jit(self._search_vectors, out_shardings=whole)
+        self._similar = jax.jit(model.options.space.similarities, out_shardings=whole)
+        self._measure = jax.jit(self._numbers, out_shardings=whole)
+        self._flat = jax.jit(
+            lambda x, count: x.reshape(-1, x.shape[-1])[:count],
+            static_argnums=1,
+            out_shardings=whole,
+        )
+
+    def feed(self, split: TreeSplit, resident: bool = False) -> NodeFeed:
+        """A feed of the nodes of a split in their order, for any number of evaluations."""
+        size = parallel.round_up(self._config.eval.node_batch, self._mesh.size)
+        longest = split.num_nodes if resident else CHUNK_BATCHES
+        return NodeFeed(split, in_order(split.num_nodes, size, longest), self._mesh, resident)
+
+    def encode(self, params: Any, feed: NodeFeed) -> Points:
+        """The points of all nodes of a split, in their order, on every device."""
+        steps = sum(len(group.steps) for group in feed.groups)
+        width = self._model.options.hyperbolic_dim
+        sharding = parallel.sharded(self._mesh, axis=1)
+        zeros = jnp.zeros((steps, feed.nodes, width), jnp.float32, device=sharding)
+        stored = Points(zeros, jnp.copy(zeros))
+        for chunk in feed.chunks():
+            first, count = (
+                parallel.replicate(self._mesh, np.int32(x)) for x in (chunk.first, chunk.num_steps)
+            )
+            inputs = chunk.features, chunk.indices, first, count
+            stored = self._encode(params, *inputs, stored)
+        return Points(*(self._flat(x, feed.split.num_nodes) for x in stored))
+
+    def _encode_chunk(
+        self,
+        params: Any,
+        features: Any,
+        indices: Any,
+        first: Int[Array, ""],
+        count: Int[Array, ""],
+        stored: Points,
+    ) -> Points:
+        def body(step: Array, stored: Points) -> Points:
+            index = jax.tree.map(lambda x: x[step], indices)
+            batch = gather_nodes(features, index, self._mesh)
+            points = self._model.apply({"params": params}, batch)
+            put = lambda all_points, one: all_points.at[first + step].set(one)
+            return jax.tree.map(put, stored, points)
+
+        stored = jax.lax.fori_loop(0, count, body, stored)
+        return parallel.constrain(self._mesh, stored, axis=1)
+
+    def _search_vectors(self, queries: Array, candidates: Array) -> tuple[Array, Array]:
+        return self._model.options.space.search_vectors(queries, candidates)
+
+    def _numbers(
+        self, points: Array, direction: Array
+    ) -> tuple[Float[Array, " U"], Float[Array, " U"]]:
+        """Norms, and cosines with a direction of time."""
+        space, loss = self._model.options.space, self._config.loss
+        return space.norm(points, loss.chain_norm), angles(points, direction)
+
+    def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
+        """Similarities of all texts and all videos of a split, float32; higher is better."""
+        points = self.encode(params, feed)
+        size = self._config.eval.query_batch
+        blocks = range(0, feed.split.num_nodes, size)
+        rows = [self._similar(points.text[k : k + size], points.video) for k in blocks]
+        return np.concatenate([parallel.to_host(block) for block in rows])
+
+    def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
+        """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
+        evaluation = self._config.eval
+        related = relatives(split.pool, evaluation.pool == "group")
+
+        def rank(queries: Array, candidates: Array) -> NodeRanks:
+            x, y = self._search(queries, candidates)
+            return node_ranks(x, y, related, evaluation.query_batch, self._mesh)
+
+        return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
+
+    def result(self, found: dict[str, NodeRanks], split: TreeSplit) -> Result:
+        """Metrics of the ranks, over all nodes and by the number of leaves of their trees."""
+        named = metrics_by_leaves(found, leaf_groups(split.pool))
+        return Result(named, split.num_nodes, len(split.pool.videos))
+
+    def evaluate(self, params: Any, feed: NodeFeed) -> Result:
+        """Metrics of a split's retrieval."""
+        points = self.encode(params, feed)
+        return self.result(self.ranks(points, feed.split), feed.split)
+
+    def report(self, params: Any, feed: NodeFeed, direction: Float[np.ndarray, " n"]) -> Result:
+        """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`.
+
+        Args:
+          params: parameters of the model.
+          feed: a feed of the split.
+          direction: the direction of time.
+        """
+        points, split = self.encode(params, feed), feed.split
+        found = self.ranks(points, split)
+        toward = parallel.replicate(self._mesh, direction.astype(np.float32))
+        measured = [self._measure(x, toward) for x in points]
+        norms, cosines = (
+            Coordinates(*(parallel.to_host(x[k]).astype(np.float64) for x in measured))
+            for k in (0, 1)
+        )
+        result = self.result(found, split)
+        more = hierarchy_metrics(split.pool, norms, cosines, found)
+        return dataclasses.replace(result, metrics=result.metrics | more)
+
+    def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:
+        """The direction of time of a split's siblings; see `fit_direction`."""
+        units = [parallel.to_host(jax.jit(unit)(x)) for x in self.encode(params, feed)]
+        left, right = feed.split.pool.siblings.T
+        pairs = [np.concatenate([x[rows] for x in units]) for rows in (left, right)]
+        return fit_direction(*pairs)

@@ -1,18 +1,32 @@
 """How a family of models scores videos for queries: what a corpus, a search and a loss ask it.
 
-A scorer owns the rule by which the positions of a video make its score. `similarity` holds that of
-HLFormer and its ancestors (eq. 8, 9), `guided` that of MS-SL; a family with another geometry brings
-its own. A scorer is a pytree, so that its weights are arguments of compiled programs.
+A scorer owns the rule by which the positions of a video make its score: the best position of each
+branch (HLFormer eq. 8, 9), with a query for each branch (DL-DKD), or the best proposal plus its
+frame score (MS-SL); a family with another geometry brings its own. A scorer is a pytree, so that
+its weights are arguments of compiled programs. Zero vectors, which padded frames are, have cosine 0
+with everything and take part in the maximum, as released.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import flax.struct
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
+from ml_collections import ConfigDict
 
+from hlformer_jax.data import transforms
+from hlformer_jax.models import Model
+from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
+from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.ops.numerics import inverse_norm, unit
 from hlformer_jax.typing import Array
+
+DTYPES = ("float32", "bfloat16", "int8")
+"""Of the unit vectors that a corpus keeps; int8 has one scale for each vector."""
 
 
 class Similarities(NamedTuple):
@@ -36,7 +50,7 @@ class Scorer(Protocol):
     """Scores encoded videos; `Stored` below is what it makes of them, a pytree of [B, ...]."""
 
     def store(self, videos: Any, dtype: DTypeLike) -> Any:
-        """What a corpus keeps of B encoded videos, in a dtype of `vectors.DTYPES`."""
+        """What a corpus keeps of B encoded videos, in a dtype of `DTYPES`."""
 
     def similarities_per_video(self, stored: Any) -> int:
         """Number of similarities that are computed for one query and one video."""
@@ -94,10 +108,7 @@ class TrainingScorer(Scorer, Protocol):
         """What the positions of each branch are compared with, by the branch's name."""
 
     def similarities(
-        self,
-        queries: Float[Array, "Q H"],
-        videos: Any,
-        owner: Int[Array, " Q"],
+        self, queries: Float[Array, "Q H"], videos: Any, owner: Int[Array, " Q"]
     ) -> Similarities:
         """Cosines and dot products of both branches, as the training losses need them.
 
@@ -106,3 +117,368 @@ class TrainingScorer(Scorer, Protocol):
           videos: encoded videos.
           owner: row of each caption's video.
         """
+
+
+class Vectors(NamedTuple):
+    """Unit vectors in the dtype of a corpus.
+
+    Attributes:
+      values: coordinates, [..., H].
+      scale: what int8 values are multiplied by, [...]; None for other dtypes.
+    """
+
+    values: Array
+    scale: Array | None
+
+
+Stored = dict[str, Vectors]
+"""Vectors of every position of videos, [B, L, H], by the name of their branch."""
+
+
+def width(stored: Stored) -> int:
+    """Width H of the vectors."""
+    branch = next(iter(stored.values()))
+    return int(branch.values.shape[-1])
+
+
+def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
+    """Unit vectors in the dtype of a corpus.
+
+    int8 rounds each coordinate to a 127th of its vector's largest: an error of at most half of
+    that, 0.4 % of the largest coordinate.
+
+    Args:
+      vectors: vectors of any norm; zero vectors stay zero.
+      dtype: float32, bfloat16 or int8.
+    """
+    units = unit(vectors)
+    if jnp.dtype(dtype) != jnp.int8:
+        return Vectors(units.astype(dtype), None)
+    largest = jnp.max(jnp.abs(units), axis=-1, keepdims=True)
+    scale = jnp.where(largest > 0, largest, 1.0) / 127
+    return Vectors(jnp.round(units / scale).astype(jnp.int8), scale[..., 0])
+
+
+def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
+    """Cosines of queries [Q, H] and the positions of videos [B, L, H].
+
+    Inner products are accumulated in float32, or in int32 for int8.
+    """
+    wide = jnp.int32 if vectors.scale is not None else jnp.float32
+    exact = jax.lax.Precision.HIGHEST  # of float32 vectors; a GPU may round them to fewer bits
+    if len(query.values) == 1:  # a matrix by a vector, for which XLA has a better program on CPUs
+        rows = vectors.values.reshape(-1, vectors.values.shape[-1])
+        products = jnp.dot(rows, query.values[0], precision=exact, preferred_element_type=wide)
+        products = products.reshape(1, *vectors.values.shape[:-1])
+    else:
+        products = jnp.einsum(
+            "qh,blh->qbl",
+            query.values,
+            vectors.values,
+            precision=exact,
+            preferred_element_type=wide,
+        )
+    if vectors.scale is None or query.scale is None:
+        return products
+    return products.astype(jnp.float32) * vectors.scale[None] * query.scale[:, None, None]
+
+
+def own_cosines(query: Vectors, own: Vectors) -> Float[Array, "Q L"]:
+    """Cosines of queries [Q, H] and a video each, [Q, L, H]."""
+    products = jnp.einsum(
+        "qh,qlh->ql", query.values.astype(jnp.float32), own.values.astype(jnp.float32)
+    )
+    if own.scale is None or query.scale is None:
+        return products
+    return products * own.scale * query.scale[:, None]
+
+
+@flax.struct.dataclass
+class MaximumSimilarity:
+    """Weighted sum over branches of the largest cosine of the query and a position.
+
+    Attributes:
+      weights: weights of the branches, Float[Array, " 2"].
+    """
+
+    branches: ClassVar[tuple[str, ...]] = VideoEncoding._fields
+
+    weights: Any
+
+    @property
+    def frame_columns(self) -> str:
+        """A column of the frame branch is a video."""
+        return "videos"
+
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """What the positions of each branch are compared with: the whole query."""
+        return dict.fromkeys(self.branches, queries)
+
+    def store(self, videos: Any, dtype: DTypeLike) -> Stored:
+        """Unit vectors of the branches that are on, in the dtype of a corpus."""
+        return {
+            name: store(branch, dtype)
+            for name, branch in videos._asdict().items()
+            if branch is not None
+        }
+
+    def similarities_per_video(self, stored: Stored) -> int:
+        """Number of positions of all branches."""
+        return sum(branch.values.shape[-2] for branch in stored.values())
+
+    def width(self, stored: Stored) -> int:
+        """Width of the vectors."""
+        return width(stored)
+
+    def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
+        """Ranking scores (HLFormer eq. 9)."""
+        total: Any = 0.0
+        parts = self.of_branches(queries)
+        for weight, name in zip(self.weights, self.branches, strict=True):
+            if name in stored:
+                query = store(parts[name], stored[name].values.dtype)
+                total = total + weight * best(cosines(query, stored[name]))
+        return total
+
+    def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
+        """The first of the best positions of each branch."""
+        found = self.position_cosines(queries, stored)
+        return {
+            name: jnp.argmax(branch, axis=-1).astype(jnp.int32) for name, branch in found.items()
+        }
+
+    def position_cosines(
+        self, queries: Float[Array, "Q H"], stored: Stored
+    ) -> dict[str, Float[Array, "Q L"]]:
+        """Cosines of each query and the positions of its video, by branch."""
+        parts = self.of_branches(queries)
+        return {
+            name: own_cosines(store(parts[name], branch.values.dtype), branch)
+            for name, branch in stored.items()
+        }
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """Weighted cosines of the clip and of the sampled frame over each frame of a video.
+
+        Of proposals in the place of clips (MS-SL without its frames) it is the best of those that
+        hold a frame's clip; one vector for the whole video says the same of all frames.
+        """
+        total: Any = 0.0
+        for weight, name in zip(np.asarray(self.weights), self.branches, strict=True):
+            if name not in cosines:
+                continue
+            branch = cosines[name]
+            if name == "clips":
+                if branch.shape[-1] != max_clips:
+                    branch = proposals_to_clips(branch, max_clips)
+                branch = clips_to_frames(branch, num_frames)
+            elif branch.shape[-1] == max_frames:
+                branch = samples_to_frames(branch, num_frames)
+            total = total + weight * branch
+        return np.broadcast_to(total, (*total.shape[:-1], num_frames))
+
+    def similarities(
+        self, queries: Float[Array, "Q H"], videos: VideoEncoding, owner: Int[Array, " Q"]
+    ) -> Similarities:
+        """Maxima over positions of both branches.
+
+        One product serves both: the cosines are the dot products over the norms.
+        """
+        query_norm = inverse_norm(queries)
+
+        def both(positions: Array | None) -> tuple[Array | None, Array | None]:
+            if positions is None:
+                return None, None
+            dots = jnp.einsum("qh,vlh->qvl", queries, positions)
+            scaled = best(dots * inverse_norm(positions)[None]) * query_norm[:, None]
+            return scaled, best(dots)
+
+        return Similarities(*both(videos.clips), *both(videos.frames))
+
+
+@flax.struct.dataclass
+class BranchwiseSimilarity(MaximumSimilarity):
+    """A `MaximumSimilarity` of queries that are a vector for each branch, side by side (DL-DKD).
+
+    Attributes:
+      parts: number of vectors in a query: 1 where the model has one branch alone.
+    """
+
+    parts: int = flax.struct.field(pytree_node=False, default=2)
+
+    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
+        """The halves of the queries, of the clips' branch and of the frames'."""
+        if self.parts == 1:
+            return super().of_branches(queries)
+        halves = jnp.split(jnp.asarray(queries), 2, axis=-1)
+        return dict(zip(self.branches, halves, strict=True))
+
+    def width(self, stored: Stored) -> int:
+        """The width of the vectors, times their number in a query."""
+        return self.parts * width(stored)
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """Weighted cosines of the branches' sampled frames over each frame of a video."""
+        weights = zip(self.branches, np.asarray(self.weights), strict=True)
+        parts = [
+            weight * samples_to_frames(cosines[name], num_frames)
+            for name, weight in weights
+            if name in cosines
+        ]
+        total: np.ndarray = sum(parts[1:], parts[0])
+        return total
+
+    def similarities(
+        self, queries: Float[Array, "Q H"], videos: VideoEncoding, owner: Int[Array, " Q"]
+    ) -> Similarities:
+        """Maxima over positions, each branch with its own query."""
+        alone = {"clips": videos._replace(frames=None), "frames": videos._replace(clips=None)}
+        found = {
+            name: MaximumSimilarity.similarities(self, part, alone[name], owner)
+            for name, part in self.of_branches(queries).items()
+        }
+        return Similarities(*found["clips"][:2], *found["frames"][2:])
+
+
+@flax.struct.dataclass
+class GuidedSimilarity(MaximumSimilarity):
+    """MS-SL's score: the best proposal, plus the cosine of that proposal's guided frame vector."""
+
+    branches: ClassVar[tuple[str, ...]] = GuidedEncoding._fields
+
+    @property
+    def frame_columns(self) -> str:
+        """In training every caption has a guided vector of its own."""
+        return "captions"
+
+    def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
+        """Ranking scores."""
+        clip_weight, guided_weight = self.weights
+        query = store(queries, stored["clips"].values.dtype)
+        proposals = cosines(query, stored["clips"])
+        chosen = jnp.argmax(proposals, axis=-1)[..., None]
+        guided = jnp.take_along_axis(cosines(query, stored["guided"]), chosen, axis=-1)
+        return clip_weight * best(proposals) + guided_weight * guided[..., 0]
+
+    def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
+        """The best proposal."""
+        return MaximumSimilarity.locate(self, queries, {"clips": stored["clips"]})
+
+    def over_time(
+        self,
+        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
+        num_frames: int,
+        max_clips: int,
+        max_frames: int,
+    ) -> Float[np.ndarray, "*batch F"]:
+        """The best of the proposals over each frame, each with its guided vector."""
+        clip_weight, guided_weight = np.asarray(self.weights)
+        both = clip_weight * cosines["clips"] + guided_weight * cosines["guided"]
+        return clips_to_frames(proposals_to_clips(both, max_clips), num_frames)
+
+    def similarities(
+        self, queries: Float[Array, "Q H"], videos: Any, owner: Int[Array, " Q"]
+    ) -> Similarities:
+        """Proposals against videos, guided vectors against captions.
+
+        Column r of the frame branch is the guided vector of caption r's best proposal in its own
+        video.
+        """
+        query_norm = inverse_norm(queries)
+        products = jnp.einsum("qh,vlh->qvl", queries, videos.clips)
+        scaled = products * inverse_norm(videos.clips)[None]
+        own = jnp.take_along_axis(scaled, owner[:, None, None], axis=1)[:, 0]
+        guided = jnp.asarray(videos.guided)[owner, jnp.argmax(own, axis=-1)]
+        dots = jnp.einsum("qh,rh->qr", queries, guided)
+        cosines = dots * query_norm[:, None] * inverse_norm(guided)[None]
+        clip_cosine = best(scaled) * query_norm[:, None]
+        return Similarities(clip_cosine, best(products), cosines, dots)
+
+
+def build_scorer(config: ConfigDict, model: Model) -> TrainingScorer:
+    """The scorer of a model, with the branch weights of a configuration.
+
+    Args:
+      config: the whole configuration.
+      model: the model of the configuration.
+    """
+    fields, module = config.model, model.module
+    both = fields.gaze and fields.glance
+    # A single branch is the whole score.
+    weights = (fields.clip_weight, fields.frame_weight) if both else (1.0, 1.0)
+    values = np.asarray(weights, np.float32)
+    if module.query_per_branch:
+        return BranchwiseSimilarity(values, parts=2 if both else 1)
+    kind = GuidedSimilarity if both and module.guides_frames else MaximumSimilarity
+    return kind(values)
+
+
+def best(similarities: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
+    """The similarity of a video is that of its best position (HLFormer eq. 8)."""
+    return jnp.max(similarities, axis=-1)
+
+
+# Scores of frames by those of what they were pooled into; of several, the best
+
+
+def clips_to_frames(
+    scores: Float[np.ndarray, "*batch C"], num_frames: int
+) -> Float[np.ndarray, "*batch F"]:
+    """Scores of the frames of a video by those of its clips."""
+    bounds = transforms.boundaries(num_frames, scores.shape[-1], np.float32)
+    return spans_to_frames(scores, bounds, num_frames)
+
+
+def samples_to_frames(
+    scores: Float[np.ndarray, "*batch L"], num_frames: int
+) -> Float[np.ndarray, "*batch F"]:
+    """Scores of the frames of a video by those of the L frames that a model reads at most.
+
+    Where a video has no more than L frames, each was read as it is, and the rest is padding.
+    """
+    most = scores.shape[-1]
+    if num_frames <= most:
+        return scores[..., :num_frames]
+    return spans_to_frames(scores, transforms.boundaries(num_frames, most), num_frames)
+
+
+def spans_to_frames(
+    scores: Float[np.ndarray, "*batch spans"], bounds: Int[np.ndarray, " spans+1"], num_frames: int
+) -> Float[np.ndarray, "*batch F"]:
+    """For each frame the largest score of the spans that it was pooled into.
+
+    Args:
+      scores: scores of the spans.
+      bounds: boundaries of the spans, of `transforms.boundaries`; an empty span has the frame at
+        its start, and the frames that the released code leaves out belong to the last.
+      num_frames: F.
+    """
+    starts = bounds[:-1]
+    ends = np.append(np.maximum(bounds[1:-1], starts[:-1] + 1), num_frames)
+    frame = np.arange(num_frames)
+    inside = (frame[:, None] >= starts) & (frame[:, None] < ends)
+    best: np.ndarray = np.where(inside, scores[..., None, :], -np.inf).max(axis=-1)
+    return best.astype(scores.dtype)
+
+
+def proposals_to_clips(
+    scores: Float[np.ndarray, "*batch P"], num_clips: int
+) -> Float[np.ndarray, "*batch C"]:
+    """For each clip the largest score of the proposals that hold it (MS-SL)."""
+    starts, ends = proposals(num_clips)
+    clip = np.arange(num_clips)
+    inside = (clip[:, None] >= starts) & (clip[:, None] < ends)
+    best: np.ndarray = np.where(inside, scores[..., None, :], -np.inf).max(axis=-1)
+    return best.astype(scores.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
-from hlformer_jax.retrieval.moments import Moment, moments
+from hlformer_jax.retrieval.localisation import Moment, moments
 from hlformer_jax.search import encoding, filters, manifest, rankers
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.filters import When

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, models, parallel
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.retrieval import corpus, scorers
+from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.manifest import EncoderFacts
@@ -66,7 +66,7 @@ def load(path: Path) -> Model:
     finally:
         series.close()
     params = models.project(restored, config)
-    return Model(config, model, params, scorers.build(config, model))
+    return Model(config, model, params, scoring.build_scorer(config, model))
 
 
 def read_config(path: Path) -> ConfigDict:

@@ -20,10 +20,9 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax import files
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.retrieval import corpus, vectors
+from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
-from hlformer_jax.retrieval.similarity import MaximumSimilarity
-from hlformer_jax.retrieval.vectors import Vectors
+from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.search import model, packed
 from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.index import Index
@@ -87,13 +86,13 @@ class Trained:
     @property
     def width(self) -> int:
         """Width H of the vectors."""
-        return vectors.width(self._corpus.stored)
+        return scoring.width(self._corpus.stored)
 
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
         """What each branch is compared with, in the dtype of the corpus, as float32."""
         dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
         parts = self._model.scorer.of_branches(query)
-        return {name: _float32(vectors.store(part, dtype)) for name, part in parts.items()}
+        return {name: _float32(scoring.store(part, dtype)) for name, part in parts.items()}
 
     def vectors(self, content: int) -> dict[str, Float[np.ndarray, "L H"]]:
         """The vectors of the content of that index by their branch, float32."""
@@ -107,7 +106,7 @@ class Trained:
         """What the positions over each frame say.
 
         Args:
-          own: vectors of a video by their branch, as `vectors` has them.
+          own: vectors of a video by their branch, as `retrieval.scoring.Stored` has them.
           frames: its number of frames, F.
           query: the model's vector of a sentence.
         """

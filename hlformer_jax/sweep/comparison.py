@@ -33,8 +33,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
-from hlformer_jax.retrieval.ranking import RECALLS
-from hlformer_jax.retrieval.results import QUERIES_FILE
+from hlformer_jax.retrieval.ranking import QUERIES_FILE, RECALLS
 from hlformer_jax.sweep.definition import Run
 
 DRAWS = 10_000

@@ -12,7 +12,7 @@ import rich.markup
 import rich.table
 
 from hlformer_jax import command, files
-from hlformer_jax.retrieval import results
+from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import comparison
 from hlformer_jax.sweep.summary import Table
 
@@ -208,13 +208,15 @@ def show(table: Table) -> None:
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    written = results.written(metric, mean)
-    return written if deviation is None else f"{written} ± {results.written(metric, deviation)}"
+    written = ranking.format_metric(metric, mean)
+    return (
+        written if deviation is None else f"{written} ± {ranking.format_metric(metric, deviation)}"
+    )
 
 
 def _published(metric: str, value: float | None) -> str:
     """A published figure, with the decimals that papers give: of percentages one."""
-    share = metric.rpartition("/")[2] in results.SHARES
+    share = metric.rpartition("/")[2] in ranking.SHARES
     return _formatted(value, ".3f" if share else ".1f")
 
 

@@ -16,7 +16,7 @@ from hlformer_jax import parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data.feed import Group
 from hlformer_jax.models.cost import Cost
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.step import Feed, Loss

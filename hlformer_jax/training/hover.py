@@ -27,8 +27,8 @@ from hlformer_jax.models import hover
 from hlformer_jax.models.cost import Cost
 from hlformer_jax.models.hover import Hover, Points
 from hlformer_jax.models.hover.space import angles
-from hlformer_jax.retrieval.node_evaluator import NodeEvaluator
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.hierarchy import NodeEvaluator
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim
 from hlformer_jax.typing import Array, TreeBatch
 

@@ -14,7 +14,7 @@ from hlformer_jax import files, parallel
 from hlformer_jax.config import default, family_of
 from hlformer_jax.config.families import leaves
 from hlformer_jax.errors import UserError
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, families
 from hlformer_jax.training.families import ConfiguredFamily
 

@@ -23,8 +23,8 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Schedule
-from hlformer_jax.retrieval import results
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, families
 from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
 from hlformer_jax.training.families import Family
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 def train(
     config: ConfigDict, directory: Path, profile: bool = False, family: Family | None = None
 ) -> Outcome:
-    """Trains, then reports the test split: a table, and in the run's directory `results.write`.
+    """Trains, then reports the test split: a table, and files of `ranking.write_result`.
 
     Args:
       config: the resolved configuration.
@@ -84,9 +84,9 @@ def train(
     rows = trainer.test()
     first = next(iter(rows.values()))
     if parallel.is_first():
-        results.write(first, directory)
+        ranking.write_result(first, directory)
         title = f"Test split: {first.queries} queries, {first.videos} videos"
-        results.print_table(title, {name: result.metrics for name, result in rows.items()})
+        ranking.print_table(title, {name: result.metrics for name, result in rows.items()})
     return Outcome(rows, trainer.progress)
 
 

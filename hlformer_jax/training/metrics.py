@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hlformer_jax import parallel
 from hlformer_jax.errors import UserError
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.step import Chunk, Scalars
 

@@ -27,10 +27,10 @@ from hlformer_jax.models.cost import Cost, cost
 from hlformer_jax.models.description import meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import baseline, scorers
+from hlformer_jax.retrieval import evaluation, scoring
 from hlformer_jax.retrieval import ranking as ranks
-from hlformer_jax.retrieval.evaluator import Evaluator
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.retrieval.scoring import TrainingScorer
 from hlformer_jax.training import optim
 from hlformer_jax.typing import Array, Batch
@@ -206,7 +206,7 @@ def build_objective(
     """
     return Objective(
         model=model,
-        scorer=scorers.build(config, model),
+        scorer=scoring.build_scorer(config, model),
         seed=jnp.asarray(config.seed, jnp.int32),
         numbers=numbers(config.loss, wide(jnp.dtype(config.dtype))),
         options=options(config.loss),
@@ -389,7 +389,7 @@ class PRVR:
         if not self._config.train.baseline:
             return {}
         data = self.data
-        scores = baseline.mean_pooled_scores(data.train, data.val, data.test)
+        scores = evaluation.mean_pooled_scores(data.train, data.val, data.test)
         linear = self.evaluator.result(scores, data.test)
         return {"mean-pooled linear baseline": linear, "chance": _chance(linear)}
 

@@ -29,7 +29,7 @@ def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
     from hlformer_jax.models import options
     from hlformer_jax.nn import blocks, fusion
     from hlformer_jax.ops import windows
-    from hlformer_jax.retrieval import vectors
+    from hlformer_jax.retrieval import scoring
 
     for name, known in {
         "model.name": models.MODELS,
@@ -38,7 +38,7 @@ def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
         "model.lorentz_window": blocks.LORENTZ_WINDOWS,
         "model.head_merge": blocks.HEAD_MERGES,
         "model.block_curvature": options.BLOCK_CURVATURES,
-        "eval.corpus": vectors.DTYPES,
+        "eval.corpus": scoring.DTYPES,
     }.items():
         assert sorted(LEAVES[name].rule.choices) == sorted(known), name
 

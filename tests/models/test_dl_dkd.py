@@ -11,7 +11,7 @@ import tiny
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.models.dl_dkd import repeat_first
-from hlformer_jax.retrieval import scorers
+from hlformer_jax.retrieval import scoring
 from hlformer_jax.typing import Batch
 
 BATCH = tiny.batch()
@@ -29,7 +29,9 @@ def _encoder(off=""):
     def encode(videos):
         queries = models.encode_query(model, params, BATCH.captions)
         encoded = models.encode_video(model, params, videos)
-        similar = scorers.build(config, model).similarities(queries, encoded, BATCH.captions.video)
+        similar = scoring.build_scorer(config, model).similarities(
+            queries, encoded, BATCH.captions.video
+        )
         return queries, encoded, similar
 
     return config, encode

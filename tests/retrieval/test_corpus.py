@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.retrieval import corpus, ranking, vectors
-from hlformer_jax.retrieval.similarity import MaximumSimilarity
+from hlformer_jax.retrieval import corpus, ranking, scoring
+from hlformer_jax.retrieval.scoring import MaximumSimilarity
 
 VIDEOS, CLIPS, FRAMES, H = 11, 3, 6, 16
 
@@ -90,7 +90,7 @@ def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
     ranks = {}
     own = np.arange(len(queries), dtype=np.int32)
     near = encoded.frames[own, 1] + 0.3 * queries
-    for dtype in vectors.DTYPES:
+    for dtype in scoring.DTYPES:
         built = corpus.build(encoded, dtype=dtype)
         ranks[dtype] = np.asarray(ranking.ranks(jax.jit(corpus.scores)(built, near), own))
     assert np.abs(ranks["bfloat16"] - ranks["float32"]).max() <= 1

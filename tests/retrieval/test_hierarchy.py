@@ -1,10 +1,92 @@
-"""What embeddings say of a hierarchy, against loops over thirty nodes and against SciPy."""
+"""Ranks among nodes of action trees and metrics of their hierarchy, against loops and SciPy."""
 
+import jax
 import numpy as np
 import pytest
+import runs
 
+from hlformer_jax import parallel
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.dataset import open_trees
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed
+from hlformer_jax.data.trees import build, make_pool
+from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy
-from hlformer_jax.retrieval.hierarchy import Coordinates
+from hlformer_jax.retrieval.hierarchy import Coordinates, NodeEvaluator
+
+COUNTS = (2, 3, 5, 6, 1)
+
+
+@pytest.fixture(scope="session")
+def pool():
+    """The nodes of trees of 2, 3, 5 and 6 leaves, and of a chain."""
+    trees, videos = [], []
+    for number, count in enumerate(COUNTS):
+        # A single leaf is of two moments with a gap between them.
+        spans = [(k * 5, k * 5 + 5) for k in range(count)] if count > 1 else [(0, 4), (20, 30)]
+        moments = tuple(
+            AnnotatedMoment(f"v{number}#{k}", a, b, "x") for k, (a, b) in enumerate(spans)
+        )
+        videos.append(TimedVideo(f"v{number}", 60.0, moments))
+        trees.append(build(videos[-1], "released"))
+    return make_pool(trees, videos)
+
+
+@pytest.fixture(scope="session")
+def vectors(pool):
+    """Vectors of queries and of candidates."""
+    rng = np.random.default_rng(0)
+    # Few values, so that there are ties.
+    return rng.integers(-1, 2, size=(2, len(pool.tree), 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def found(pool, vectors):
+    """The ranks of all queries."""
+    return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, parallel.mesh())
+
+
+def _rank(scores, own, candidates):
+    """Middle rank of one candidate among others."""
+    others = [c for c in candidates if c != own]
+    higher = sum(scores[c] > scores[own] for c in others)
+    equal = sum(scores[c] == scores[own] for c in others)
+    return 1 + higher + -(-equal // 2)
+
+
+def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, found):
+    scores, every = vectors[0] @ vectors[1].T, range(len(pool.tree))
+    for u in every:
+        assert found.rank[u] == _rank(scores[u], u, every)
+        assert scores[u, found.first[u]] == scores[u].max()
+        own_tree = [w for w in every if pool.tree[w] == pool.tree[u]]
+        assert found.within[u] == _rank(scores[u], u, own_tree)
+        children = sorted(w for p, w in pool.edges if p == u)
+        ranked = found.children[u][found.children[u] > 0]
+        others = [w for w in every if w != u]
+        assert sorted(ranked) == sorted(_rank(scores[u], w, others) for w in children)
+
+
+def test_candidates_may_be_those_of_trees_with_as_many_leaves(pool, vectors):
+    found = hierarchy.node_ranks(
+        *vectors, hierarchy.relatives(pool, by_group=True), 64, parallel.mesh()
+    )
+    scores, groups = vectors[0] @ vectors[1].T, np.minimum(pool.leaves, 5)
+    for u, rank in enumerate(found.rank):
+        assert rank == _rank(scores[u], u, np.flatnonzero(groups == groups[u]))
+
+
+def test_groups_of_leaves_weigh_up_to_all(pool, found):
+    groups = hierarchy.leaf_groups(pool)
+    named = hierarchy.metrics_by_leaves({"t2v": found, "v2t": found}, groups)
+    counts = {k: int(np.sum(groups == k)) for k in (1, 2, 3, 5)}
+    assert sum(counts.values()) == len(pool.tree)
+    for name in ("R@1", "R@5", "R@10", "MRR", "MnR"):
+        parts = [count * named[f"leaves={k}/v2t/{name}"] for k, count in counts.items()]
+        assert named[f"v2t/{name}"] == pytest.approx(sum(parts) / len(pool.tree))
+    assert named["t2v/MedR"] == np.median(found.rank)
+    assert [name for name in named if "4" in name] == []
 
 
 def test_first_results_of_the_own_tree_are_told_by_their_kin(pool, found):
@@ -77,7 +159,7 @@ def test_all_metrics_are_named_by_pairs_modality_and_direction(pool, found):
     rng = np.random.default_rng(1)
     drawn = rng.random((4, len(pool.tree)))
     norms, cosines = Coordinates(*drawn[:2]), Coordinates(*drawn[2:])
-    named = hierarchy.metrics(pool, norms, cosines, {"t2v": found})
+    named = hierarchy.hierarchy_metrics(pool, norms, cosines, {"t2v": found})
     parents, children = pool.edges.T
     cross = (norms.video[parents] < norms.text[children]).mean()
     cross = (cross + (norms.text[parents] < norms.video[children]).mean()) / 2
@@ -97,3 +179,142 @@ def test_what_there_is_nothing_of_has_no_number(pool, found):
     assert all(np.isnan(x) for x in hierarchy.share_in_order(values, none, none).values())
     alone = found._replace(children=np.zeros_like(found.children))
     assert all(np.isnan(x) for x in hierarchy.is_a(alone).values())
+
+
+BATCH = 7
+"""Nodes of a batch: several, and the last of them not full."""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """Of Euclidean space, whose programs compile in a moment."""
+    options = {"model.geometry": "euclidean", "data.synthetic_videos": (3, 1, 6)}
+    options |= {"eval.node_batch": BATCH, "eval.query_batch": 10}
+    return runs.hover(tmp_path_factory.mktemp("prepared"), **options)
+
+
+@pytest.fixture(scope="module")
+def split(config):
+    return open_trees(config).test
+
+
+@pytest.fixture(scope="module")
+def params(config):
+    return hover.init_params(config)
+
+
+@pytest.fixture(scope="module")
+def evaluator(config):
+    return NodeEvaluator(hover.build(config), config, parallel.mesh())
+
+
+@pytest.fixture(scope="module")
+def feed(evaluator, split):
+    feed = evaluator.feed(split)
+    yield feed
+    feed.close()
+
+
+@pytest.fixture(scope="module")
+def points(config, split, params):
+    """The points of all nodes, of one batch that holds them all."""
+    feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), parallel.mesh(), True)
+    [chunk] = feed.chunks()
+    batch = feed.batch(chunk, 0)
+    feed.close()
+    encoded = jax.jit(hover.build(config).apply)({"params": params}, batch)
+    return [np.asarray(x, np.float64) for x in encoded]
+
+
+@pytest.fixture(scope="module")
+def scores(points):
+    """Of all texts and all videos: distances with the sign changed."""
+    video, text = points
+    return -np.linalg.norm(text[:, None] - video[None], axis=-1)
+
+
+def _ranks(scores, candidates):
+    """Middle ranks of the nodes' own partners: nodes of equal frames or words are ties."""
+    found = []
+    for u, row in enumerate(scores):
+        others = np.array([row[w] for w in candidates(u) if w != u])
+        found.append(1 + np.sum(others > row[u]) + -(-np.sum(others == row[u]) // 2))
+    return found
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_nodes_are_encoded_in_their_order_in_any_batches(
+    evaluator, split, params, points, resident
+):
+    assert split.num_nodes % BATCH and split.num_nodes > 2 * BATCH
+    feed = evaluator.feed(split, resident)
+    found = evaluator.encode(params, feed)
+    feed.close()
+    for one, other in zip(found, points, strict=True):
+        # The same float32 products in batches of another size.
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
+    np.testing.assert_allclose(evaluator.scores(params, feed), scores, atol=1e-5)
+
+
+def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
+    evaluator, split, params, feed, scores
+):
+    every = lambda u: range(len(scores))
+    expected = {"t2v": _ranks(scores, every), "v2t": _ranks(scores.T, every)}
+    found = evaluator.ranks(evaluator.encode(params, feed), split)
+    result = evaluator.evaluate(params, feed)
+    assert (result.queries, result.videos) == (split.num_nodes, len(split.pool.videos))
+    for direction, ranks in expected.items():
+        np.testing.assert_array_equal(found[direction].rank, ranks)
+        mean = np.mean(1 / np.array(ranks))
+        assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
+
+
+def test_candidates_are_of_trees_with_as_many_leaves_where_that_is_asked_for(
+    config, split, params, feed, scores
+):
+    config = config.copy_and_resolve_references()
+    config.eval.pool = "group"
+    evaluator = NodeEvaluator(hover.build(config), config, parallel.mesh())
+    groups = hierarchy.leaf_groups(split.pool)
+    assert len(np.unique(groups)) > 1
+    found = evaluator.ranks(evaluator.encode(params, feed), split)["t2v"]
+    expected = _ranks(scores, lambda u: np.flatnonzero(groups == groups[u]))
+    np.testing.assert_array_equal(found.rank, expected)
+
+
+def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
+    evaluator, split, params, feed, points
+):
+    direction = np.linspace(-1, 2, points[0].shape[1])
+    report = evaluator.report(params, feed, direction)
+    result = evaluator.evaluate(params, feed)
+    assert result.metrics.items() <= report.metrics.items()
+    norms = [np.linalg.norm(x, axis=-1) for x in points]
+    cosines = [
+        x @ direction / norm / np.linalg.norm(direction)
+        for x, norm in zip(points, norms, strict=True)
+    ]
+    found = evaluator.ranks(evaluator.encode(params, feed), split)
+    expected = hierarchy.hierarchy_metrics(
+        split.pool, Coordinates(*norms), Coordinates(*cosines), found
+    )
+    names = {name for name in report.metrics if name.startswith("hierarchy/")}
+    assert names == set(expected)
+    for name, value in expected.items():
+        assert report.metrics[name] == pytest.approx(value, rel=1e-5, nan_ok=True), name
+
+
+def test_a_direction_is_fitted_to_the_siblings_of_both_modalities(
+    evaluator, split, params, feed, points
+):
+    left, right = split.pool.siblings.T
+    units = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in points]
+    apart = np.concatenate([x[left] - x[right] for x in units])
+    expected = np.linalg.lstsq(apart, np.ones(len(apart)), rcond=1e-6)[0]
+    found = evaluator.fit_direction(params, feed)
+    cosine = found @ expected / np.linalg.norm(found) / np.linalg.norm(expected)
+    assert cosine > 0.999

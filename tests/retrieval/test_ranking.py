@@ -1,10 +1,11 @@
-"""Ranks and metrics: ties in the middle, NaN at the end, and the recorded ones."""
+"""Ranks, their metrics, and the table of results."""
 
 import numpy as np
 import pytest
 import released
 
 from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.ranking import Result, print_table
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +55,13 @@ def test_metrics_of_known_ranks():
     assert ranking.mean_reciprocal_rank(rank) == pytest.approx(expected)
 
 
-def test_the_rank_of_several_relevant_candidates_is_that_of_the_best_among_the_others():
-    rng = np.random.default_rng(1)
-    scores = rng.normal(size=(12, 20)).astype(np.float32)
-    relevant = rng.uniform(size=scores.shape) < 0.2
-    relevant[np.arange(12), rng.integers(0, 20, 12)] = True
-    expected = [
-        1 + np.sum(row[~own] > row[own].max()) for row, own in zip(scores, relevant, strict=True)
-    ]
-    np.testing.assert_array_equal(ranking.ranks_of_any(scores, relevant), expected)
-    alone = np.zeros_like(relevant)
-    columns = np.arange(12, dtype=np.int32)
-    alone[columns, columns] = True
-    np.testing.assert_array_equal(
-        ranking.ranks_of_any(scores, alone), ranking.ranks(scores, columns)
-    )
+def test_a_result_is_written_with_what_it_is_of():
+    assert Result({"R@1": 12.5}, 40, 10).as_json() == {"R@1": 12.5, "queries": 40, "videos": 10}
+
+
+def test_a_table_has_a_row_a_name_and_leaves_empty_what_a_row_lacks(capsys):
+    print_table("Test", {"model": {"R@1": 12.345, "SumR": 100.0}, "baseline": {"SumR": 7.0}})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["Test"] in lines and ["R@1", "SumR"] in lines
+    assert ["model", "12.35", "100.00"] in lines or ["model", "12.34", "100.00"] in lines
+    assert ["baseline", "7.00"] in lines

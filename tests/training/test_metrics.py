@@ -9,7 +9,7 @@ import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
 
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import metrics
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.metrics import MetricsLogger, NonFiniteLossError

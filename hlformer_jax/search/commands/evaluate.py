@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the table; returns the exit status."""
     import tqdm
 
-    from hlformer_jax.retrieval import results
+    from hlformer_jax.retrieval import ranking
     from hlformer_jax.search.evaluation import evaluate
 
     replace = files.replacing(options.overwrite)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     count = len(first.ranked())
     shown = dict(zip(table, _shown(list(table)), strict=True))
     rows = {shown[name]: metrics for name, metrics in table.items()}
-    results.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
+    ranking.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
     if options.json:
         figures = {"captions": len(asked), "videos": count, "rankers": table}
         files.write_json(options.json, figures, replace)

@@ -15,17 +15,21 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models, parallel
+from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
 from hlformer_jax.ops.numerics import unit
-from hlformer_jax.retrieval import corpus, localisation, ranking, scorers
+from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
-from hlformer_jax.retrieval.results import Result
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.typing import Array
 
 CHUNK_BATCHES = 8
 """Batches of videos that are brought to the devices together where a split is streamed."""
+
+PENALTIES = tuple(10.0**power for power in range(-4, 4))
+"""Of the linear baseline, as shares of the mean variance of its inputs."""
 
 
 class Evaluator:
@@ -36,7 +40,7 @@ class Evaluator:
     """
 
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
-        self.scorer = scorers.build(config, model)
+        self.scorer = scoring.build_scorer(config, model)
         self._config, self._mesh = config, mesh
         self._model: Model = parallel.replicate(mesh, model)
         self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
@@ -237,3 +241,49 @@ def _in_blocks(
     padding = -len(own) % size
     blocks = jnp.pad(queries, ((0, padding), (0, 0))).reshape(-1, size, queries.shape[-1])
     return blocks, jnp.pad(own, (0, padding)).reshape(-1, size)
+
+
+def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarray, "Q V"]:
+    """Scores of the test split by a linear baseline to hold a model against.
+
+    Ridge regression from the mean of a caption's words to the mean of a video's frames: it sees
+    what a model sees, but pooled, and what it misses is what finding the moment is worth.
+
+    Args:
+      train: fits the map; one equation a caption.
+      val: chooses the penalty, by the mean rank.
+      test: is scored.
+
+    Returns:
+      Cosines of mapped captions and videos, float64.
+    """
+    words, frames = _pooled(train)
+    targets = frames[train.caption_video]
+    word_mean, frame_mean = words.mean(axis=0), frames.mean(axis=0)
+    x, y = words - word_mean, targets - frame_mean
+    gram, cross = x.T @ x, x.T @ y
+    scale = np.trace(gram) / len(gram)
+
+    def scores(split: Split, penalty: float) -> Float[np.ndarray, "Q V"]:
+        weights = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), cross)
+        words, frames = _pooled(split)
+        return (
+            transforms.unit((words - word_mean) @ weights) @ transforms.unit(frames - frame_mean).T
+        )
+
+    def mean_rank(penalty: float) -> float:
+        similarity = scores(val, penalty)
+        own = similarity[np.arange(len(similarity)), val.caption_video]
+        return float(np.mean(np.sum(similarity > own[:, None], axis=1)))
+
+    return scores(test, min(PENALTIES, key=mean_rank))
+
+
+def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "V D"]]:
+    words: list[np.ndarray] = []
+    frames: list[np.ndarray] = []
+    for index in range(len(split)):
+        example = split[index]
+        words.extend(caption.mean(axis=0, dtype=np.float64) for caption in example.words)
+        frames.append(example.frames.mean(axis=0, dtype=np.float64))
+    return np.stack(words), np.stack(frames)

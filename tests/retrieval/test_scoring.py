@@ -1,0 +1,325 @@
+"""The scorers of the models against NumPy and recorded scores of the released code."""
+
+import family
+import jax
+import jax.numpy as jnp
+import linear
+import numpy as np
+import pytest
+import released
+
+from hlformer_jax import models
+from hlformer_jax.data import transforms
+from hlformer_jax.models import VideoEncoding
+from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
+from hlformer_jax.retrieval import corpus, ranking, scoring
+from hlformer_jax.retrieval.scoring import BranchwiseSimilarity, GuidedSimilarity, MaximumSimilarity
+
+
+def test_zero_frames_have_cosine_zero_and_a_finite_gradient():
+    frames = np.zeros((1, 2, 3), np.float32)
+    frames[0, 0] = [-1, 0, 0]
+    queries, owner = np.array([[1, 0, 0]], np.float32), np.zeros(1, np.int32)
+    scorer = MaximumSimilarity(np.ones(2, np.float32))
+
+    def best(frames):
+        return scorer.similarities(queries, VideoEncoding(None, frames), owner).frame_cosine[0, 0]
+
+    value, gradient = jax.jit(jax.value_and_grad(best))(frames)
+    assert value == 0
+    assert np.all(np.isfinite(gradient))
+
+
+def _encoded():
+    rng = np.random.default_rng(0)
+    clips, frames = (rng.normal(size=(4, length, 6)).astype(np.float32) for length in (2, 5))
+    frames[1, 3:] = 0  # padding
+    return VideoEncoding(clips, frames), rng.normal(size=(3, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("missing", ["", "clips", "frames"])
+def test_losses_see_the_maxima_over_the_positions_of_each_branch(missing):
+    videos, queries = _encoded()
+    if missing:
+        videos = videos._replace(**{missing: None})
+    scorer = MaximumSimilarity(np.ones(2, np.float32))
+    found = jax.jit(scorer.similarities)(queries, videos, np.zeros(3, np.int32))
+    expected = [
+        part
+        for branch in videos
+        for part in ((None, None) if branch is None else linear.cosine_maxima(queries, branch))
+    ]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:  # rounding of float32 sums of six products
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_score_is_the_weighted_sum_and_its_positions_are_those_of_the_maxima():
+    videos, queries = _encoded()
+    scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
+    stored = scorer.store(videos, "float32")
+    clip, frame = (linear.cosine_maxima(queries, branch)[0] for branch in videos)
+    np.testing.assert_allclose(scorer.scores(queries, stored), 0.7 * clip + 0.3 * frame, atol=1e-6)
+    own = jax.tree.map(lambda x: x[:3], stored)  # one video for each query
+    for name, branch in videos._asdict().items():
+        each = [
+            linear.cosine_maxima(q[None], v[:, None])[0][0]
+            for q, v in zip(queries, branch, strict=False)
+        ]
+        np.testing.assert_array_equal(scorer.locate(queries, own)[name], np.argmax(each, axis=1))
+    assert scorer.similarities_per_video(stored) == 2 + 5
+    assert scorer.width(stored) == 6
+
+
+X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype(np.float32) * 10
+X[1, 2] = 0
+VECTORS = np.random.default_rng(1).normal(size=(5, 16)).astype(np.float32)
+
+
+def _unit(x):
+    return x / np.maximum(np.linalg.norm(x.astype(np.float64), axis=-1, keepdims=True), 1e-30)
+
+
+def _values(stored):
+    values = np.asarray(stored.values.astype(jnp.float32))
+    return values if stored.scale is None else values * np.asarray(stored.scale)[..., None]
+
+
+def test_values_are_unit_vectors_up_to_the_rounding_of_their_dtype():
+    largest = np.abs(_unit(X)).max(-1, keepdims=True)
+    # bfloat16 has 8 bits, of a coordinate of at most 1; int8 half a step of 127 to the largest.
+    for dtype, error in (("float32", 2**-22), ("bfloat16", 2**-9), ("int8", largest / 253)):
+        stored = scoring.store(X, dtype)
+        assert stored.values.dtype == jnp.dtype(dtype)
+        assert (stored.scale is None) == (dtype != "int8")
+        assert np.all(np.abs(_values(stored) - _unit(X)) <= error), dtype
+        assert not np.any(_values(stored)[1, 2])  # a zero vector stays zero
+
+
+@pytest.mark.parametrize("dtype", scoring.DTYPES)
+@pytest.mark.parametrize("count", [1, 5])
+def test_cosines_are_products_of_the_stored_values_for_one_query_and_for_many(dtype, count):
+    query, stored = scoring.store(VECTORS[:count], dtype), scoring.store(X, dtype)
+    expected = np.einsum("qh,blh->qbl", *(_values(x).astype(np.float64) for x in (query, stored)))
+    # Sums of 16 products of float32.
+    np.testing.assert_allclose(scoring.cosines(query, stored), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", scoring.DTYPES)
+def test_the_cosines_with_ones_own_video_are_those_with_all(dtype):
+    query, stored = scoring.store(VECTORS[:3], dtype), scoring.store(X, dtype)
+    own = np.asarray(scoring.own_cosines(query, stored))
+    every = np.asarray(scoring.cosines(query, stored))[np.arange(3), np.arange(3)]
+    np.testing.assert_allclose(own, every, rtol=0, atol=2e-6)
+
+
+RNG = np.random.default_rng(0)
+VIDEOS = VideoEncoding(*(RNG.normal(size=(4, 5, 6)).astype(np.float32) for _ in range(2)))
+QUERIES = RNG.normal(size=(3, 12)).astype(np.float32)
+SCORER = BranchwiseSimilarity(np.asarray([0.7, 0.3], np.float32))
+
+
+def test_each_branch_is_compared_with_its_own_half_of_the_query():
+    found = jax.jit(SCORER.similarities)(QUERIES, VIDEOS, np.zeros(3, np.int32))
+    clip = linear.cosine_maxima(QUERIES[:, :6], VIDEOS.clips)
+    frame = linear.cosine_maxima(QUERIES[:, 6:], VIDEOS.frames)
+    for ours, theirs in zip(found, (*clip, *frame), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(clip[0], linear.cosine_maxima(QUERIES[:, 6:], VIDEOS.clips)[0])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_search_adds_the_weighted_maxima_and_says_where_they_are(count):
+    library = corpus.build(VIDEOS, SCORER, "float32", block=2)
+    cosines = []
+    for half, positions in zip(np.split(QUERIES[:count], 2, axis=1), VIDEOS, strict=True):
+        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (half, positions)]
+        cosines.append(np.einsum("qh,vlh->qvl", *unit))
+    expected = 0.7 * cosines[0].max(-1) + 0.3 * cosines[1].max(-1)
+    np.testing.assert_allclose(
+        jax.jit(corpus.scores)(library, QUERIES[:count])[:, :4], expected, atol=1e-6
+    )
+    found = corpus.search(library, QUERIES[:count], 4)
+    order = np.argsort(-expected, axis=1)
+    np.testing.assert_array_equal(found.videos, order)
+    for name, one in zip(("clips", "frames"), cosines, strict=True):
+        best = np.take_along_axis(one.argmax(-1), order, axis=1)
+        np.testing.assert_array_equal(found.positions[name], best)
+
+
+@pytest.mark.parametrize("num_frames", [3, 5, 10])
+def test_over_time_both_branches_say_what_their_sampled_frame_says(num_frames):
+    library = corpus.build(VIDEOS, SCORER, "int8")
+    stored = corpus.rows(library, np.arange(3))
+    found = {k: np.asarray(x) for k, x in SCORER.position_cosines(QUERIES, stored).items()}
+    at = np.arange(num_frames) * 5 // max(num_frames, 5)  # two frames a position of ten
+    halves = np.split(QUERIES, 2, axis=1)
+    expected = np.zeros((3, num_frames))
+    for weight, half, positions in zip((0.7, 0.3), halves, VIDEOS, strict=True):
+        own = np.einsum("qh,qlh->ql", half, positions[:3])
+        own /= np.linalg.norm(half, axis=-1)[:, None] * np.linalg.norm(positions[:3], axis=-1)
+        expected += weight * own[:, at]
+    over_time = SCORER.over_time(found, num_frames, 1, 5)
+    np.testing.assert_allclose(over_time, expected, atol=0.02)  # 8 bits
+    np.testing.assert_array_equal(over_time.argmax(-1), expected.argmax(-1))
+
+
+def test_a_query_of_the_width_of_one_branch_is_refused():
+    library = corpus.build(VIDEOS, SCORER, "float32")
+    with pytest.raises(ValueError, match=r"shape \[Q, 12\], not k = 1 and \(3, 6\)"):
+        corpus.search(library, QUERIES[:, :6], 1)
+
+
+@pytest.mark.parametrize("off", ["", "gaze", "glance"])
+def test_every_branch_that_is_on_is_seen_over_the_frames_it_read(off):
+    config = family.config("dl_dkd")
+    if off:
+        config.model[off] = False
+    scorer = scoring.build_scorer(config, models.build(config))
+    own = {"clips": VIDEOS.clips[:1], "frames": VIDEOS.frames[:1]}
+    own.pop({"gaze": "frames", "glance": "clips"}.get(off), None)
+    stored = {name: scoring.store(branch, "float32") for name, branch in own.items()}
+    assert scorer.width(stored) == (6 if off else 12)
+    query = QUERIES[:1, :6] if off else QUERIES[:1]
+    cosines = jax.device_get(scorer.position_cosines(query, stored))
+    # Of three frames, which are no more than positions, each is its own.
+    found = scorer.over_time(cosines, 3, config.data.max_clips, 5)
+    weights = {name: 1.0 for name in own} if off else {"clips": 0.7, "frames": 0.3}
+    expected = sum(weights[name] * cosines[name][:, :3] for name in own)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def _normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def guided():
+    shape = 11, 3, 16
+    return GuidedEncoding(_normal(0, *shape), _normal(2, *shape))
+
+
+def _cosines(queries, positions):
+    return np.einsum("qh,vlh->qvl", _unit(queries), _unit(positions))
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_guided_vectors_are_scored_at_the_best_clip(guided, count):
+    queries = _normal(1, 7, 16)
+    scorer = GuidedSimilarity(np.asarray([0.7, 0.3], np.float32))
+    stored = corpus.build(guided, scorer, "float32", block=4)
+    clip, other = (_cosines(queries, x) for x in guided)
+    best = clip.argmax(-1)[..., None]
+    expected = 0.7 * clip.max(-1) + 0.3 * np.take_along_axis(other, best, -1)[..., 0]
+    scores = jax.jit(corpus.scores)(stored, queries[:count])
+    np.testing.assert_allclose(scores[:, :11], expected[:count], rtol=0, atol=2e-7)
+    found = corpus.search(stored, queries, 3)
+    order = np.argsort(-expected, axis=1)[:, :3]
+    np.testing.assert_array_equal(found.videos, order)
+    clips = found.positions["clips"]
+    np.testing.assert_array_equal(clips, np.take_along_axis(best[..., 0], order, 1))
+    assert list(found.positions) == ["clips"]
+
+
+def test_in_training_a_caption_is_compared_with_what_the_others_best_proposals_were_told(guided):
+    queries, owner = _normal(1, 5, 16), np.array([0, 0, 3, 7, 10], np.int32)
+    scorer = GuidedSimilarity(np.ones(2, np.float32))
+    found = jax.jit(scorer.similarities)(queries, guided, owner)
+    cosines = _cosines(queries, guided.clips)
+    products = np.einsum("qh,vlh->qvl", queries, guided.clips)
+    guided = np.stack(
+        [guided.guided[video, cosines[row, video].argmax()] for row, video in enumerate(owner)]
+    )
+    # Rounding of float32 sums of 16 products of size 1.
+    expected = cosines.max(-1), products.max(-1), _unit(queries) @ _unit(guided).T
+    for ours, theirs in zip(found, (*expected, queries @ guided.T), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(released.GOLDEN / "hlformer_eval.npz") as file:
+        return dict(file)
+
+
+def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
+    recording = released.HLFORMER
+    config, model, params = recording.config(), recording.build(), recording.params()
+    from hlformer_jax.typing import Captions, Videos
+
+    videos = Videos(
+        recorded["in/clip_video_features"],
+        recorded["in/frame_video_features"],
+        recorded["in/videos_mask"] > 0,
+        np.ones(12, bool),
+    )
+    captions = Captions(
+        recorded["in/text_feat"],
+        recorded["in/text_mask"] > 0,
+        np.zeros(40, np.int32),
+        np.ones(40, bool),
+    )
+
+    def run(params):
+        encoded = models.encode_video(model, params, videos)
+        queries = models.encode_query(model, params, captions)
+        similar = scoring.build_scorer(config, model).similarities(queries, encoded, captions.video)
+        weights = config.model.clip_weight, config.model.frame_weight
+        return weights[0] * similar.clip_cosine + weights[1] * similar.frame_cosine
+
+    scores = np.asarray(jax.jit(run)(params))
+    # Four times the float32 noise of the recorded cosines (6.4e-7, golden/README.md).
+    np.testing.assert_allclose(scores, recorded["out/score"], rtol=0, atol=2.6e-6)
+    own = np.asarray([list(recorded["in/video_ids"]).index(v) for v in _own_videos(recorded)])
+    rank = ranking.ranks(scores, own.astype(np.int32))
+    np.testing.assert_array_equal(rank, recorded["out/rank"])
+    metrics = ranking.metrics(rank)
+    np.testing.assert_allclose(
+        list(metrics.values()), recorded["out/metrics_r1_r5_r10_r100_sumr"], rtol=1e-6
+    )
+
+
+def _own_videos(recorded):
+    own = recorded["in/gt_video"]
+    return recorded["in/video_ids"][own] if own.dtype.kind in "iu" else own
+
+
+def test_clips_hold_the_best_of_their_proposals():
+    starts, ends = proposals(4)
+    scores = np.random.default_rng(0).normal(size=len(starts)).astype(np.float32)
+    found = scoring.proposals_to_clips(scores, 4)
+    for clip in range(4):
+        holding = [s for s, a, b in zip(scores, starts, ends, strict=True) if a <= clip < b]
+        assert found[clip] == max(holding)
+
+
+def test_every_frame_has_the_best_score_of_the_spans_it_was_pooled_into():
+    rng = np.random.default_rng(0)
+    for frames in (1, 3, 4, 7, 50):
+        bounds, scores = transforms.boundaries(frames, 4), rng.normal(size=4)
+        holding = [[] for _ in range(frames)]
+        for span in range(4):
+            last = frames if span == 3 else bounds[span + 1]
+            for frame in range(bounds[span], max(last, bounds[span] + 1)):
+                holding[frame].append(scores[span])
+        expected = [max(found) for found in holding]
+        np.testing.assert_allclose(
+            scoring.spans_to_frames(scores, bounds, frames), expected, rtol=1e-6
+        )
+
+
+def test_frames_that_were_read_as_they_are_keep_their_scores_and_padding_is_left_out():
+    scores = np.random.default_rng(0).normal(size=(2, 8))
+    np.testing.assert_array_equal(scoring.samples_to_frames(scores, 5), scores[:, :5])
+    np.testing.assert_array_equal(scoring.samples_to_frames(scores, 8), scores)
+    # Sixteen frames in eight spans of two; the last frame is of the last span.
+    np.testing.assert_array_equal(
+        scoring.samples_to_frames(scores, 16), np.repeat(scores, 2, axis=-1)
+    )
+
+
+def test_clips_of_a_shorter_video_repeat_frames_and_the_best_of_them_counts():
+    scores = np.asarray([0.1, 0.5, 0.2, 0.9, 0.3, 0.4])
+    # Boundaries 0 0 1 2 2 2 2, halves rounded to even: clips of frames 0 0 1 2 2 2.
+    np.testing.assert_array_equal(scoring.clips_to_frames(scores, 3), [0.5, 0.2, 0.9])
