@@ -16,36 +16,14 @@ NAME is one of
     geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
-the median of the repeats with their range, the floor (see `measure.py`) and the ratio of both.
-`step` and `evaluate` time the authors' released code in turn with ours where `--peer=CHECKOUT`
-names a working tree of it, `step` also steps on batches from disk through either loader; that, and
-only that, needs PyTorch.
-
-`extract` takes the videos of --videos=DIR, or renders some, `search` archives of simulated vectors
-below --hours; both an encoder of random parameters (--encoder=base, as large as SigLIP base/16 at
-224 pixels, or tiny), or a folder or hub id.
-
-Measured on two cores of a server CPU, float32, JAX 0.10.2 (no GPU has been measured yet):
-
-    step                                      16.2 s      floor 8.2 s    ratio 2.0
-    step, 64 videos (config.train.batch_size)  7.6 s      floor 4.2 s    the released code 10.9 s
-    evaluate --videos=200: encode              8.5 s      floor 5.6 s    ratio 1.5
-    evaluate --videos=200: rank                157 ms     floor 107 ms   ratio 1.5
-    query: one, float32                        22 ms      floor 23 ms    ratio 1.0
-    query: each of 256, float32                3.2 ms     floor 1.5 ms   ratio 2.2
-    query: each of 256, int8                   2.3 ms     floor 1.6 ms   ratio 1.4
-    prepare                                    188 MB/s
-    extract --videos=1                         8.1 s      4.6 times real time
-    extract --encoder=tiny --videos=2          2.1 s      33 times real time
-    search: one sentence, 1,000 hours          213 ms     486 ms by best_frame
-    compile: initial parameters, training, evaluation    6, 28, 12 s
+the median of the repeats with their range, the floor (`measure`) and the ratio of both. What was
+measured, and the options one by one: docs/benchmark.md.
 """
 
 import importlib
-import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +36,8 @@ from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command, files, parallel
 from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.inputs import Options, Row
-from hlformer_jax.benchmark.peer import Released
+from hlformer_jax.benchmark.measure import Options, Row
+from hlformer_jax.benchmark.pytorch_peer import Released
 from hlformer_jax.config import ConfigError, check, default
 from hlformer_jax.errors import UserError
 
@@ -77,15 +55,15 @@ REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most
 STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
 
 PROGRAMS = {
-    "step": "training.step",
-    "epoch": "training.epoch",
-    "evaluate": "searching.evaluate",
-    "query": "searching.query",
-    "prepare": "preparing.prepare",
-    "compile": "training.compilation",
-    "scaling": "scaling.scaling",
-    "extract": "extracting.extract",
-    "search": "asking.search",
+    "step": "step.step",
+    "epoch": "step.epoch",
+    "evaluate": "query.evaluate",
+    "query": "query.query",
+    "prepare": "startup.prepare",
+    "compile": "startup.compilation",
+    "scaling": "query.scaling",
+    "extract": "extract.extract",
+    "search": "query.search",
     "geometry": "geometry.geometry",
 }
 """The programs by name; the module of one is imported when it is asked for."""
@@ -105,11 +83,15 @@ def main(argv: Sequence[str]) -> int:
         if PEER.value:
             if name not in ("step", "evaluate"):
                 return command.fail("--peer goes with step and evaluate")
-            # The released code needs room beside us, of which JAX would take most at its start.
+            # It needs room beside us, of which JAX would take most at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
             peer = Released(Path(PEER.value), config, platform, 1000)
-        rows = list(_told(name, config, options, peer))
+        arguments = (config, options) if peer is None else (config, options, peer)
+        rows = []
+        for row in _program(name)(*arguments):
+            print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
+            rows.append(row)
         _print(name, rows)
         if JSON.value:
             files.write_json(Path(JSON.value), _as_json(name, rows, config))
@@ -154,20 +136,6 @@ def _program(name: str) -> Callable[..., Iterator[Row]]:
         ) from None
     run: Callable[..., Iterator[Row]] = getattr(program, function)
     return run
-
-
-def _told(name: str, config: ConfigDict, options: Options, peer: Released | None) -> Iterable[Row]:
-    """Rows as they come, each named on standard error meanwhile."""
-    arguments = (config, options) if peer is None else (config, options, peer)
-    work = [_program(name)(*arguments)]
-    if peer is not None and name == "step":
-        from hlformer_jax.benchmark import training
-
-        # Its loader forks: before this process has computed anything.
-        work.insert(0, training.loader(config, options, peer))
-    for row in itertools.chain.from_iterable(work):
-        print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
-        yield row
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.benchmark.inputs import Options, Row
-from hlformer_jax.benchmark.measure import clock, floor, summary
+from hlformer_jax.benchmark.measure import Options, Row, clock, floor, summary
 from hlformer_jax.ops import lorentz
 from hlformer_jax.typing import Array
 

@@ -9,12 +9,20 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
+from ml_collections import ConfigDict
+
+from hlformer_jax.data.feed import Chunk, VideoFeed
+from hlformer_jax.data.released import Collection
+from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.synthetic import Corpus, write_corpus
+from hlformer_jax.typing import Batch
 
 
 class Timing(NamedTuple):
@@ -47,6 +55,42 @@ class Floor(NamedTuple):
     seconds: float
 
 
+class Row(NamedTuple):
+    """One line of a report.
+
+    Attributes:
+      what: the work.
+      timing: seconds of one unit of it.
+      floor: floor of the same unit, where it is counted.
+      facts: further figures, by name and unit.
+    """
+
+    what: str
+    timing: Timing
+    floor: Floor | None = None
+    facts: dict[str, float] = {}
+
+
+class Options(NamedTuple):
+    """Options of the command line.
+
+    Attributes:
+      videos: number of videos of the corpus or training split; 0: those of ActivityNet Captions.
+      repeats: largest number of repeats of a measurement.
+      steps: steps in one call of the compiled program.
+      folder: videos to extract from; None: some that are rendered.
+      encoder: "base" or "tiny", of random parameters, or where one is loaded from.
+      hours: hours of video in the largest archive that is searched.
+    """
+
+    videos: int
+    repeats: int
+    steps: int
+    folder: Path | None = None
+    encoder: str = "base"
+    hours: float = 1000.0
+
+
 def timed(
     run: Callable[..., Any], *arguments: Any, repeats: int = 7, seconds: float = 10.0
 ) -> Timing:
@@ -62,10 +106,10 @@ def timed(
       Its time.
     """
     clock(run, *arguments)
-    seconds_taken: list[float] = []
-    while len(seconds_taken) < 3 or (len(seconds_taken) < repeats and sum(seconds_taken) < seconds):
-        seconds_taken.append(clock(run, *arguments))
-    return summary(seconds_taken)
+    clocks: list[float] = []
+    while len(clocks) < 3 or (len(clocks) < repeats and sum(clocks) < seconds):
+        clocks.append(clock(run, *arguments))
+    return summary(clocks)
 
 
 def clock(run: Callable[..., Any], *arguments: Any) -> float:
@@ -78,6 +122,23 @@ def clock(run: Callable[..., Any], *arguments: Any) -> float:
 def summary(seconds: Sequence[float]) -> Timing:
     """Median and range of clocked times."""
     return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
+
+
+def each(timing: Timing, units: int) -> Timing:
+    """The time of one of so many units."""
+    return Timing(timing.median / units, timing.low / units, timing.high / units, timing.repeats)
+
+
+def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
+    """The floor of some work on one device.
+
+    Args:
+      flops: its floating-point operations.
+      moved: the bytes that it must read or write: inputs once, outputs once.
+      dtype: in which it multiplies matrices.
+    """
+    most = ceilings(dtype)
+    return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
 
 
 def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
@@ -117,13 +178,20 @@ def copy_rate() -> float:
     return 2 * long.nbytes / moved
 
 
-def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
-    """The floor of some work on one device.
+def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:
+    """A split of random videos with so many captions in all."""
+    return Split(SimulatedVideos(videos, captions, config.data), config.data)
 
-    Args:
-      flops: its floating-point operations.
-      moved: the bytes that it must read or write: inputs once, outputs once.
-      dtype: in which it multiplies matrices.
-    """
-    most = ceilings(dtype)
-    return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
+
+def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:
+    """Files in the released layout, of so many training videos of a configuration's sizes."""
+    data = config.data
+    sizes = {name: data[name] for name in ("max_frames", "visual_dim", "text_dim")}
+    shortest = min(Corpus.min_frames, data.max_frames)
+    return write_corpus(directory, Corpus(videos=(videos, 8, 8), min_frames=shortest, **sizes))
+
+
+def first_batch(feed: VideoFeed, window: Chunk) -> Batch:
+    """The first batch of a window as NumPy, float32."""
+    wide = lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x
+    return jax.tree.map(wide, jax.device_get(feed.batch(window, 0)))

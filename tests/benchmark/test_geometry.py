@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlformer_jax.benchmark import geometry
-from hlformer_jax.benchmark.inputs import Options
-from hlformer_jax.benchmark.measure import Floor
+from hlformer_jax.benchmark.measure import Floor, Options
 from hlformer_jax.config import default
 
 

@@ -11,6 +11,9 @@ CASES = {
     "unknown name": (("speed",), "give one name: step"),
     "peer of another": (("query", "--peer=nowhere"), "--peer goes with step and evaluate"),
     "no checkout": (("step", "--peer=nowhere"), "nowhere"),
+    "no folder": (("extract", "--videos=nowhere"), "--videos=nowhere"),
+    "no number": (("query", "--videos=some"), "a number of videos"),
+    "no hours": (("search", "--hours=0"), "--hours=0"),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 import runs
 
 from hlformer_jax import models, parallel
-from hlformer_jax.benchmark.training import Training
+from hlformer_jax.benchmark.step import Training
 from hlformer_jax.config import default
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state

@@ -113,7 +113,7 @@ class Released:
         self._optimiser = self._modules["Opts.builder"].get_opts(self._settings, self._model, steps)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Its parameters by their own names; `released_names.to_params` turns them into ours."""
+        """Its parameters by their own names; `torch_checkpoint.to_params` turns them into ours."""
         state = self._model.state_dict()
         return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
 

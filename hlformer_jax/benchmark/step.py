@@ -1,4 +1,4 @@
-"""Work of training: a step, batches from disk, an epoch, compiling."""
+"""Training: a step, an epoch, and batches from disk, with the package's own programs and feeds."""
 
 import functools
 import itertools
@@ -16,33 +16,22 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.inputs import (
-    Options,
-    Row,
-    each,
-    first_batch,
-    memory,
-    released_files,
-    simulated_split,
-)
-from hlformer_jax.benchmark.measure import Floor, Timing, clock, summary, timed
+from hlformer_jax.benchmark.measure import Floor, Options, Row, Timing, clock, each, summary, timed
 from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
 from hlformer_jax.models.cost import countable
-from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import checkpoints, optim, prvr
-from hlformer_jax.training.prvr import check_trainable
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
 PEER_WORKERS = 32
 """Processes of the released loader, as its configuration has it; here no more than processors."""
 
 LOADED_BATCHES = 4
-"""In a pass over the files of either loader."""
+"""Batches in a pass over the files of either loader."""
 
 TRAINING_VIDEOS = 10_009
-"""Of ActivityNet Captions."""
+"""Videos of ActivityNet Captions' training split."""
 
 
 class Training:
@@ -53,10 +42,10 @@ class Training:
     ) -> None:
         """Compiles steps on a split, or on so many videos with simulated features."""
         self.config, self.mesh = config, parallel.mesh()
-        check_trainable(config, self.mesh.size)
+        prvr.check_trainable(config, self.mesh.size)
         model = models.build(config)
         if isinstance(data, int):
-            data = simulated_split(data, round(data * CAPTIONS_PER_VIDEO), config)
+            data = measure.simulated_split(data, round(data * CAPTIONS_PER_VIDEO), config)
         self.split = data
         schedule = Schedule(len(data), config.train.batch_size, config.seed)
         groups = schedule.groups(1, longest)
@@ -79,6 +68,10 @@ class Training:
         self.state, scalars = self.compiled.steps(self.state, window)
         return scalars
 
+    def run_epoch(self) -> Any:
+        """Takes the steps of all windows; returns what to wait for."""
+        return [self.run(window) for window in self.feed.chunks()][-1]
+
     def floor(self) -> Floor:
         """Of one step: its operations; the state read and written, the batch read."""
         features, plan = self.feed.shapes()
@@ -100,14 +93,26 @@ class Training:
         batch = jax.eval_shape(
             lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
         )
-        step = lambda loss, state, batch: train_step(loss, self._optimiser, self._project)(
-            state, batch
-        )
-        return parallel.count_flops(step, loss, self.state, batch) / self.mesh.size
+        take = lambda loss, *given: train_step(loss, self._optimiser, self._project)(*given)
+        return parallel.count_flops(take, loss, self.state, batch) / self.mesh.size
+
+    def memory(self) -> dict[str, float]:
+        """Memory on each device: the compiler's plan, what was in use if known, the features."""
+        plan = parallel.memory_plan(self.compiled.program).get("peak", float("nan"))
+        facts = {"peak GB (planned)": plan / 1e9}
+        stats = jax.local_devices()[0].memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            facts["peak GB (used so far)"] = stats["peak_bytes_in_use"] / 1e9
+        return facts | {"features GB": self.feed.bytes_per_device / 1e9}
 
 
 def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
-    """A training step of `config.train.batch_size` videos with all their captions."""
+    """A training step of `config.train.batch_size` videos with all their captions.
+
+    Beside a peer: batches from disk through either loader, then steps in turn with it.
+    """
+    if peer is not None:  # first, for its loader forks: this process must not have computed yet
+        yield from loader(config, peer)
     size = config.train.batch_size
     training = Training(config, size * options.steps, options.steps)
     (window,) = training.feed.chunks()
@@ -117,13 +122,12 @@ def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row
         "videos/s": size / timing.median,
         "of matrix product": floor.flops / timing.median / measure.ceilings(config.dtype).flops,
         "captions": float(training.split.captions_per_video[:size].sum()),
-        **memory(training.compiled.program),
-        "features GB": training.feed.bytes_per_device / 1e9,
+        **training.memory(),
     }
     yield Row("step", timing, floor, facts)
     if peer is None:
         return
-    batch = peer.convert(first_batch(training.feed, window))
+    batch = peer.convert(measure.first_batch(training.feed, window))
     theirs: list[float] = []
     ours: list[float] = []
     for _ in range(3):  # in turn, lest a noisy minute meets one of them
@@ -132,16 +136,16 @@ def step(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row
         theirs.append(clock(peer.step, batch))
         clock(training.run, window)
         ours.append(clock(training.run, window) / options.steps)
-    yield Row("step of the released code", summary(theirs), None, {})
+    yield Row("step of the released code", summary(theirs))
     faster = {"times as fast": float(np.median(theirs) / np.median(ours))}
     yield Row("ours, in turn with it", summary(ours), None, faster)
 
 
-def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
+def loader(config: ConfigDict, peer: Any) -> Iterator[Row]:
     """Batches from released files on disk, alone and with a step on each: released, and ours."""
     with tempfile.TemporaryDirectory() as directory:
         videos = LOADED_BATCHES * config.train.batch_size
-        collection = released_files(directory, videos, config)
+        collection = measure.released_files(directory, videos, config)
         prepared = prepare(collection, directory)
         data = ConfigDict({**config.data.to_dict(), "cache_gib": 0.0})
         split = Split(prepared.split("train"), data)
@@ -152,10 +156,9 @@ def loader(config: ConfigDict, options: Options, peer: Any) -> Iterator[Row]:
             peer.train(itertools.islice(batches, 1))
             theirs = _passes(lambda: sum(1 for _ in batches)), _passes(lambda: peer.train(batches))
         training = Training(config, split, 1, resident=False)
-        windows = training.feed.chunks
-        train = lambda: [training.run(window) for window in windows()][-1]
-        train()
-        ours = _passes(lambda: [window.features for window in windows()][-1]), _passes(train)
+        training.run_epoch()
+        read = lambda: [window.features for window in training.feed.chunks()][-1]
+        ours = _passes(read), _passes(training.run_epoch)
         training.feed.close()
     facts = {"workers": float(workers)}
     for what, their, our in zip(("batch", "batch and step"), theirs, ours, strict=True):
@@ -175,56 +178,19 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         training = Training(config, videos, config.train.log_every, resident)
         start = time.perf_counter()
         training.feed.load()
-        windows = training.feed.chunks()
-        first = next(windows)
-        jax.block_until_ready(first.features)
+        jax.block_until_ready(next(training.feed.chunks()).features)
         loading = time.perf_counter() - start
-
-        def run(training: Training = training) -> Any:
-            return [training.run(window) for window in training.feed.chunks()][-1]
-
-        timing = timed(run, repeats=options.repeats)
-        steps = training.steps_per_epoch
-        one = training.floor()
-        floor = Floor(one.flops * steps, one.bytes * steps, one.seconds * steps)
-        yield Row(
-            f"epoch, {'resident' if resident else 'streamed'}",
-            timing,
-            floor,
-            {
-                "steps": float(steps),
-                "videos/s": videos / timing.median,
-                "load s": loading,
-                "features GB": training.feed.bytes_per_device / 1e9,
-                **memory(training.compiled.program),
-            },
-        )
+        timing = timed(training.run_epoch, repeats=options.repeats)
+        steps, one = training.steps_per_epoch, training.floor()
+        facts = {"steps": float(steps), "videos/s": videos / timing.median, "load s": loading}
+        floor = Floor(*(steps * part for part in one))
+        name = "resident" if resident else "streamed"
+        yield Row(f"epoch, {name}", timing, floor, facts | training.memory())
         training.feed.close()
-    yield _save(training.state, options)
-
-
-def _save(state: TrainState, options: Options) -> Row:
-    """What a run does at most every `checkpoint_seconds`, after a validation."""
     with tempfile.TemporaryDirectory() as directory:
-        series, steps = checkpoints.newest(Path(directory)), itertools.count(1)
-        timing = timed(lambda: series.save(next(steps), state, {}), repeats=options.repeats)
+        # What a run does at most every `checkpoint_seconds`, after a validation.
+        state, numbers = training.state, itertools.count(1)
+        series = checkpoints.newest(Path(directory))
+        timing = timed(lambda: series.save(next(numbers), state, {}), repeats=options.repeats)
         series.close()
-    return Row("checkpoint", timing, None, {"GB": parallel.nbytes(state) / 1e9})
-
-
-def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Time to trace and compile the programs of a run, nothing kept from earlier ones."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    model = models.build(config)
-    start = time.perf_counter()
-    models.init_params(model, config)
-    yield Row("initial parameters", summary([time.perf_counter() - start]), None, {})
-    start = time.perf_counter()
-    Training(config, config.train.batch_size, 1)
-    yield Row("training", summary([time.perf_counter() - start]), None, {})
-    start = time.perf_counter()
-    split = simulated_split(config.eval.video_batch, 2 * config.eval.video_batch, config)
-    evaluator = Evaluator(model, config, parallel.mesh())
-    params = parallel.replicate(parallel.mesh(), models.init_params(model, config))
-    evaluator.evaluate(params, evaluator.feed(split))
-    yield Row("evaluation", summary([time.perf_counter() - start]), None, {})
+    yield Row("checkpoint", timing, None, {"GB": parallel.nbytes(state) / 1e9})

@@ -4,14 +4,12 @@ import shutil
 
 import jax
 import numpy as np
-import processes
 import pytest
 from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
-from hlformer_jax.benchmark import extracting
-from hlformer_jax.benchmark.extracting import operations
-from hlformer_jax.benchmark.inputs import Options
+from hlformer_jax.benchmark import extract
+from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.encoders import train, transformer
 from hlformer_jax.video import probe
 
@@ -25,16 +23,16 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
     )
     counted = parallel.count_flops(encode, encoder.params["vision"], shapes)
     # Beside products there are norms, softmax and GELU: tens of operations an element.
-    assert 1 <= counted / (4 * operations(config.vision)) < 1.15
+    assert 1 <= counted / (4 * extract.operations(config.vision)) < 1.15
 
 
 @pytest.mark.slow  # it renders and encodes videos
 def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path):
     for name in ("ENLARGED", "ROUNDS", "RENDERED"):
-        monkeypatch.setattr(extracting, name, 1)
+        monkeypatch.setattr(extract, name, 1)
     rendered = []
-    monkeypatch.setattr(extracting, "_render", _kept(extracting._render, rendered, tmp_path))
-    found = extracting.extract(ConfigDict(), Options(0, 1, 1, None, "tiny"))
+    monkeypatch.setattr(extract, "_render", _kept(extract._render, rendered, tmp_path))
+    found = extract.extract(ConfigDict(), Options(0, 1, 1, None, "tiny"))
     rows = {row.what.strip(): row for row in found}
     facts = probe(rendered[0])
     assert (facts.width, facts.height, facts.rate) == (192, 144, 25)
@@ -55,16 +53,3 @@ def _kept(render, rendered, folder):
         rendered.append(shutil.copy(path, folder / path.name))
 
     return run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("extract", "--videos=nowhere"), "--videos=nowhere: give a folder of videos"),
-        (("search", "--hours=0"), "--hours=0: give a number of hours"),
-    ],
-)
-def test_a_wrong_option_is_one_clear_line(arguments, message):
-    result = processes.run("benchmark", *arguments)
-    assert result.returncode == 1
-    assert message in result.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Work of indexing: videos to vectors, and the share of its parts.
+"""Videos to vectors, as the command `index` does it, and the share of its parts.
 
 The whole is what the command `index` does: processes that decode and preprocess beside one that
 encodes. The parts are timed one after another in this process, and each has a floor of its own:
@@ -25,9 +25,8 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.archive import prepared_encoder
-from hlformer_jax.benchmark.inputs import Options, Row
-from hlformer_jax.benchmark.measure import Floor, clock, summary, timed
+from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, timed
+from hlformer_jax.benchmark.query import prepared_encoder
 from hlformer_jax.encoders.config import Vision
 from hlformer_jax.encoders.encoder import IMAGES_AT_ONCE, MAX_IMAGES_AT_ONCE
 from hlformer_jax.search import decoding
@@ -59,8 +58,7 @@ def extract(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 def _rows(folder: Path, directory: Path, encoder: Any) -> Iterator[Row]:
     video = real_video()
-    told: list[str] = []
-    paths = list(video.find(folder, told.append))
+    paths = list(video.find(folder, lambda line: None))
     if not paths:
         raise SearchError(f"{folder} holds no video that FFmpeg reads")
     preprocess = decoding.preprocessing(encoder)
