@@ -16,11 +16,13 @@ from datetime import datetime
 from types import SimpleNamespace
 
 import av
+import httpx
 import numpy as np
 import uvicorn
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.page import server
+from hlformer_jax.search import filters
+from hlformer_jax.search.page import guard, server
 
 COLOURS = {
     "red": (200, 40, 45),
@@ -99,6 +101,8 @@ class Library:
                     path=path,
                     size=path.stat().st_size,
                     modified=modified,
+                    date=modified,
+                    date_of="file",
                     duration=float(len(words.split())),
                     frames=len(words.split()),
                     state="indexed",
@@ -108,7 +112,8 @@ class Library:
         self.entries.append(
             SimpleNamespace(
                 id="f" * 16, video="broken.mp4", folder="", path=folder / "broken.mp4", size=3,
-                modified=0.0, duration=None, frames=0, state="failed", reason="holds no video",
+                modified=0.0, date=0.0, date_of="file", duration=None, frames=0, state="failed",
+                reason="holds no video",
             )
         )  # fmt: skip
 
@@ -136,7 +141,9 @@ class Library:
         for entry in self.entries:
             if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
                 continue
-            if not (since or 0) <= entry.modified <= (until or 1e12):
+            if since and entry.date < filters.span(since)[0]:
+                continue
+            if until and entry.date >= filters.span(until)[1]:
                 continue
             hits.append(self.hit(entry, sentence.lower(), moments))
         hits = sorted(hits, key=lambda hit: -hit.score)
@@ -172,6 +179,8 @@ class Library:
             times=times,
             scores=scores.astype(np.float32),
             duration=entry.duration,
+            date=entry.date,
+            date_of=entry.date_of,
         )
 
 
@@ -187,7 +196,8 @@ def thumbnail(path, at, width):
 
 
 def cut(path, start, end, out, margin=0.0):
-    words = f"{path.name} {start} {end} {margin}"
+    with av.open(str(path)) as container:
+        words = f"{container.duration / av.time_base:g} {start} {end} {margin}"
     out.write_bytes(words.encode())
 
 
@@ -195,13 +205,16 @@ VIDEO = SimpleNamespace(thumbnail=thumbnail, cut=cut)
 
 
 @contextlib.contextmanager
-def running(library, video=VIDEO):
+def running(library, video=VIDEO, **options):
     """The address of a server that runs in a thread until the block ends."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         config = uvicorn.Config(
-            server.app(library, video), log_level="critical", timeout_graceful_shutdown=1
+            server.app(library, video, **options),
+            http=guard.Protocol,
+            log_level="critical",
+            timeout_graceful_shutdown=1,
         )
         runner = uvicorn.Server(config)
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [listener]})
@@ -214,6 +227,11 @@ def running(library, video=VIDEO):
         finally:
             runner.should_exit = True
             thread.join(10)
+
+
+def asking(url):
+    """A client of a server."""
+    return httpx.Client(base_url=url, timeout=20)
 
 
 def raw(client, path, **headers):

@@ -1,6 +1,7 @@
 """Command line: `python -m hlformer_jax.search COMMAND …`; --help lists the commands."""
 
 import argparse
+import codecs
 import os
 import signal
 import sys
@@ -30,11 +31,21 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
+    """U+FFFD for each byte of a name that is no text; what else a terminal lacks, escaped."""
+    if isinstance(error, UnicodeEncodeError) and error.encoding.startswith("utf"):
+        return "\ufffd" * (error.end - error.start), error.end
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("hlformer.legible", _legible)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; a wrong input ends it with one line and exit status 1."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files may be no text
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="hlformer.legible")
     options = parser().parse_args(argv)
     try:
         if options.command in COMPILING:

@@ -1,6 +1,13 @@
-"""The errors of the search product that a user can mend."""
+"""What a person is told: the errors that they can mend, and names of files.
 
+On Linux a name is bytes. Those that are no UTF-8 stand in Python's texts as lone surrogates, which
+no JSON, page or terminal takes: such a name is shown with U+FFFD in their place, and its video is
+addressed by the id.
+"""
+
+import re
 from collections.abc import Iterable
+from typing import Any
 
 from hlformer_jax.errors import UserError
 
@@ -20,3 +27,23 @@ class DamagedError(SearchError):
         """An error about one file, or about those of several contents."""
         super().__init__(message)
         self.contents = dict(contents)
+
+
+def legible(text: str) -> str:
+    """A text with U+FFFD for every byte that is no UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def printable(name: str) -> str:
+    """A name as one line of a terminal: legible, and quoted where it holds a newline, say."""
+    name = legible(name)
+    return name if name.isprintable() else repr(name)
+
+
+def jsonable(value: Any) -> Any:
+    """A value of dicts, lists and texts, all of its texts legible."""
+    if isinstance(value, dict):
+        return {legible(str(key)): jsonable(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(child) for child in value]
+    return legible(value) if isinstance(value, str) else value

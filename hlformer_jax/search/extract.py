@@ -23,7 +23,7 @@ import numpy as np
 from hlformer_jax.search import decoding, encoding
 from hlformer_jax.search.arrays import VectorFile, VideoArrays
 from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Source, Vectors, Video
-from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.fingerprint import Stamp, fingerprint
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.manifest import Record
@@ -162,7 +162,7 @@ class _Run:
                 continue
             self._count["offline"] += 1
             if self._load(record.content) is None:
-                self._tell(f"{_printable(name)}: its vectors are damaged, and it is not there")
+                self._tell(f"{printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool) -> dict[str, list[_Found]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
@@ -307,14 +307,14 @@ class _Run:
         self._index.keep(content, whole, {found.name: found.stamp for found in founds})
         self._read.pop(content, None)
         if whole.warning:
-            self._tell(f"{_printable(founds[0].name)}: {whole.warning}")
+            self._tell(f"{printable(founds[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
         self._count["known"] += len(founds) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
         """Fails a path whose content cannot be read; once for the same reason."""
         if record and record.indexed:
-            self._tell(f"{_printable(name)}: {reason}; its vectors are kept")
+            self._tell(f"{printable(name)}: {reason}; its vectors are kept")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
@@ -324,7 +324,7 @@ class _Run:
     def _fail(self, found: _Found, content: str, reason: str) -> None:
         self._index.record_failure(found.name, content, found.stamp, reason)
         self._count["failed"] += 1
-        self._tell(f"{_printable(found.name)}: {reason}")
+        self._tell(f"{printable(found.name)}: {reason}")
 
 
 class _Encoded:
@@ -377,8 +377,3 @@ def _changed(path: Path, found: _Found) -> bool:
         return Stamp.of(path.stat()) != found.stamp
     except OSError:
         return True
-
-
-def _printable(name: str) -> str:
-    """A path on one line."""
-    return name if name.isprintable() else repr(name)

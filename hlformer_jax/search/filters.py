@@ -1,6 +1,10 @@
-"""Filters of a search: by folder, and by the date of a video's last modification."""
+"""Filters of a search: by folder, and by a video's date.
+
+The date is that of its recording where the file states one, else that of its last modification.
+"""
 
 import datetime
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -8,11 +12,28 @@ import numpy as np
 from jaxtyping import Bool
 
 from hlformer_jax.errors import suggestion
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.index import Entry
 
-When = float | str | datetime.date | None
-"""Seconds since the epoch, a date with or without a time, or such a text as 2026-11-22."""
+When = str | datetime.date | None
+"""A date as ISO 8601 writes it, whole or its beginning; a date or a time of Python."""
+
+FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
+
+YEARS = range(1900, 9001)
+"""Whose seconds since the epoch every machine can tell."""
+
+_ISO = re.compile(
+    r"(?P<year>[0-9]{4})"
+    r"(?:-(?P<month>[0-9]{2})(?:-(?P<day>[0-9]{2}))?|(?P<month2>[0-9]{2})(?P<day2>[0-9]{2}))?"
+    r"(?:[T ](?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})"
+    r"(?P<part>[.,][0-9]+)?)?)?(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_LENGTHS = {
+    "hour": datetime.timedelta(hours=1),
+    "minute": datetime.timedelta(minutes=1),
+    "second": datetime.timedelta(seconds=1),
+}
 
 
 def mask(
@@ -23,54 +44,93 @@ def mask(
     Args:
       entries: the videos.
       folder: path relative to the indexed folder; the videos in it and below. None or "": all.
-      since: the earliest time of modification.
-      until: the latest; a date without a time counts to its end.
+      since: only videos of that date or later; the date's whole span counts, as for `until`.
+      until: only videos of that date or earlier.
 
     Raises:
-      SearchError: when a text is no date, or there is no such folder.
+      SearchError: when one is no date, or there is no such folder.
     """
     kept = np.ones(len(entries), bool)
-    wanted = () if folder is None else PurePosixPath(folder.strip("/")).parts
+    folder = legible(folder or "")  # as it is shown: bytes that are no text are typed by nobody
+    wanted = PurePosixPath(folder.strip("/")).parts
     if wanted:
-        folders = [PurePosixPath(entry.folder).parts[: len(wanted)] for entry in entries]
+        folders = [PurePosixPath(legible(one.folder)).parts[: len(wanted)] for one in entries]
         kept &= np.asarray([parts == wanted for parts in folders], bool)
         if not kept.any():
-            near = suggestion(folder, {entry.folder for entry in entries})
+            near = suggestion(folder, {legible(entry.folder) for entry in entries})
             raise SearchError(f"the index has no videos in a folder {folder!r}{near}")
-    modified = np.asarray([entry.modified for entry in entries], np.float64)
-    if since not in (None, ""):
-        kept &= modified >= seconds(since)
-    if until not in (None, ""):
-        kept &= modified <= seconds(until, end=True)
+    dates = np.asarray([entry.date for entry in entries], np.float64)
+    if since is not None:
+        kept &= dates >= span(since)[0]
+    if until is not None:
+        kept &= dates < span(until)[1]
     return kept
 
 
-def seconds(when: When, end: bool = False) -> float:
-    """Seconds since the epoch.
+def span(when: str | datetime.date) -> tuple[float, float]:
+    """Where a date begins and where it ends, in seconds since the epoch.
 
     Args:
-      when: a time; a date and a text are of this machine's time zone, where they name none.
-      end: whether a date without a time means its end.
+      when: a year, a month, a day, an hour, a minute or a second; what names no time zone is of
+        this machine's.
+
+    Returns:
+      Its first second, and the first after it.
 
     Raises:
-      SearchError: when a text is no date.
+      SearchError: when it is no date, or its year is not within `YEARS`.
     """
-    if isinstance(when, str):
-        try:
-            return float(when)
-        except ValueError:
-            pass
-        try:
-            when = (
-                datetime.date.fromisoformat(when)
-                if len(when) <= 10
-                else datetime.datetime.fromisoformat(when)
-            )
-        except ValueError:
-            raise SearchError(f"{when!r} is no date: write it as 2026-11-22") from None
+    try:
+        begin, end = _bounds(when)
+        return begin.timestamp(), end.timestamp()
+    except (ValueError, OverflowError):
+        raise SearchError(f"{when!r} is no date: {FORMS}") from None
+
+
+def iso(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 writes them here, or in UTC where Python cannot."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{np.datetime64(int(seconds), 's')}Z"
+
+
+def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime]:
     if isinstance(when, datetime.datetime):
-        return when.timestamp()
-    if isinstance(when, datetime.date):
-        last = datetime.time.max if end else datetime.time.min
-        return datetime.datetime.combine(when, last).timestamp()
-    return float(when or 0)
+        begin, unit = when, "instant"
+    elif isinstance(when, datetime.date):
+        begin, unit = datetime.datetime.combine(when, datetime.time.min), "day"
+    else:
+        begin, unit = _parsed(when)
+    if begin.year not in YEARS:
+        raise ValueError
+    if unit == "year":
+        return begin, begin.replace(year=begin.year + 1)
+    if unit == "month":
+        return begin, (begin + datetime.timedelta(days=31)).replace(day=1)
+    if unit == "day":
+        return begin, begin + datetime.timedelta(days=1)
+    return begin, begin + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
+
+
+def _parsed(when: object) -> tuple[datetime.datetime, str]:
+    """The beginning of a date that is written, and the least unit that it names."""
+    match = _ISO.fullmatch(when.strip()) if isinstance(when, str) else None
+    if match is None:
+        raise ValueError
+    part = match.groupdict()
+    month, day = part["month"] or part["month2"], part["day"] or part["day2"]
+    if part["hour"] and not day:
+        raise ValueError
+    clock = f"{part['hour'] or '00'}:{part['minute'] or '00'}:{part['second'] or '00'}"
+    digits = (part["part"] or "").replace(",", ".")[:7]
+    text = f"{part['year']}-{month or '01'}-{day or '01'}T{clock}{digits}{part['zone'] or ''}"
+    named = [
+        unit
+        for unit, there in (
+            ("year", True), ("month", month), ("day", day), ("hour", part["hour"]),
+            ("minute", part["minute"]), ("second", part["second"]), ("instant", digits),
+        )
+        if there
+    ]  # fmt: skip
+    return datetime.datetime.fromisoformat(text), named[-1]

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment, moments
 from hlformer_jax.search import encoding, filters, manifest, rankers
-from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent
 from hlformer_jax.search.manifest import Record
@@ -39,6 +39,8 @@ class Hit(NamedTuple):
       times: seconds of its frames.
       scores: scores of its frames.
       duration: its length in seconds.
+      date: when it was recorded or else last modified, seconds since the epoch.
+      date_of: what `date` is, "recording" or "file".
     """
 
     id: str
@@ -50,6 +52,8 @@ class Hit(NamedTuple):
     times: Float[np.ndarray, " F"]
     scores: Float[np.ndarray, " F"]
     duration: float
+    date: float
+    date_of: str
 
 
 class Hits(list[Hit]):
@@ -243,9 +247,10 @@ class Library:
           sentence: what is looked for.
           k: how many videos at most.
           folder: a path relative to the indexed folder: only videos in it and below.
-          since: only videos that were modified then or later (seconds since the epoch, a date, or a
-            text such as 2026-11-22).
-          until: only videos that were modified then or before.
+          since: only videos of that date or later; the year, month, day or time that a text such as
+            2026-11 or 2026-11-22 names, or a date of Python. A video's date is that of its
+            recording, or else of its file.
+          until: only videos of that date or before.
           moments: how many moments of each video at most.
 
         Returns:
@@ -257,6 +262,7 @@ class Library:
             that is not the one of the index.
           DamagedError: when the manifest is damaged, or all vectors are.
         """
+        sentence = legible(sentence)
         if not sentence.strip():
             raise SearchError("the sentence is empty: say what is to be found")
         if k < 1 or moments < 1:
@@ -359,6 +365,8 @@ class Library:
             arrays.times,
             np.asarray(raw, np.float32),
             duration,
+            entry.date,
+            entry.date_of,
         )
 
     def _listed(self) -> dict[str, Entry]:

@@ -42,10 +42,11 @@ def launch(tmp_path):
 
 
 def test_a_folder_is_indexed_into_itself_and_served(launch):
-    done, started = launch("my films", "--fps=2", "--port=8001", "--retry")
+    page = "--port=8001", "--allow-host=nas", "--token-file=a b", "--no-token"
+    done, started = launch("my films", "--fps=2", *page, "--retry")
     assert done.returncode == 0 and started == [
         "index|--index=my films/.hlformer-search|--fps=2|--retry|--|my films|",
-        "serve|--index=my films/.hlformer-search|--open|--port=8001|",
+        f"serve|--index=my films/.hlformer-search|--open|{'|'.join(page)}|",
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hlformer_jax import files
 from hlformer_jax.search import encoding
 from hlformer_jax.search.commands import options as shared
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.errors import SearchError, legible, printable
 from hlformer_jax.search.index import Index
 
 HELP = "cut a moment out of a video, with margins"
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise SearchError(f"--end={options.end} is not after --start={options.start}")
     if not options.margin >= 0:
         raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
-    out = options.out or Path(clip_name(name, start, end))
+    out = options.out or Path(clip_name(legible(name), start, end))
     real = Path(os.path.realpath(out))
     if real.is_relative_to(index.root) and real.relative_to(index.root).as_posix() in (
         index.manifest.videos
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     replace = files.replacing(options.overwrite)
     cutting = encoding.extra("video")
     cutting.cut(index.root / name, start, end, out, options.margin, replace=replace)
-    print(out)
+    print(printable(str(out)))
     return 0
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from hlformer_jax.search.commands import options as shared
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.errors import SearchError, printable
 
 HELP = "list the videos that are offline; with --yes, drop them and their vectors for good"
 
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     names = index.offline()
     for name in names:
-        print(name if name.isprintable() else repr(name))
+        print(printable(name))
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return 0

@@ -5,7 +5,9 @@ import json
 import sys
 from collections.abc import Sequence
 
+from hlformer_jax.search import filters
 from hlformer_jax.search.commands import options as shared
+from hlformer_jax.search.errors import legible, printable
 from hlformer_jax.search.library import Hit
 
 HELP = "find the videos and moments of a sentence"
@@ -18,8 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=10, help="videos at most; default 10")
     parser.add_argument("--moments", type=int, default=3, help="of each video at most; default 3")
     parser.add_argument("--folder", help="only videos in this folder of the archive, and below")
-    parser.add_argument("--since", metavar="DAY", help="only videos of that day or later")
-    parser.add_argument("--until", metavar="DAY", help="only videos of that day or before")
+    parser.add_argument(
+        "--since", metavar="DATE", help="only videos of that year, month, day or time, or later"
+    )
+    parser.add_argument("--until", metavar="DATE", help="likewise, or before")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     shared.add_ranker(parser)
 
@@ -35,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         options.moments,
     )
     for line in hits.warnings:
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     if options.json:
         print(json.dumps(as_json(hits), indent=2))
     else:
@@ -47,7 +51,10 @@ def as_json(hits: Sequence[Hit]) -> list[dict[str, object]]:
     """Hits as programs read them; times in seconds, rounded to milliseconds."""
     return [
         {
-            "video": hit.video,
+            "id": hit.id,
+            "video": legible(hit.video),
+            "date": filters.iso(hit.date),
+            "date_of": hit.date_of,
             "score": float(hit.score),
             "moments": [
                 {
@@ -64,18 +71,18 @@ def as_json(hits: Sequence[Hit]) -> list[dict[str, object]]:
 
 
 def show(hits: Sequence[Hit]) -> None:
-    """Prints hits as a table: rank, score, the best moment, and the file."""
+    """Prints hits as a table: rank, score, the best moment, the date and whose, and the file."""
     if not hits:
         print("nothing was found: no video passes the filters")
         return
-    rows = [("rank", "score", "moment", "file")]
+    rows = [("rank", "score", "moment", "date", "file")]
     for rank, hit in enumerate(hits, 1):
         moment = hit.moments[0]
         # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
         span = f"{shared.clock(moment.start)}–{shared.clock(-(-moment.end // 1))}"
-        video = hit.video if hit.video.isprintable() else repr(hit.video)
-        rows.append((str(rank), f"{hit.score:.3f}", span, video))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for rank_, score, span, video in rows:
+        date = f"{filters.iso(hit.date)[:10]} ({hit.date_of})"
+        rows.append((str(rank), f"{hit.score:.3f}", span, date, printable(hit.video)))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for rank_, score, span, date, video in rows:
         cells = rank_.rjust(widths[0]), score.rjust(widths[1]), span.ljust(widths[2])
-        print("  ".join((*cells, video)))
+        print("  ".join((*cells, date.ljust(widths[3]), video)))

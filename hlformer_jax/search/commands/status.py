@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from typing import Any
 
 from hlformer_jax.search.commands import options as shared
+from hlformer_jax.search.errors import jsonable, printable
 
 HELP = "show what an index holds and what failed"
 
@@ -18,16 +20,16 @@ def run(options: argparse.Namespace) -> int:
     """Prints the status; returns the exit status."""
     index = shared.opened(options.index)
     summary = index.summary()
-    noted = {entry.video: entry.reason for entry in index.entries() if entry.reason}
-    failed = {entry.video for entry in index.entries() if entry.state == "failed"}
+    noted = [entry for entry in index.entries() if entry.reason]
     if options.json:
-        failures = [{"video": name, "reason": noted[name]} for name in noted if name in failed]
-        warnings = [{"video": name, "reason": noted[name]} for name in noted if name not in failed]
-        noted_too = {"failures": failures, "warnings": warnings, "notes": index.notes}
-        print(json.dumps(summary | noted_too, indent=2))
+        told: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
+        for entry in noted:
+            kind = "failures" if entry.state == "failed" else "warnings"
+            told[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        print(json.dumps(jsonable(summary | told), indent=2))
         return 0
-    print(f"index     {summary['index']}")
-    print(f"folder    {summary['folder']}")
+    print(f"index     {printable(summary['index'])}")
+    print(f"folder    {printable(summary['folder'])}")
     print(f"encoder   {summary['encoder']}, {summary['fps']:g} frames a second")
     if summary["checkpoint"]:
         print(f"ranker    {summary['checkpoint']}")
@@ -42,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"removed   {summary['removed']} (add brings one back)")
     if summary["failed"]:
         print(f"failed    {summary['failed']} (index --retry tries them again)")
-    for name, reason in noted.items():
-        kind = "failed" if name in failed else "warning"
-        print(f"  {kind}: {name if name.isprintable() else repr(name)}: {reason}")
+    for entry in noted:
+        kind = "failed" if entry.state == "failed" else "warning"
+        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
     return 0

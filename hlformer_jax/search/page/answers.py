@@ -1,20 +1,48 @@
-"""What the page is told, in JSON: results, the state of the index. Every number is finite."""
+"""What the page is given: results and the state of the index in JSON, and files by their ids."""
 
 import math
+import os
+import re
+import stat
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from fastapi.responses import FileResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-POINTS = 600
-"""Most points of a curve of scores: more than the page has columns for would only be slow."""
+from hlformer_jax.errors import UserError
+from hlformer_jax.search import filters
+from hlformer_jax.search.errors import legible
+from hlformer_jax.search.filters import When
 
-RECENT = 12
+_QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
+_PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
+
+MAX_POINTS = 600
+"""Of a curve of scores: more than the page has columns for would only be slow."""
+
+MAX_RECENT = 12
 """Newest videos that the page shows before anything is asked."""
 
-FAILURES = 100
-"""Most failed files that are listed with their reasons."""
+MAX_FAILURES = 100
+"""Failed files that are listed with their reasons."""
+
+MEDIA_TYPES = {
+    ".avi": "video/x-msvideo",
+    ".m4v": "video/mp4",
+    ".mkv": "video/x-matroska",
+    ".mov": "video/quicktime",
+    ".mp4": "video/mp4",
+    ".mpeg": "video/mpeg",
+    ".mpg": "video/mpeg",
+    ".ogv": "video/ogg",
+    ".ts": "video/mp2t",
+    ".webm": "video/webm",
+}
+"""What a browser is told of a file, by its suffix; it looks into any other itself. Never HTML."""
 
 
 @runtime_checkable
@@ -33,11 +61,11 @@ class Library(Protocol):
         sentence: str,
         k: int = 10,
         folder: str | None = None,
-        since: Any = None,
-        until: Any = None,
+        since: When = None,
+        until: When = None,
         moments: int = 3,
     ) -> Sequence[Any]:
-        """Hits, best first; `since` and `until` bound the files' times, in epoch seconds."""
+        """Hits, best first; `since` and `until` are dates as `filters.span` reads them."""
 
     def videos(self) -> Sequence[Any]:
         """The entries of all videos."""
@@ -49,65 +77,61 @@ class Library(Protocol):
         """The state of the index."""
 
 
-def hits(found: Sequence[Any]) -> list[dict[str, Any]]:
-    """Results as the page takes them.
+# ---- JSON
 
-    Args:
-      found: the library's hits, best first.
 
-    Returns:
-      One mapping a hit; curves of scores have at most `POINTS` points.
-    """
+def hits(library: Library, found: Sequence[Any]) -> dict[str, Any]:
+    """Hits of the library as JSON; curves of scores have at most `MAX_POINTS` points."""
     told = []
     for hit in found:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
-        moments = [
-            {name: getattr(moment, name) for name in ("start", "end", "peak", "score")}
-            for moment in hit.moments
-        ]
-        told.append(
-            _video(hit) | {"score": hit.score, "moments": moments, "times": times, "scores": scores}
-        )
-    return finite(told)
+        names = ("start", "end", "peak", "score")
+        moments = [{name: getattr(moment, name) for name in names} for moment in hit.moments]
+        curve = {"score": hit.score, "moments": moments, "times": times, "scores": scores}
+        told.append(_video(hit) | curve)
+    left_out = getattr(found, "warnings", ())
+    summary = library.status() if left_out else {}
+    return {"hits": told, "warnings": [without_paths(line, summary) for line in left_out]}
 
 
 def status(library: Library) -> dict[str, Any]:
     """The state of an index: its encoder, how much there is, what failed, and what is newest."""
     entries = library.videos()
-    good = [entry for entry in entries if entry.state != "failed"]
+    good = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
-    recent = sorted(good, key=lambda entry: (-entry.modified, entry.video))[:RECENT]
+    recent = sorted(good, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
     bare: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
-    return finite(
-        {
-            "encoder": library.encoder_name,
-            "videos": len(good),
-            "seconds": sum(entry.duration for entry in good),
-            "failures": len(failed),
-            "failed": [
-                {"video": entry.video, "reason": entry.reason} for entry in failed[:FAILURES]
-            ],
-            "recent": [_video(entry) | bare for entry in recent],
-            "index": dict(library.status()),
-        }
-    )
+    summary = library.status()
+    listed = [
+        {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
+        for entry in failed[:MAX_FAILURES]
+    ]
+    return {
+        "encoder": library.encoder_name,
+        "videos": len(good),
+        "seconds": sum(entry.duration for entry in good),
+        "failures": len(failed),
+        "failed": listed,
+        "recent": [_video(entry) | bare for entry in recent],
+        "index": {key: _base_name(value) for key, value in summary.items()},
+    }
 
 
 def folders(entries: Sequence[Any]) -> list[str]:
     """The folders that hold videos, themselves or below, sorted; without the indexed folder."""
-    paths = (PurePosixPath(entry.video).parents for entry in entries)
+    paths = (PurePosixPath(legible(entry.video)).parents for entry in entries)
     return sorted({str(path) for parents in paths for path in parents} - {".", "/"})
 
 
 def thin(
-    times: np.ndarray, scores: np.ndarray, points: int = POINTS
+    times: np.ndarray, scores: np.ndarray, points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
     """A curve with fewer points that keeps its peaks: of each stretch, the best score and its time.
 
     Args:
       times: instants in seconds, [F], ascending.
       scores: their scores, [F].
-      points: most points.
+      points: the largest number of points.
 
     Returns:
       Times and scores, at most `points` of each.
@@ -121,19 +145,151 @@ def thin(
     return times.tolist(), scores.tolist()
 
 
-def finite(value: Any) -> Any:
-    """A value as JSON holds it: NaN and infinities as null, NumPy's numbers as Python's."""
+def encodable(value: Any) -> Any:
+    """A value as JSON holds it: NaN as null, NumPy's numbers as Python's, legible names."""
     if isinstance(value, Mapping):
-        return {str(key): finite(child) for key, child in value.items()}
+        return {legible(str(key)): encodable(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(child) for child in value]
+        return [encodable(child) for child in value]
     if isinstance(value, np.ndarray | np.generic):
-        return finite(value.tolist())
+        return encodable(value.tolist())
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    return value if value is None or isinstance(value, bool | int) else legible(str(value))
+
+
+def without_paths(line: str, summary: Mapping[str, Any]) -> str:
+    """A line in which every absolute path is its last name alone.
+
+    Args:
+      line: the line.
+      summary: the state of the index, which names the folders that a line may begin with.
+    """
+    known = {str(value) for value in summary.values() if _base_name(value) != value}
+    for place in sorted(known, key=len, reverse=True):
+        line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
+    line = _QUOTED_PATH.sub(r"\1\2\1", line)
+    return _PATH.sub(r"\1", line)
+
+
+def _base_name(value: Any) -> Any:
+    """Of an absolute path its last name; anything else as it is."""
+    is_path = isinstance(value, str | Path) and PurePath(value).is_absolute()
+    return PurePath(value).name if is_path else value
 
 
 def _video(one: Any) -> dict[str, Any]:
     """What hits and entries have in common."""
-    return {name: getattr(one, name) for name in ("id", "video", "folder", "duration")}
+    own = {name: getattr(one, name) for name in ("id", "video", "folder", "duration", "date_of")}
+    return own | {"date": filters.iso(one.date)}
+
+
+# ---- files
+
+
+class VideoFile:
+    """An indexed video's file, open as long as this object is referred to.
+
+    Attributes:
+      entry: the video.
+      status: of the open file.
+      path: leads to the open file, and not to what has its name by now.
+    """
+
+    def __init__(self, entry: Any, descriptor: int) -> None:
+        self.entry, self.status = entry, os.fstat(descriptor)
+        self.path = Path(f"/dev/fd/{descriptor}")
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def media_type(self) -> str:
+        """What a browser is told of it."""
+        suffix = PurePosixPath(self.entry.video).suffix.lower()
+        return MEDIA_TYPES.get(suffix, "application/octet-stream")
+
+    def explained(self, error: UserError) -> str:
+        """An error about the path in words about the video."""
+        return str(error).replace(str(self.path), legible(self.entry.video))
+
+
+def open_video(library: Library, id: str) -> VideoFile:
+    """Opens the file of an indexed video: the very one that was indexed, and no other.
+
+    Links are followed within the indexed folder and not out of it.
+
+    Args:
+      library: the index.
+      id: an id of its entries, as a request gives it.
+
+    Raises:
+      HTTPException: 404 for an id that is unknown or of a video that is not indexed, 403 for a file
+        that may not be read or that a link leads out of the folder to, 410 for one that is gone or
+        is not what was indexed.
+    """
+    try:
+        entry = library.entry(id)
+    except (LookupError, UserError):  # whatever the library says, a path in it is not told
+        entry = None
+    if entry is None or entry.state == "failed":
+        raise HTTPException(404, "there is no such video in this index: search again")
+    try:
+        file = VideoFile(entry, _open_below(entry))
+    except PermissionError:
+        raise HTTPException(403, f"{entry.video} may not be read: change its rights") from None
+    except _OutsideError:
+        line = f"{entry.video} is now a link out of the indexed folder, and not followed"
+        raise HTTPException(403, line) from None
+    except (OSError, ValueError):
+        line = f"{entry.video} was deleted or moved since it was indexed: index the folder again"
+        raise HTTPException(410, line) from None
+    now = file.status
+    recorded = entry.size, entry.modified
+    if not stat.S_ISREG(now.st_mode) or recorded != (now.st_size, now.st_mtime_ns / 1e9):
+        line = f"{entry.video} has changed since it was indexed: index the folder again"
+        raise HTTPException(410, line)
+    return file
+
+
+class _OutsideError(Exception):
+    """A link leads out of the indexed folder."""
+
+
+def _open_below(entry: Any) -> int:
+    """Descriptor of an entry's file, opened from its root name by name, none of them a link."""
+    path, depth = Path(entry.path), len(PurePosixPath(entry.video).parts)
+    root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
+    resolved = Path(os.path.realpath(path, strict=True))
+    if not resolved.is_relative_to(root) or resolved == root:
+        raise _OutsideError
+    *folders, name = resolved.relative_to(root).parts
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    place = os.open(root, flags | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            above, place = place, os.open(folder, flags | os.O_DIRECTORY, dir_fd=place)
+            os.close(above)
+        return os.open(name, flags | os.O_NONBLOCK, dir_fd=place)  # a pipe does not wait
+    finally:
+        os.close(place)
+
+
+class OpenFileResponse(FileResponse):
+    """A video's file, whole or in ranges, from the descriptor that was checked."""
+
+    def __init__(self, file: VideoFile) -> None:
+        super().__init__(file.path, media_type=file.media_type, stat_result=file.status)
+        self._file = file  # stays open
+
+
+class TemporaryFileResponse(FileResponse):
+    """A file that is deleted once it has been sent, or could not be."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            Path(self.path).unlink(missing_ok=True)

@@ -36,6 +36,9 @@ function toast(text) {
   clearTimeout(fading);
   fading = setTimeout(() => { $("toast").textContent = ""; }, 6000);
 }
+function dated(hit) {    // its day, and whose
+  return `${hit.date_of === "recording" ? "recorded" : "file of"} ${hit.date.slice(0, 10)}`;
+}
 async function get(path, parameters = {}, options = {}) {
   const url = new URL(path, location.href);
   for (const [name, value] of Object.entries(parameters)) {
@@ -149,15 +152,15 @@ function showHits(answer, asked) {
   hits = answer.hits;
   if (!hits.length) {
     const filtered = asked.folder || asked.since || asked.until;
-    return showNote("Nothing found", filtered
-      ? "No video matches these filters. Try other dates, or all folders."
-      : "No indexed video matches this sentence.");
+    const why = filtered ? "No video matches these filters. Try other dates, or all folders."
+      : "No indexed video matches this sentence.";
+    return showNote("Nothing found", [why, ...answer.warnings].join(" "));
   }
   const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
   [low, high] = scores.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
   layout("split");
   $("note").hidden = $("failed").hidden = true;
-  say(`${many(hits.length, "video")} for “${asked.q}”`);
+  say([`${many(hits.length, "video")} for “${asked.q}”`, ...answer.warnings].join(" · "));
   $("results").replaceChildren(...hits.map(card));
   const index = Math.max(0, hits.findIndex((hit) => hit.id === wanted?.video));
   choose(index, { at: hits[index].id === wanted?.video ? Number(wanted.t) : null, play: playFirst });
@@ -179,7 +182,7 @@ function card(hit, index) {
   const open = make("button", { type: "button", class: "open", title: hit.video,
     "aria-label": `Play ${name}` + (first ? ` from ${clock(first.start)}` : "") },
     make("span", {}, name));
-  const row = make("p", { class: "row quiet" }, make("span", {}, hit.folder || "\u00a0"));
+  const row = make("p", { class: "row quiet" }, make("span", { title: dated(hit) }, hit.folder || "\u00a0"));
   if (first) row.append(make("span", { title: "How well the best moment matches" }, points(hit.score)));
   open.addEventListener("focus", () => { if (first && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
@@ -213,7 +216,7 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   if (play) player.play().catch(() => {});    // what went wrong, the event `error` tells
   player.setAttribute("aria-label", hit.video);
   $("name").textContent = hit.video.split("/").pop();
-  $("place").textContent = [hit.folder, moment && `score ${points(hit.score)}`].filter(Boolean).join(" · ");
+  $("place").textContent = [hit.folder, dated(hit), moment && `score ${points(hit.score)}`].filter(Boolean).join(" · ");
   $("chips").replaceChildren(...hit.moments.map((one) => chip(index, one, "moment")));
   [...$("chips").children].forEach((one, i) => one.setAttribute("aria-pressed", hit.moments[i] === moment));
   [...$("results").children].forEach((li, i) =>
@@ -388,6 +391,8 @@ $("home").addEventListener("click", (event) => {
   ask(0);
 });
 addEventListener("hashchange", restore);
+// The token is a cookie by now, and stands in no history and no copied link.
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 get("api/folders").then((response) => response.json()).then(({ folders }) => {
   const kept = $("folder").value;
   $("folder").replaceChildren(make("option", { value: "" }, "All folders"),

@@ -1,31 +1,52 @@
 """The server of the page: its addresses, and `serve`, which runs it.
 
-Nothing in a request names a file: videos are asked for by ids, which the index knows.
+    GET /                    the page
+    GET /api/query?q=…       {"hits": [{"id", "video", "folder", "score", "duration", "date",
+                             "date_of", "moments": [{"start", "end", "peak", "score"}], "times",
+                             "scores"}], "warnings", "seconds"}; k, folder, since and until where
+                             wanted
+    GET /api/status          {"encoder", "videos", "seconds", "failures", "failed", "recent",
+                             "index"}
+    GET /api/folders         {"folders": […]}
+    GET /video/ID            the file, or a range of it
+    GET /thumbnail/ID?t=…    a JPEG; width where wanted
+    GET /cut/ID?start=…&end=…    a clip to download; margin where wanted
+
+Times are seconds; dates as in `filters.span`. What is wrong is {"error": "one line"}, with status
+400 for a wrong parameter or host, 401 without the token, 403 for another site or a file that may
+not be read, 404 for an unknown video, 410 for a file that is gone or another by now, 422 for a
+video that cannot be read, 503 where too much is waiting. Nothing in a request names a file: videos
+are asked for by ids, which the index knows.
 """
 
-import functools
+import asyncio
+import ipaddress
+import re
 import secrets
 import socket
 import tempfile
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import date, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
 
 import hlformer_jax.video
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.page import answers, files, guard, refusals
-from hlformer_jax.search.page.answers import Library
-from hlformer_jax.search.page.lanes import Lane
+from hlformer_jax.search import filters
+from hlformer_jax.search.errors import SearchError, legible
+from hlformer_jax.search.page import answers, guard
+from hlformer_jax.search.page.answers import Library, VideoFile
+from hlformer_jax.search.page.guard import Answer, ParameterError
 
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -33,28 +54,91 @@ STATIC = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 
-LONGEST_SENTENCE = 500
-"""Most characters of a sentence."""
+MAX_SENTENCE = 500
+"""Characters of a sentence."""
 
-LONGEST_CUT = 1800.0
-"""Most seconds of a clip that is cut, margins aside."""
+MAX_CUT_SECONDS = 1800.0
+"""Of a clip, margins aside."""
 
-KEPT_THUMBNAILS = 512
-"""Most thumbnails that stay in memory."""
+MAX_THUMBNAILS = 512
+"""That stay in memory."""
 
-Answer = TypeVar("Answer")
-Day = Annotated[date | None, Query(ge=date(1970, 1, 2), le=date(9000, 1, 1))]
+DISCONNECT_POLL_SECONDS = 0.1
+"""Between two looks at whether the client is still connected."""
+
+TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
+"""What stands in an address and in a cookie as it is, and is not soon guessed."""
+
+HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+
+Result = TypeVar("Result")
+Date = Annotated[str | None, Query(max_length=40)]
 
 
 class ServeError(UserError, OSError):
     """A server that cannot be started."""
 
 
+def _print(line: str) -> None:
+    print(line, flush=True)  # a program may wait for the address
+
+
+class BoundedExecutor:
+    """Threads that take work in turn, of which only so much may wait.
+
+    Attributes:
+      name: what is done in it, for the line that refuses more.
+      limit: number of works that may be in it, running or waiting.
+    """
+
+    def __init__(self, name: str, workers: int, waiting: int) -> None:
+        self.name, self.limit = name, workers + waiting
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        self._inside = 0
+        self._counting = threading.Lock()
+
+    async def run(self, request: Request, work: Callable[[], Result]) -> Result:
+        """The result of a work, done in a thread when its turn comes.
+
+        What still waits is dropped when the client has disconnected: a search that is typed asks
+        anew with every word.
+
+        Args:
+          request: the request that asks for it.
+          work: what to do; what it raises is raised here.
+
+        Raises:
+          HTTPException: 503 where too much is waiting; 499 where nobody waits for the result.
+        """
+        with self._counting:
+            if self._inside >= self.limit:
+                line = f"too many {self.name} are waiting: try again in a moment"
+                raise HTTPException(503, line, {"Retry-After": "1"})
+            self._inside += 1
+        future = self._pool.submit(work)
+        future.add_done_callback(self._leave)
+        result = asyncio.ensure_future(asyncio.wrap_future(future))
+        while not result.done():
+            await asyncio.wait({result}, timeout=DISCONNECT_POLL_SECONDS)
+            if not result.done() and await request.is_disconnected() and future.cancel():
+                raise HTTPException(499, "the request was closed")
+        return result.result()
+
+    def close(self) -> None:
+        """Drops what waits; what runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _leave(self, _: "Future[Any]") -> None:
+        with self._counting:
+            self._inside -= 1
+
+
 def app(
     library: Library,
     video: Any = None,
-    hosts: frozenset[str] = guard.LOOPBACK,
+    hosts: Collection[str] = guard.LOOPBACK,
     addresses: bool = False,
+    token: str = "",
 ) -> FastAPI:
     """The server of a library.
 
@@ -62,74 +146,69 @@ def app(
       library: an index that can be searched.
       video: what has `thumbnail(path, time, width)` and `cut(path, start, end, out, margin)`;
         None: the package `hlformer_jax.video`.
-      hosts: names under which it is reached, without ports.
+      hosts: as for `guard.Guard`, also the next two.
       addresses: whether every IP address is one of them.
+      token: what requests must present; "" for none.
 
     Returns:
-      An ASGI application; its addresses stand in the docstring of `hlformer_jax.search.page`.
+      An ASGI application; its addresses stand above.
     """
     video = hlformer_jax.video if video is None else video
     # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
-    searching = Lane("searches", workers=1, waiting=16)
-    drawing = Lane("thumbnails", workers=2, waiting=128)
-    cutting = Lane("cuts", workers=1, waiting=4)
+    searching = BoundedExecutor("searches", workers=1, waiting=16)
+    drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
+    cutting = BoundedExecutor("cuts", workers=1, waiting=4)
     clips = tempfile.TemporaryDirectory(prefix="hlformer-cuts-")
+    thumbnails: dict[tuple[str, float, float, int], bytes] = {}
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        for lane in (searching, drawing, cutting):
-            lane.close()
+        for executor in (searching, drawing, cutting):
+            executor.close()
         clips.cleanup()
 
-    @functools.lru_cache(KEPT_THUMBNAILS)
-    def thumbnail_of(path: Path, changed: int, at: float, width: int) -> bytes:
-        return bytes(video.thumbnail(path, at, width))
-
     server = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses)
-    refusals.install(server)
+    server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
+    guard.install(server, library)
     for address, (name, media_type) in STATIC.items():
         server.get(address)(_static(Path(__file__).with_name(name), media_type))
 
     @server.get("/api/query")
     async def query(
         request: Request,
-        q: Annotated[str, Query(max_length=LONGEST_SENTENCE)],
+        q: Annotated[str, Query(max_length=MAX_SENTENCE)],
         k: Annotated[int, Query(ge=1, le=100)] = 10,
         folder: Annotated[str | None, Query(max_length=4096)] = None,
-        since: Day = None,
-        until: Day = None,
+        since: Date = None,
+        until: Date = None,
         moments: Annotated[int, Query(ge=1, le=20)] = 5,
-    ) -> JSONResponse:
+    ) -> Response:
         sentence = " ".join("".join(c if c.isprintable() else " " for c in q).split())
         if not sentence:
-            raise refusals.PageError("q: the sentence is empty: say what happens in the video")
-        first = None if since is None else _midnight(since)
-        # The whole of the last day counts.
-        last = None if until is None else _midnight(until + timedelta(days=1)) - 1e-3
-
-        def search() -> list[dict[str, Any]]:
-            found = library.query(sentence, k, folder or None, first, last, moments)
-            return answers.hits(found)
-
+            raise ParameterError("q: the sentence is empty: say what happens in the video")
+        for name, date in (("since", since), ("until", until)):
+            try:
+                filters.span(date or "2026")
+            except SearchError as error:
+                raise ParameterError(f"{name}: {error}") from None
+        chosen = folder or None, since or None, until or None, moments
         begun = time.perf_counter()
-        hits = await searching.run(request, search)
-        return JSONResponse({"hits": hits, "seconds": round(time.perf_counter() - begun, 4)})
+        search = lambda: answers.hits(library, library.query(sentence, k, *chosen))
+        found = await searching.run(request, search)
+        return Answer(found | {"seconds": round(time.perf_counter() - begun, 4)})
 
     @server.get("/api/status")
-    async def status() -> JSONResponse:
-        return JSONResponse(await _at_once(lambda: answers.status(library)))
+    async def status() -> Response:
+        return Answer(await _at_once(lambda: answers.status(library)))
 
     @server.get("/api/folders")
-    async def folders() -> JSONResponse:
-        return JSONResponse({"folders": await _at_once(lambda: answers.folders(library.videos()))})
+    async def folders() -> Response:
+        return Answer({"folders": await _at_once(lambda: answers.folders(library.videos()))})
 
     @server.api_route("/video/{id}", methods=["GET", "HEAD"])
     async def whole(id: str) -> FileResponse:
-        entry, found = await _at_once(lambda: files.find(library, id))
-        media_type = files.media_type(entry.video)
-        return FileResponse(entry.path, media_type=media_type, stat_result=found)
+        return answers.OpenFileResponse(await _at_once(lambda: answers.open_video(library, id)))
 
     @server.get("/thumbnail/{id}")
     async def thumbnail(
@@ -138,12 +217,17 @@ def app(
         t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
         width: Annotated[int, Query(ge=16, le=1920)] = 320,
     ) -> Response:
-        entry, found = await _at_once(lambda: files.find(library, id))
-        draw = lambda: thumbnail_of(Path(entry.path), found.st_mtime_ns, round(t, 2), width)
-        picture = await drawing.run(request, draw)
-        return Response(
-            picture, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"}
-        )
+        file = await _at_once(lambda: answers.open_video(library, id))
+        key = file.entry.id, file.entry.modified, round(t, 2), width
+        picture = thumbnails.get(key)
+        if picture is None:
+            draw = lambda path: bytes(video.thumbnail(path, round(t, 2), width))
+            picture = await drawing.run(request, lambda: _reading(file, draw))
+            thumbnails[key] = picture
+            if len(thumbnails) > MAX_THUMBNAILS:
+                del thumbnails[next(iter(thumbnails))]
+        headers = {"cache-control": "private, max-age=3600"}
+        return Response(picture, media_type="image/jpeg", headers=headers)
 
     @server.get("/cut/{id}")
     async def cut(
@@ -153,20 +237,21 @@ def app(
         end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
         margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
-        entry, _ = await _at_once(lambda: files.find(library, id))
-        if not start < end <= start + LONGEST_CUT:
-            raise refusals.PageError(
-                f"end: a cut goes from start to a later end, {LONGEST_CUT:.0f} seconds at most"
+        file = await _at_once(lambda: answers.open_video(library, id))
+        if not start < end <= start + MAX_CUT_SECONDS:
+            raise ParameterError(
+                f"end: a cut goes from start to a later end, {MAX_CUT_SECONDS:.0f} seconds at most"
             )
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
+        write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:
-            work = lambda: video.cut(Path(entry.path), start, end, out, margin=margin)
-            await cutting.run(request, work)
+            await cutting.run(request, lambda: _reading(file, write))
         except BaseException:
             out.unlink(missing_ok=True)
             raise
-        title = f"{PurePosixPath(entry.video).stem} {_clock(start)}-{_clock(end)}.mp4"
-        return files.Passing(out, media_type="video/mp4", filename=title)
+        title = legible(PurePosixPath(file.entry.video).stem)
+        title = f"{title} {_clock(start)}-{_clock(end)}.mp4"
+        return answers.TemporaryFileResponse(out, media_type="video/mp4", filename=title)
 
     return server
 
@@ -176,8 +261,11 @@ def serve(
     port: int = 8000,
     host: str = "127.0.0.1",
     open_browser: bool = False,
-    tell: Callable[[str], None] = print,
+    tell: Callable[[str], None] = _print,
     video: Any = None,
+    token_file: Path | None = None,
+    no_token: bool = False,
+    allow_hosts: Collection[str] = (),
 ) -> None:
     """Serves the page until Ctrl-C or SIGTERM.
 
@@ -185,37 +273,57 @@ def serve(
       library: an index that can be searched.
       port: the port to listen on; 0: one that is free.
       host: the address to listen on. By default this machine alone reaches it; "0.0.0.0" lets
-        everybody who reaches the machine watch the videos.
+        everybody who reaches the machine and has the token watch the videos.
       open_browser: whether to open the page in the person's browser.
       tell: is given the lines for the person.
       video: as for `app`.
+      token_file: a file that holds the token; None: one is made where other machines reach the
+        server.
+      no_token: whether those need none.
+      allow_hosts: further names under which the server is reached.
 
     Raises:
-      ServeError: when the address or port cannot be listened on.
+      ServeError: when the address or port cannot be listened on, the token is none, or a name.
     """
+    for name in allow_hosts:
+        if not HOST_NAME.fullmatch(name):
+            raise ServeError(
+                f"--allow-host={name}: give a name such as nas.local, no port or address"
+            )
+    if no_token and token_file is not None:
+        raise ServeError("--no-token and --token-file contradict each other: give one of them")
+    token = "" if token_file is None else _read_token(token_file)
+    if not host:
+        raise ServeError("--host is empty: give 0.0.0.0 to be reached from everywhere")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ServeError(
                 f"cannot listen on port {port} of {host} ({why}): give another by --port"
             ) from None
         listener.listen(128)  # from now on a browser is answered, if a moment later
-        port = listener.getsockname()[1]
-        everywhere = host in ("0.0.0.0", "::")
-        name = "127.0.0.1" if everywhere else f"[{host}]" if family == socket.AF_INET6 else host
-        address = f"http://{name}:{port}/"
+        own, port = listener.getsockname()[:2]
+        bound = ipaddress.ip_address(own)
+        name = host if family == socket.AF_INET else f"[{host}]"
+        hosts = guard.LOOPBACK | {name, *allow_hosts}
+        if not bound.is_loopback:
+            token = "" if no_token else token or secrets.token_urlsafe(32)
+            hosts |= {socket.gethostname(), f"{socket.gethostname()}.local"}
+        name = "127.0.0.1" if bound.is_unspecified else name
+        address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
         tell(f"the page is at {address} (Ctrl-C ends it)")
-        hosts = guard.LOOPBACK
-        if host not in hosts:
-            tell(f"whoever reaches this machine as {host} can watch the indexed videos")
-            hosts |= {host, socket.gethostname()}
+        if not bound.is_loopback:
+            who = "that token" if token else "no token, as nobody needs one"
+            tell(f"whoever reaches this machine as {host} with {who} can watch the indexed videos")
         config = uvicorn.Config(
-            app(library, video, hosts, everywhere),
-            log_level="warning",
+            app(library, video, hosts, bound.is_unspecified, token),
+            http=guard.Protocol,
+            ws="none",
+            log_level="error",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,  # a video that plays keeps its connection
@@ -228,6 +336,21 @@ def serve(
             tell("stopped")
 
 
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        token = ""
+    except OSError as error:
+        raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
+    if not TOKEN.fullmatch(token):
+        raise ServeError(
+            f"--token-file={file} holds no token: write one line of 16 to 200 letters, digits or"
+            " any of -_.~ into it"
+        )
+    return token
+
+
 def _static(path: Path, media_type: str) -> Callable[[], Any]:
     content = path.read_bytes()
 
@@ -237,14 +360,17 @@ def _static(path: Path, media_type: str) -> Callable[[], Any]:
     return answer
 
 
-async def _at_once(work: Callable[[], Answer]) -> Answer:
+async def _at_once(work: Callable[[], Result]) -> Result:
     """What takes no time but that of a disk, in a thread of its own: never behind a search."""
     return await anyio.to_thread.run_sync(work)
 
 
-def _midnight(day: date) -> float:
-    """The epoch seconds at which a day begins where the server stands."""
-    return datetime.combine(day, datetime.min.time()).timestamp()
+def _reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
+    """The result of a work on an open file, whose errors name the video."""
+    try:
+        return work(file.path)
+    except UserError as error:
+        raise SearchError(file.explained(error)) from None
 
 
 def _clock(seconds: float) -> str:

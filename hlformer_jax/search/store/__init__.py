@@ -19,7 +19,7 @@ were uploaded and are still in the index.
 The payload of a point:
 
     id, video, folder, folders   the entry's id and path; its folder, and all that hold it
-    modified, date               of the file: seconds since the epoch; as text, in UTC
+    date, date_of                seconds since the epoch; of the "recording" or of the "file"
     duration                     of the video in seconds
     times                        seconds of each row of `best_frame`, of both ends of each of
                                  `segments`, of each frame with a trained model

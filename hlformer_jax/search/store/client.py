@@ -189,7 +189,7 @@ class Store:
                 if not self._local:
                     kinds = models.PayloadSchemaType
                     self._qdrant.create_payload_index(self._name, "folders", kinds.KEYWORD)
-                    self._qdrant.create_payload_index(self._name, "modified", kinds.FLOAT)
+                    self._qdrant.create_payload_index(self._name, "date", kinds.FLOAT)
         self.check(index, form)
         with self._asking():
             theirs = self._qdrant.get_collection(self._name).config.metadata["folder"]

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from hlformer_jax.search import filters
 from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search.errors import legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.store import maxsim
@@ -30,18 +29,13 @@ def payload(entry: Entry, content: str) -> dict[str, Any]:
     return {
         "id": entry.id,
         "content": content,
-        "video": _text(entry.video),
-        "folder": _text(entry.folder),
-        "folders": [_text("/".join(above[: i + 1])) for i in range(len(above))],
-        "modified": entry.modified,
-        "date": f"{np.datetime64(int(entry.modified), 's')}Z",  # of any year
+        "video": legible(entry.video),
+        "folder": legible(entry.folder),
+        "folders": [legible("/".join(above[: i + 1])) for i in range(len(above))],
+        "date": entry.date,
+        "date_of": entry.date_of,
         "duration": entry.duration,
     }
-
-
-def _text(name: str) -> str:
-    """A path as JSON holds it: bytes that are no text, replaced."""
-    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def make(
@@ -75,7 +69,7 @@ def conditions(folder: str | None, since: When, until: When) -> list[dict[str, A
 
     Args:
       folder: as for `filters.mask`, also the next two.
-      since: the earliest time of modification.
+      since: the earliest date.
       until: the latest.
 
     Raises:
@@ -83,9 +77,9 @@ def conditions(folder: str | None, since: When, until: When) -> list[dict[str, A
     """
     found: list[dict[str, Any]] = []
     if folder and (parts := PurePosixPath(folder.strip("/")).parts):
-        found.append({"key": "folders", "match": {"value": _text("/".join(parts))}})
-    if since not in (None, ""):
-        found.append({"key": "modified", "range": {"gte": filters.seconds(since)}})
-    if until not in (None, ""):
-        found.append({"key": "modified", "range": {"lte": filters.seconds(until, end=True)}})
+        found.append({"key": "folders", "match": {"value": legible("/".join(parts))}})
+    if since is not None:
+        found.append({"key": "date", "range": {"gte": filters.span(since)[0]}})
+    if until is not None:
+        found.append({"key": "date", "range": {"lt": filters.span(until)[1]}})
     return found

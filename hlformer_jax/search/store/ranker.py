@@ -60,7 +60,7 @@ class Stored:
           k: how many at most.
           entries: the videos that may be found; of equal scores, the first come first.
           folder: as for `filters.mask`, also the next two.
-          since: the earliest time of modification.
+          since: the earliest date.
           until: the latest.
 
         Raises:

@@ -28,7 +28,7 @@ def calls(monkeypatch):
         "video": SimpleNamespace(
             **archive.VIDEO._asdict(), cut=lambda *a, replace: seen.cuts.append((a, replace))
         ),
-        "search.page.server": SimpleNamespace(serve=lambda *a: seen.served.append(a)),
+        "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
     monkeypatch.setattr(encoding, "extra", modules.__getitem__)
     return seen

@@ -1,6 +1,5 @@
 """A library of three real videos for each file of tests, rendered once for all, and its server."""
 
-import httpx
 import page_library
 import pytest
 
@@ -23,5 +22,5 @@ def url(library):
 
 @pytest.fixture(scope="module")
 def client(url):
-    with httpx.Client(base_url=url, timeout=20) as client:
+    with page_library.asking(url) as client:
         yield client

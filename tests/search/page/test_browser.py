@@ -266,6 +266,28 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     expect(other.locator("#said")).to_have_text("2 videos for “blue”")
 
 
+def test_the_address_with_the_token_opens_the_page_and_does_not_stay(opened, library):
+    with page_library.running(library, token="t" * 32) as url:
+        page = opened(f"{url}/?token={'t' * 32}#q=red")
+        expect(page.locator("#results .open")).to_have_count(3)
+        assert page.url == f"{url}/#q=red"
+        is_at(page, 6)
+        page.reload()
+        expect(page.locator("#results .open")).to_have_count(3)
+
+
+def test_a_result_says_its_date_and_whose_it_is(page, library):
+    entry = library.entry(library.id("garden"))
+    entry.date_of = "recording"
+    try:
+        search(page, "green")
+        expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
+        page.locator("#results .open").nth(1).click()
+        expect(page.locator("#place")).to_contain_text("file of 2026-")
+    finally:
+        entry.date_of = "file"
+
+
 def test_a_cut_is_downloaded_with_its_margin(page):
     search(page, "red")
     page.get_by_label("Margin before").select_option("5")
@@ -273,7 +295,7 @@ def test_a_cut_is_downloaded_with_its_margin(page):
         page.get_by_role("button", name="Cut this moment").click()
     assert download.value.suggested_filename == "Küche & _b_Herd 0m06s-0m09s.mp4"
     content = pathlib.Path(download.value.path()).read_text()
-    assert content == "Küche & <b>Herd.mp4 6.0 9.0 5.0"
+    assert content == "14 6.0 9.0 5.0"
     expect(page.locator("#toast")).to_contain_text("downloads")
 
 
@@ -304,19 +326,22 @@ def test_what_fails_is_said_and_can_be_tried_again(page):
 
 def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp_path):
     entry = library.entry(library.id("garden"))
-    kept, entry.path = entry.path, tmp_path / "gone.mp4"
+    kept = vars(entry).copy()
+    entry.path = tmp_path / "garden.mp4"
     page.expected.append("Failed to load resource")
     try:
         search(page, "red")
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
         entry.path.write_bytes(b"no film")
+        about = entry.path.stat()
+        entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
         page.locator("#results .open").nth(0).click()
         expect(page.locator("#trouble")).to_be_hidden()
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("cannot play")
     finally:
-        entry.path = kept
+        vars(entry).update(kept)
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,40 @@
-"""Who may ask: hosts, origins, and the headers of every answer."""
+"""Who may ask: hosts, origins, tokens, slow connections; and errors, all of them lines of JSON."""
 
+import contextlib
+import json
+import socket
+import time
+
+import page_library
 import pytest
 from page_library import raw
 
 from hlformer_jax.search.page import guard
 
+TOKEN = "a-token-of-24-characters"
+
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "refused"),
     [
-        {"Host": "evil.example"},
-        {"Host": "localhost.evil.example"},
-        {"Host": "127.0.0.1@evil.example"},
-        {"Host": "192.168.1.5"},
-        {"Host": ""},
-        {"Host": "localhost:port"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "same-site"},
-        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"},
+        ({"Host": "evil.example"}, 400),
+        ({"Host": "localhost.evil.example"}, 400),
+        ({"Host": "127.0.0.1@evil.example"}, 400),
+        ({"Host": "192.168.1.5"}, 400),
+        ({"Host": ""}, 400),
+        ({"Host": "localhost:port"}, 400),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 403),
     ],
 )
-def test_other_hosts_and_origins_are_refused(client, library, headers):
+def test_other_hosts_and_origins_are_refused(client, library, headers, refused):
     asked = len(library.asked)
     status, answered, body = raw(client, "/api/query?q=red", **headers)
-    assert status == 403 and b'{"error":"' in body
+    assert status == refused and list(json.loads(body)) == ["error"]
     assert answered["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in answered and len(library.asked) == asked
 
@@ -39,17 +47,22 @@ def test_its_own_page_and_links_to_it_are_answered(client):
     assert raw(client, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_a_server_on_all_addresses_is_asked_by_any_address_but_not_by_any_name():
-    open_to_all = guard.Guard(None, {"studio"}, addresses=True)
-    for host, refused in (
-        ("192.168.1.5:8000", False),
-        ("[fe80::1]:8000", False),
-        ("STUDIO", False),
-        ("evil.example", True),
+def test_a_server_on_all_addresses_is_asked_by_any_address_but_not_by_any_name(library):
+    hosts = {"studio", "*.home.arpa"}
+    with (
+        page_library.running(library, hosts=hosts, addresses=True) as url,
+        page_library.asking(url) as client,
     ):
-        scope = {"type": "http", "path": "/", "headers": [(b"host", host.encode())]}
-        assert bool(open_to_all.refusal(scope)) == refused, host
+        for host, answered in (
+            ("192.168.1.5:8000", True),
+            ("[fe80::1]:8000", True),
+            ("STUDIO", True),
+            ("nas.home.arpa:80", True),
+            ("evil.example", False),
+            ("192.168.1.5.evil.example", False),
+            ("[fe80::1", False),
+        ):
+            assert (raw(client, "/api/folders", Host=host)[0] == 200) == answered, host
 
 
 def test_every_answer_says_that_nothing_of_another_site_may_be_used(client, library):
@@ -59,3 +72,145 @@ def test_every_answer_says_that_nothing_of_another_site_may_be_used(client, libr
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_without_the_token_nothing_is_answered(library):
+    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
+        for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
+            for wrong in (
+                {},
+                {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": TOKEN},
+                {"Authorization": b"Bearer \xfc"},
+                {"Cookie": f"hlformer-{client.base_url.port}=x"},
+            ):
+                answer = client.get(path, headers=wrong)
+                assert answer.status_code == 401 and TOKEN not in answer.text, (path, wrong)
+                assert list(answer.json()) == ["error"] and "set-cookie" not in answer.headers
+        for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
+            assert client.get(path).status_code == 401, path
+
+
+def test_the_token_is_a_header_of_programs_and_a_cookie_of_the_page(library):
+    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
+        header = {"Authorization": f"Bearer {TOKEN}"}
+        assert client.get("/api/status", headers=header).status_code == 200
+        assert "set-cookie" not in client.get("/", headers=header).headers
+        page = client.get(f"/?token={TOKEN}")
+        assert page.status_code == 200 and "<!doctype html>" in page.text
+        cookie = page.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert client.get("/api/status").status_code == 200  # the client keeps it, as browsers do
+
+
+# ---- connections
+
+
+def connected(client):
+    return contextlib.closing(
+        socket.create_connection((client.base_url.host, client.base_url.port), timeout=10)
+    )
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+        b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n",  # and then another, slowly
+    ],
+    ids=["nothing", "headers", "body", "second request"],
+)
+def test_a_connection_that_sends_no_whole_request_in_time_is_closed(client, monkeypatch, beginning):
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
+    with connected(client) as connection:
+        connection.sendall(beginning)
+        begun = time.monotonic()
+        connection.settimeout(0.1)
+        while time.monotonic() - begun < 8:
+            with contextlib.suppress(TimeoutError):
+                if connection.recv(10_000) == b"":
+                    break
+            with contextlib.suppress(ConnectionError):
+                if beginning:
+                    connection.send(b"a")  # drips: each byte must not begin the wait anew
+        assert 0.4 < time.monotonic() - begun < 4
+
+
+def test_a_connection_in_use_is_not_closed(client, monkeypatch):
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
+    with connected(client) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+            time.sleep(0.35)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n"],
+)
+def test_what_is_no_http_is_refused_in_json(client, request_):
+    with connected(client) as connection:
+        connection.sendall(request_)
+        answer = b""
+        while more := connection.recv(10_000):
+            answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head
+    assert list(json.loads(body)) == ["error"]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/api/query", "q"),
+        ("/api/query?q=", "q"),
+        ("/api/query?q=%20%00%0a", "q"),
+        ("/api/query?q=" + "a" * 501, "q"),
+        ("/api/query?q=red&k=0", "k"),
+        ("/api/query?q=red&k=1000000", "k"),
+        ("/api/query?q=red&k=many", "k"),
+        ("/api/query?q=red&since=yesterday", "since"),
+        ("/api/query?q=red&until=1767225600", "until"),
+        ("/api/query?q=red&until=0001-01-01", "until"),
+        ("/thumbnail/ID?t=nan", "t"),
+        ("/thumbnail/ID?t=-1", "t"),
+        ("/thumbnail/ID?t=1&width=100000", "width"),
+        ("/cut/ID?start=2&end=2", "end"),
+        ("/cut/ID?start=0&end=1e9", "end"),
+        ("/cut/ID?start=0&end=inf", "end"),
+        ("/cut/ID?start=0&end=1&margin=1000", "margin"),
+    ],
+)
+def test_a_parameter_out_of_bounds_is_refused_by_its_name(client, library, path, name):
+    answer = client.get(path.replace("ID", library.id("garden")))
+    assert answer.status_code == 400 and answer.json()["error"].startswith(f"{name}: ")
+
+
+def test_an_error_of_the_library_is_one_line_and_a_crash_keeps_its_secrets(client, caplog):
+    refused = client.get("/api/query", params={"q": "refuse"})
+    assert (refused.status_code, refused.json()) == (422, {"error": "the sentence is refused"})
+    crashed = client.get("/api/query", params={"q": "crash"})
+    assert crashed.status_code == 500 and "secret" not in crashed.text
+    assert "RuntimeError" in crashed.json()["error"] and "a secret" in caplog.text
+
+
+def test_every_error_is_one_line_of_json(client, library):
+    video = f"/video/{library.id('garden')}"
+    for method, path, headers, status in (
+        ("POST", "/api/query", {}, 405),
+        ("OPTIONS", "/", {}, 405),
+        ("GET", "/nothing", {}, 404),
+        ("GET", "/video/x", {}, 404),
+        ("GET", video, {"Range": "bytes=999999999-"}, 416),
+        ("GET", video, {"Range": "lines=1-2"}, 400),
+    ):
+        answer = client.request(method, path, headers=headers)
+        assert answer.status_code == status, (method, path)
+        assert list(answer.json()) == ["error"] and "\n" not in answer.json()["error"]
+        assert answer.json()["error"] and str(library.entries[0].path.parent) not in answer.text

@@ -1,14 +1,17 @@
-"""The server of the page: what its addresses answer, and how it begins and ends."""
+"""The server of the page: what its addresses answer, work in turn, how it begins and ends."""
 
 import io
+import itertools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import tomllib
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import SimpleNamespace
 
 import httpx
@@ -16,6 +19,7 @@ import page_library
 import processes
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from hlformer_jax.search.page import server
 
@@ -31,26 +35,27 @@ def test_a_query_answers_with_videos_moments_and_curves(client, library):
     assert second["score"] < first["score"] and answer["seconds"] >= 0
 
 
-def test_filters_reach_the_library_as_a_folder_and_as_the_bounds_of_whole_days(client, library):
-    filters = {"folder": "trips", "since": "2026-06-15", "until": "2026-06-15"}
+def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
+    filters = {"folder": "trips", "since": "2026-06", "until": "20260615"}
     answer = client.get("/api/query", params={"q": "grey", **filters}).json()
-    assert [hit["video"] for hit in answer["hits"]] == ["trips/lake/boat ride.mp4"]
-    _, _, folder, since, until, _ = library.asked[-1]
-    assert folder == "trips" and since == datetime(2026, 6, 15).timestamp()
-    assert since + 86399 < until < since + 86400
+    [hit] = answer["hits"]
+    assert hit["video"] == "trips/lake/boat ride.mp4"
+    assert hit["date"].startswith("2026-06-15T12:00:00") and hit["date_of"] == "file"
+    assert library.asked[-1][2:5] == ("trips", "2026-06", "20260615")
 
 
 def test_the_status_counts_what_is_there_and_names_what_failed(client):
     status = client.get("/api/status").json()
     assert status["encoder"] == "colours-by-name"
     assert (status["videos"], status["failures"], status["seconds"]) == (3, 1, 36)
-    assert status["failed"] == [{"video": "broken.mp4", "reason": "holds no video"}]
+    failed = {"id": "f" * 16, "video": "broken.mp4", "reason": "holds no video"}
+    assert status["failed"] == [failed]
     assert [entry["video"][:8] for entry in status["recent"]] == [
         "trips/Kü",
         "trips/la",
         "garden.m",
     ]
-    assert status["index"]["age"] is None and status["index"]["rate"] == 1
+    assert status["index"] == {"age": None, "rate": 1, "path": "garden.mp4"}
     assert client.get("/api/folders").json() == {"folders": ["trips", "trips/lake"]}
 
 
@@ -111,11 +116,13 @@ def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(library
 
 def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    half = []
 
     def cut(path, start, end, out, margin):
         if start == 3:
             out.write_bytes(b"half")
-            raise page_library.QueryError(f"{path.name} cannot be cut")
+            half.append(out.name)
+            raise page_library.QueryError(f"{str(path)!r} cannot be cut into {str(out)!r}")
         page_library.cut(path, start, end, out, margin)
 
     video = SimpleNamespace(thumbnail=page_library.thumbnail, cut=cut)
@@ -123,13 +130,13 @@ def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_
         answer = httpx.get(f"{url}/cut/{library.id('Herd')}?start=66&end=69.5&margin=2")
         failed = httpx.get(f"{url}/cut/{library.id('Herd')}?start=3&end=4")
         left = [file for folder in tmp_path.iterdir() for file in folder.iterdir()]
-    assert answer.content == "Küche & <b>Herd.mp4 66.0 69.5 2.0".encode()
+    assert answer.content == b"14 66.0 69.5 2.0"
     disposition = answer.headers["content-disposition"]
     assert disposition.startswith("attachment; filename*=utf-8''K%C3%BCche%20")
     assert disposition.endswith("%201m06s-1m09s.mp4")
     assert (failed.status_code, failed.json()) == (
         422,
-        {"error": "Küche & <b>Herd.mp4 cannot be cut"},
+        {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{half[0]}'"},
     )
     assert left == [] and list(tmp_path.iterdir()) == []
 
@@ -144,6 +151,51 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_files_are_installed():
     assert set(declared["package-data"]["hlformer_jax.search.page"]) == names
 
 
+def test_a_busy_server_answers_others_and_refuses_more_than_it_can_queue(library):
+    video = library.id("garden")
+    limits = httpx.Limits(max_connections=40)
+    with (
+        page_library.running(library) as url,
+        httpx.Client(base_url=url, timeout=20, limits=limits) as client,
+        ThreadPoolExecutor(25) as others,
+    ):
+        ask = lambda: client.get("/api/query", params={"q": "red"})
+        library.gate.clear()
+        try:
+            waiting = [others.submit(ask) for _ in range(25)]
+            # One runs and sixteen wait; those beyond are told so at once.
+            refused = [done.result() for done in itertools.islice(as_completed(waiting, 10), 8)]
+            begun = time.monotonic()
+            assert client.get("/api/status").status_code == 200
+            assert client.get(f"/video/{video}", headers={"Range": "bytes=0-9"}).status_code == 206
+            assert client.get(f"/thumbnail/{video}?t=8.5").content[:2] == b"\xff\xd8"
+            assert time.monotonic() - begun < 5 and sum(done.done() for done in waiting) == 8
+        finally:
+            library.gate.set()
+        assert [answer.status_code for answer in refused] == [503] * 8
+        assert refused[0].headers["retry-after"] == "1" and "too many" in refused[0].text
+        assert [done.result().status_code for done in waiting].count(200) == 17
+
+
+def test_a_search_that_nobody_waits_for_is_dropped(library):
+    with page_library.running(library) as url, httpx.Client(base_url=url, timeout=20) as client:
+        library.gate.clear()
+        library.inside.clear()
+        try:
+            first = threading.Thread(target=client.get, args=("/api/query?q=first",))
+            first.start()
+            assert library.inside.wait(10)
+            with pytest.raises(httpx.ReadTimeout):
+                client.get("/api/query?q=overtaken", timeout=0.3)
+            time.sleep(0.5)  # the server looks whether anybody is there every tenth of a second
+        finally:
+            library.gate.set()
+        first.join()
+        assert client.get("/api/query?q=last").status_code == 200
+    sentences = [asked[0] for asked in library.asked]
+    assert "overtaken" not in sentences and sentences[-2:] == ["first", "last"]
+
+
 def test_a_port_that_is_taken_is_one_line(library):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -155,6 +207,73 @@ def test_a_port_that_is_taken_is_one_line(library):
         server.serve(library, 70000, video=page_library.VIDEO)
 
 
+@pytest.fixture
+def served(library, monkeypatch):
+    """Calls `serve` with a server that does not run; returns what was told, and a client of it."""
+    configs = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: configs.append(self.config))
+
+    def call(**options):
+        told = []
+        server.serve(library, 0, tell=told.append, video=page_library.VIDEO, **options)
+        url = re.search(r"http://\S+", told[0])[0]
+        return told, url, TestClient(configs[-1].app, url.partition("?")[0])
+
+    return call
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_on_this_machine_alone_no_token_is_wanted(served, host):
+    told, url, client = served(host=host)
+    assert len(told) == 1 and "token" not in url
+    assert client.get("/api/folders").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
+def test_beyond_this_machine_a_token_is_made_and_printed(served, host):
+    _, url, client = served(host=host, allow_hosts=["nas.local"])
+    _, other, _ = served(host=host)
+    token = url.partition("?token=")[2]
+    assert len(token) >= 32 and token not in other
+    assert client.get("/api/folders").status_code == 401
+    header = {"Authorization": f"Bearer {token}"}
+    for name, status in (("nas.local", 200), ("192.168.1.5", 200), ("evil.example", 400)):
+        assert client.get("/api/folders", headers={"Host": name, **header}).status_code == status
+    assert client.get(url).status_code == 200
+    assert client.get("/api/folders").status_code == 200  # by the cookie
+
+
+def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
+    told, url, client = served(host="0.0.0.0", no_token=True)
+    assert "token=" not in url and "no token" in told[1]
+    assert client.get("/api/folders").status_code == 200
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    for host in ("0.0.0.0", "127.0.0.1"):
+        _, url, client = served(host=host, token_file=file)
+        assert url.endswith("?token=0123456789abcdef")
+        assert client.get("/api/folders").status_code == 401
+        assert client.get(url).status_code == 200
+
+
+def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
+    files = {
+        "empty": b"",
+        "short": b"123",
+        "lines": b"0123456789abcdef\n0123",
+        "bytes": b"\xff" * 20,
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    wrong = [{"token_file": tmp_path / name} for name in (*files, "missing")]
+    wrong += [{"token_file": tmp_path / "short", "no_token": True}, {"host": ""}]
+    wrong += [{"allow_hosts": [name]} for name in ("*", "http://nas", "nas:80", "", "a b")]
+    for options in wrong:
+        with pytest.raises(server.ServeError) as error:
+            served(**options)
+        assert "\n" not in str(error.value) and "--" in str(error.value)
+
+
 def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
     program = (
         "import signal, types\n"
@@ -162,7 +281,7 @@ def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from hlformer_jax.search.page.server import serve\n"
         "library = types.SimpleNamespace(videos=list)\n"
-        "serve(library, 0, tell=lambda line: print(line, flush=True), video=types)"
+        "serve(library, 0, video=types)"
     )
     environment = os.environ | {"PYTHONPATH": str(processes.ROOT)}
     process = subprocess.Popen(

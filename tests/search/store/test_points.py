@@ -22,7 +22,7 @@ def test_the_payload_tells_video_folder_date_and_times(index):
     assert payload == {
         "id": entry.id, "content": index.manifest.videos["trips/c.film"].content,
         "video": "trips/c.film", "folder": "trips", "folders": ["trips"],
-        "modified": 1e9 + 86400 * 16 + 0.25, "date": "2001-09-25T01:46:40Z", "duration": 18.0,
+        "date": 1e9 + 86400 * 16 + 0.25, "date_of": "file", "duration": 18.0,
         "part": 0, "parts": 1, "times": arrays.spans.tolist(),
     }  # fmt: skip
 
@@ -48,11 +48,11 @@ def test_a_video_is_there_with_all_its_parts_of_its_content_or_not_at_all():
 
 
 def test_filters_become_conditions_and_those_that_filter_nothing_none():
-    assert points.conditions(None, None, None) == points.conditions("/", "", "") == []
-    assert points.conditions("/trips/lake/", 5, "7.5") == [
+    assert points.conditions(None, None, None) == points.conditions("/", None, None) == []
+    assert points.conditions("/trips/lake/", "1970-01-01T00:00:05Z", "1970-01-01T00:01Z") == [
         {"key": "folders", "match": {"value": "trips/lake"}},
-        {"key": "modified", "range": {"gte": 5.0}},
-        {"key": "modified", "range": {"lte": 7.5}},
+        {"key": "date", "range": {"gte": 5.0}},
+        {"key": "date", "range": {"lt": 120.0}},
     ]
     with pytest.raises(SearchError, match="'soon' is no date"):
         points.conditions(None, None, "soon")

@@ -1,5 +1,7 @@
 """A ranker whose rows a store has: the ranking and the filters are those without it."""
 
+import datetime
+
 import archive
 import httpx
 import numpy as np
@@ -61,7 +63,7 @@ def test_a_search_in_a_store_makes_no_matrix_of_all_vectors_here(index):
 def test_filters_run_in_the_store_and_are_those_without(index):
     stored, plain = opened(index, Store(MEMORY)), opened(index, None)
     stored.upload()
-    days = [entry.modified for entry in plain.videos()]
+    days = [datetime.datetime.fromtimestamp(entry.date) for entry in plain.videos()]
     for filters in (
         {"folder": "trips"}, {"folder": "trips/"}, {"folder": "f1"},
         {"folder": ""}, {"folder": "f0", "since": days[3]}, {"until": days[3]},
