@@ -1,15 +1,17 @@
-"""What the Lorentz model is computed with: ways and vectors far out, near the origin, too long."""
+"""What the Lorentz model is computed with, near the origin, far out, and at extreme curvatures."""
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import reference
 from compiled import lorentz
-from lorentz_cases import BOUND, CURVATURE, DTYPES, POINTS, assert_close, pairs
+from derivatives import check_finite
+from lorentz_cases import BOUND, DTYPES, assert_close, pairs, tangent
 from mpmath import mpf
 
-from hlformer_jax.ops import hyperboloid
+from hlformer_jax.ops import cones, hyperboloid, poincare
 from hlformer_jax.ops.numerics import max_hyperbolic_norm
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -95,32 +97,6 @@ def test_a_pair_is_brought_to_size_1_if_it_is_smaller_and_keeps_its_geometry():
     assert all(np.isfinite(part).all() for part in rescale(zero, zero, c))
 
 
-def test_inner_products_and_chords_are_those_of_the_definition():
-    x, y, u = POINTS
-    beside = 1.2 * x + 0.1 * y  # in much the same direction
-
-    @jax.jit
-    def values(x, y, v, w):
-        return (
-            hyperboloid.tangent_inner(x, v, w, CURVATURE),
-            hyperboloid.squared_chord(x, y, x - y, CURVATURE),
-            hyperboloid.inner_from(x, y, x - y, v, CURVATURE),
-        )
-
-    dot = lambda v, w: np.sum(v * w, axis=-1)
-    x_time = np.sqrt(1 / CURVATURE + dot(x, x))
-    for other in (y, beside):
-        y_time = np.sqrt(1 / CURVATURE + dot(other, other))
-        # Any space components are those of a vector tangent at x, with the time x · v / x_time.
-        u_time, v_time = dot(x, u) / x_time, dot(x, other) / x_time
-        inner, chord, across = values(x, other, u, other)
-        gap = x - other
-        np.testing.assert_allclose(inner, dot(u, other) - u_time * v_time, rtol=1e-10)
-        np.testing.assert_allclose(chord, dot(gap, gap) - (x_time - y_time) ** 2, rtol=1e-10)
-        np.testing.assert_allclose(across, dot(other, u) - y_time * u_time, rtol=1e-9)
-    np.testing.assert_array_equal(values(x, x, u, u)[1], 0)
-
-
 @pytest.mark.parametrize("size", [1e-35, 1e-25, 1.0, 1e30])
 def test_the_norm_of_a_vector_neither_underflows_nor_overflows(size):
     x, c = jnp.zeros((1, 2), jnp.float32), jnp.ones(1, jnp.float32)
@@ -130,16 +106,126 @@ def test_the_norm_of_a_vector_neither_underflows_nor_overflows(size):
     assert norm(x, 0 * v, c) == 0
 
 
-def test_the_way_towards_a_point_ends_there_and_takes_itself_along():
-    x, y, _ = POINTS / 2
+def test_distance_of_tiny_and_of_coincident_points_and_their_gradients():
+    @jax.jit
+    @jax.value_and_grad
+    def function(x, y):
+        return lorentz.distance(lorentz.from_space(x), lorentz.from_space(y))
+
+    x = jnp.array([3e-20, 4e-20], jnp.float32)  # whose square underflows
+    distance, gradient = function(x, 0 * x)
+    np.testing.assert_allclose(distance, 5e-20, rtol=1e-6)
+    np.testing.assert_allclose(gradient, [0.6, 0.8], rtol=1e-6)
+    for point in (x, 0 * x, jnp.array([0.3, 8.0], jnp.float32)):
+        distance, gradient = function(point, point)
+        assert distance == 0 and not gradient.any()
+
+
+def test_gradients_far_out_in_a_nearly_flat_space_are_those_of_the_way_back():
+    c, way = jnp.float32(1e-6), np.array([0.6, -0.64, 0.48], np.float32)
+    functions = (
+        lorentz.distance, lorentz.squared_distance, lambda *p: lorentz.log_map(*p).sum()
+    )  # fmt: skip
 
     @jax.jit
-    def there_and_back(x, y):
-        way = hyperboloid.towards(x, y, x - y, CURVATURE)
-        back = hyperboloid.towards(y, x, y - x, CURVATURE)
-        moved = hyperboloid.transport(x, y, x - y, way, CURVATURE)
-        return hyperboloid.displace(x, way, CURVATURE), moved, back
+    def gradients(vector):
+        x, o = lorentz.exp_map0(vector, c), lorentz.origin(3, c)
+        return [jax.grad(f, argnums=(0, 1, 2))(x, o, c) for f in functions]
 
-    end, moved, back = there_and_back(x, y)
-    np.testing.assert_allclose(end, y, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(moved, -back, rtol=1e-9, atol=1e-9)
+    for distance in (31.0, 31.8, 31.885):
+        of_distance, *others = gradients(way * np.float32(distance / 1e-3))
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves((of_distance, others)))
+        np.testing.assert_allclose(of_distance[1], [0, *-way], rtol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-30, 3e-25])
+def test_distances_and_norms_of_the_tiniest_points_and_vectors(size):
+    x = jnp.asarray([3 * size, 0.0], jnp.float32)
+    y = jnp.asarray([0.0, 4 * size], jnp.float32)
+    distance = lambda x, y: lorentz.distance(lorentz.from_space(x), lorentz.from_space(y))
+    np.testing.assert_allclose(distance(x, y), 5 * size, rtol=1e-6)
+    gradients = jax.grad(distance, (0, 1))(x, y)
+    np.testing.assert_allclose(gradients, [[0.6, -0.8], [-0.6, 0.8]], rtol=1e-6)
+    near = x * jnp.float32(1 + 1e-5)
+    np.testing.assert_allclose(distance(x, near), near[0] - x[0], rtol=1e-6, atol=1e-38)
+    point = lorentz.from_space(jnp.asarray([0.1, 0.2], jnp.float32))
+    norm = lorentz.tangent_norm(lorentz.origin(2, dtype=x.dtype), lorentz.from_space(x + y))
+    np.testing.assert_allclose(norm, 5 * size, rtol=1e-6)
+    assert np.isfinite(jax.grad(lorentz.tangent_norm, 1)(point, lorentz.from_space(x))).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_the_distance_against_80_digits(dtype):
+    x, y, c, kinds = pairs(dtype, 3)
+    distance = lambda x, y, c: lorentz.distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    )
+    gradients = jax.jit(jax.vmap(jax.grad(distance, (0, 1))))(x, y, c)
+    for i, kind in enumerate(kinds):
+        point, other, curvature = *map(reference.vector, (x[i], y[i])), mpf(float(c[i]))
+        length = mpmath.sinh(curvature**0.5 * reference.distance(point, other, curvature))
+        for got, start, end in zip(gradients, (point, other), (other, point), strict=True):
+            lean = reference.time(end, curvature) / reference.time(start, curvature)
+            exact = [
+                curvature**0.5 * (lean * a - b) / length for a, b in zip(start, end, strict=True)
+            ]
+            # Of a radial gradient, shorter by τ: what is left across after rounding counts in full.
+            tau = float(curvature**0.5 * reference.time(start, curvature))
+            bound = max(BOUND[dtype], float(jnp.finfo(dtype).eps) * tau**2)
+            assert_close(got[i], exact, bound, (kind, float(c[i])))
+
+
+TWO_POINTS = (
+    lorentz.squared_distance,
+    lorentz.distance,
+    lorentz.direction,
+    lorentz.log_map,
+    lorentz.exp_map,
+    lorentz.tangent_norm,
+    lorentz.project_tangent,
+    lambda x, y, c: lorentz.parallel_transport(x, y, y, c),
+    lambda x, y, c: lorentz.transport0(x, y[..., 1:], c),
+    cones.exterior_angle,
+    cones.energy,
+)
+ONE_POINT = (
+    lorentz.project,
+    lorentz.from_space,
+    lorentz.time,
+    lorentz.exp_map0,
+    lorentz.log_map0,
+    lorentz.time_error,
+    cones.half_aperture,
+    poincare.from_lorentz,
+    poincare.to_lorentz,
+    poincare.project,
+)
+EVERY = [*TWO_POINTS, *(lambda x, y, c, f=f: f(x, c) for f in ONE_POINT)]
+OF_THE_BALL = [
+    len(TWO_POINTS) + ONE_POINT.index(f) for f in (poincare.to_lorentz, poincare.project)
+]
+
+
+@pytest.mark.parametrize("number", range(len(EVERY)))
+def test_gradients_in_a_tiny_or_huge_curvature_are_finite_in_float32(number):
+    way = np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8], [0.6, -0.64, 0.4800001]], np.float32)
+    rows = [
+        (radius * way[0], radius * way[j], c)
+        for c in np.array([1e-22, 1e-20, 1e-19, 1e-15, 1e10, 1e18], np.float32)
+        for radius in np.array([0, 1e-6, 1, 0.5 / np.sqrt(c), 5 / np.sqrt(c)], np.float32)
+        for j in range(3)
+        # The squared distance over c would be infinite.
+        if EVERY[number] is not lorentz.squared_distance or c > 1e-18 or radius < 2
+    ]
+    x, y, c = map(np.stack, zip(*rows, strict=True))
+
+    def function(x, y, c):
+        a = lorentz.from_space(x, c)
+        b = lorentz.from_space(y, c)
+        if EVERY[number] in (lorentz.exp_map, lorentz.tangent_norm):
+            b = tangent(a, y, c)
+        if number in OF_THE_BALL:  # at its rim to_lorentz and its slope in c leave the numbers
+            a = poincare.from_lorentz(a, c)
+        return EVERY[number](a, b, c)
+
+    check_finite(function, (x, y, c), "float32", forward=False)

@@ -1,12 +1,14 @@
-"""The Lorentz model against 80-digit arithmetic, its gradients where they are awkward, its laws."""
+"""The Lorentz model against 80-digit arithmetic, and its gradients where they are awkward."""
 
+import ball_reference as ball
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import reference
 from compiled import lorentz
-from derivatives import check_curvature
+from derivatives import check_curvature, check_finite
 from lorentz_cases import (
     BOUND,
     CURVATURE,
@@ -25,102 +27,120 @@ from hlformer_jax.ops import attention
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+def lifted(function):
+    """A function of points as one of their space components."""
+    return lambda x, y, c: function(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+
+
+def leaving(function):
+    """A function of a point and a tangent vector there, as one of space components of both."""
+
+    def run(x, u, c):
+        a = lorentz.from_space(x, c)
+        return function(a, tangent(a, u, c), c)
+
+    return run
+
+
 # Every function, of the space components of two points (or of a point and a vector) and c.
 OPS = {
-    "inner": lambda x, y, c: lorentz.inner(lorentz.from_space(x, c), lorentz.from_space(y, c)),
+    "inner": lifted(lambda a, b, c: lorentz.inner(a, b)),
     "project_tangent": lambda x, y, c: lorentz.project_tangent(
         lorentz.from_space(x, c), jnp.concatenate([y[..., :1], y], axis=-1), c
     ),
-    "tangent_norm": lambda x, y, c: lorentz.tangent_norm(
-        lorentz.from_space(x, c), tangent(lorentz.from_space(x, c), y, c), c
-    ),
-    "direction": lambda x, y, c: lorentz.direction(
-        lorentz.from_space(x, c), lorentz.from_space(y, c), c
-    )[1],
-    "squared_distance": lambda x, y, c: lorentz.squared_distance(
-        lorentz.from_space(x, c), lorentz.from_space(y, c), c
-    ),
-    "distance": lambda x, y, c: lorentz.distance(
-        lorentz.from_space(x, c), lorentz.from_space(y, c), c
-    ),
+    "tangent_norm": leaving(lorentz.tangent_norm),
+    "direction": lifted(lambda a, b, c: lorentz.direction(a, b, c)[1]),
+    "squared_distance": lifted(lorentz.squared_distance),
+    "distance": lifted(lorentz.distance),
     "exp_map0": lambda x, y, c: lorentz.exp_map0(y, c),
     "log_map0": lambda x, y, c: lorentz.log_map0(lorentz.from_space(x, c), c),
-    "exp_map": lambda x, y, c: lorentz.exp_map(
-        lorentz.from_space(x, c), tangent(lorentz.from_space(x, c), y, c), c
+    "exp_map": leaving(lorentz.exp_map),
+    "log_map": lifted(lorentz.log_map),
+    "transport": lifted(
+        lambda a, b, c: lorentz.parallel_transport(
+            a, b, tangent(a, jnp.ones_like(a[..., 1:]), c), c
+        )
     ),
-    "log_map": lambda x, y, c: lorentz.log_map(
-        lorentz.from_space(x, c), lorentz.from_space(y, c), c
-    ),
-    "transport": lambda x, y, c: lorentz.parallel_transport(
-        lorentz.from_space(x, c),
-        lorentz.from_space(y, c),
-        tangent(lorentz.from_space(x, c), jnp.ones_like(x), c),
-        c,
-    ),
-    "centroid": lambda x, y, c: lorentz.centroid(
-        jnp.stack([lorentz.from_space(x, c), lorentz.from_space(y, c)], axis=-2), None, c
-    ),
+    "centroid": lifted(lambda a, b, c: lorentz.centroid(jnp.stack([a, b], axis=-2), None, c)),
 }
 SMOOTH_EVERYWHERE = sorted(set(OPS) - {"distance", "tangent_norm", "direction"})
+
+
+def _boost(a, x, c):
+    """Space components of the boost of x by a, by its matrix."""
+    tau_a, tau_x = (mpmath.sqrt(c) * reference.time(v, c) for v in (a, x))
+    factor = tau_x + c * reference.dot(a, x) / (1 + tau_a)
+    return ball.plus(x, ball.times(factor, a))
+
+
+@jax.jit
+def _values(x, y, u, v, c):
+    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+    return {
+        "squared_distance": lorentz.squared_distance(a, b, c),
+        "distance": lorentz.distance(a, b, c),
+        "distance0": lorentz.distance0(a, c),
+        "tangent_norm": lorentz.tangent_norm(a, v, c),
+        "time": a[..., 0],
+        "log_map": lorentz.log_map(a, b, c),
+        "exp_map": lorentz.exp_map(a, v, c),
+        "parallel_transport": lorentz.parallel_transport(a, b, v, c),
+        # Space components alone, for near the origin the time component hides them.
+        "log_map0": lorentz.log_map0(a, c),
+        "exp_map0": lorentz.exp_map0(u, c)[..., 1:],
+        "transport0": lorentz.transport0(a, u, c),
+        "boost": lorentz.boost(a, b, c)[..., 1:],
+        "boost, back": lorentz.boost(lorentz.antipode(a, c), b, c)[..., 1:],
+        "geodesic": lorentz.geodesic(0.25, a, b, c)[..., 1:],
+        "limit": lorentz.limit_distance0(a, 2.0, c)[..., 1:],
+    }
+
+
+def _exact_values(x, y, u, v, c):
+    zero = [mpf(0)] * len(x)
+    log = reference.log_map(x, y, c)
+    reach = reference.distance(zero, x, c)
+    limited = mpmath.sinh(mpmath.sqrt(c) * min(reach, mpf(2))) / mpmath.sqrt(c)
+    return {
+        "squared_distance": reference.squared_distance(x, y, c),
+        "distance": reference.distance(x, y, c),
+        "distance0": reach,
+        "tangent_norm": reference.tangent_inner(x, v, v, c) ** 0.5,
+        "time": reference.time(x, c),
+        "log_map": log,
+        "exp_map": reference.exp_map(x, v, c),
+        "parallel_transport": reference.parallel_transport(x, y, v, c),
+        "log_map0": reference.log_map(zero, x, c)[1:],
+        "exp_map0": reference.exp_map(zero, u, c)[1:],
+        "transport0": reference.parallel_transport(zero, x, u, c),
+        "boost": _boost(x, y, c),
+        "boost, back": _boost(ball.times(-1, x), y, c),
+        "geodesic": reference.exp_map(x, ball.times(mpf(0.25), log[1:]), c)[1:],
+        "limit": ball.times(limited / reference.norm(x), x),
+    }
 
 
 @pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
 def test_values_on_near_collinear_antipodal_and_perpendicular_pairs(dtype, dim):
     x, y, c, kinds = pairs(dtype, dim)
-    a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
     # Tangent vectors of at most norm 8.
     u = (y * np.minimum(1, 8 / np.linalg.norm(y, axis=-1, keepdims=True))).astype(dtype)
-    v = np.asarray(tangent(a, u, c))
-    got = {
-        "squared_distance": lorentz.squared_distance(a, b, c),
-        "distance": lorentz.distance(a, b, c),
-        "log_map": lorentz.log_map(a, b, c),
-        "tangent_norm": lorentz.tangent_norm(a, v, c),
-        "exp_map": lorentz.exp_map(a, v, c),
-        "parallel_transport": lorentz.parallel_transport(a, b, v, c),
-    }
+    v = np.asarray(tangent(lorentz.from_space(x, c), u, c))
+    got = _values(x, y, u, v, c)
     assert all(value.dtype == dtype for value in got.values())
     eps = float(jnp.finfo(dtype).eps)
     for i, kind in enumerate(kinds):
-        point, other, vector = map(reference.vector, (x[i], y[i], v[i, 1:]))
-        curvature = mpf(float(c[i]))
-        norm2 = reference.tangent_inner(point, vector, vector, curvature)
-        want = {
-            "squared_distance": reference.squared_distance(point, other, curvature),
-            "distance": reference.distance(point, other, curvature),
-            "log_map": reference.log_map(point, other, curvature),
-            "tangent_norm": norm2**0.5,
-            "exp_map": reference.exp_map(point, vector, curvature),
-            "parallel_transport": reference.parallel_transport(point, other, vector, curvature),
-        }
-        for name in want:
+        vectors = map(reference.vector, (x[i], y[i], u[i], v[i, 1:]))
+        for name, want in _exact_values(*vectors, mpf(float(c[i]))).items():
             bound = BOUND[dtype]
-            if name == "exp_map" and kind == "antipodal":
-                # Through the origin: v's own rounding is worth this much.
-                bound = max(bound, 4 * eps * float(c[i]) * float(a[i, 0]) ** 2)
+            if name in ("exp_map", "boost", "geodesic") and kind == "antipodal":
+                # Through the origin, or to it: what rounding the vector or the point is worth.
+                bound = max(bound, 8 * eps * (1 + float(c[i]) * float(x[i] @ x[i])))
+            if reference.norm(want if isinstance(want, list) else [want]) < 1e-60:  # of 80 digits
+                assert not np.any(got[name][i]), name
+                continue
             context = (name, kind, float(c[i]), np.linalg.norm(x[i]))
-            assert_close(got[name][i], want[name], bound, context)
-
-
-@pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
-def test_values_at_the_origin_of_the_maps(dtype, dim):
-    x, y, c, _ = pairs(dtype, dim)
-    x, y, c = x[:12], y[:12], c[:12]
-    a = lorentz.from_space(x, c)
-    points, logs, moved = lorentz.exp_map0(x, c), lorentz.log_map0(a, c), tangent(a, y, c)
-    for i in range(len(x)):
-        point, other = reference.vector(x[i]), reference.vector(y[i])
-        zero, curvature = [mpf(0)] * dim, mpf(float(c[i]))
-        exact = reference.exp_map(zero, point, curvature)
-        assert_close(a[i, 0], reference.time(point, curvature), BOUND[dtype], "time")
-        assert_close(points[i], exact, BOUND[dtype], "exp_map0")
-        # By itself, for near the origin the time component hides it.
-        assert_close(points[i, 1:], exact[1:], BOUND[dtype], "exp_map0, space")
-        assert_close(
-            logs[i], reference.log_map(zero, point, curvature)[1:], BOUND[dtype], "log_map0"
-        )
-        want = reference.parallel_transport(zero, point, other, curvature)
-        assert_close(moved[i], want, BOUND[dtype], "transport0")
+            assert_close(got[name][i], want, bound, context)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -149,8 +169,6 @@ AWKWARD = {
     "collinear": ([3.0, -6.0, 2.0], [1.5, -3.0, 1.0]),
     "antipodal": ([0.3, -0.7, 0.2], [-0.3, 0.7, -0.2]),
 }
-
-
 KINK = {"distance", "direction", "tangent_norm"}  # where a norm is 0
 
 
@@ -161,6 +179,33 @@ def test_second_derivatives_wherever_the_function_is_smooth(name):
     x, y = (jnp.array(points) for points in zip(*(AWKWARD[kind] for kind in smooth), strict=True))
     c = jnp.full(len(x), 0.7)
     check_curvature(OPS[name], (x, y, c))
+
+
+@pytest.mark.slow
+def test_second_derivatives_and_boosts_near_the_origin():
+    x = jnp.array([[0.3, -0.7, 0.2], [0, 0, 0], [1e-9, 0, 0], [3, -6, 2], [0.3, -0.7, 0.2]])
+    y = jnp.array([[-0.4, 0.5, 0.9], [0.1, 0.3, 0], [0.4, 0.5, 0], [1.5, -3, 1], [0.3, -0.7, 0.2]])
+
+    def everything(x, y, c):
+        a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+        v = lorentz.concatenate([a, b], c)
+        return (
+            lorentz.boost(a, b, c),
+            lorentz.geodesic(0.3, a, b, c),
+            lorentz.antipode(a, c),
+            lorentz.limit_distance0(a, 1.5, c),
+            lorentz.split(v, (2, 4), c),
+        )
+
+    check_curvature(everything, (x, y, jnp.full(len(x), 0.7)))
+    apart = jnp.array([0, 3])
+
+    def kinked(x, y, c):
+        a = lorentz.from_space(x, c)
+        unit = lorentz.geodesic_unit(0.8, a, tangent(a, y, c), c)
+        return unit, lorentz.distance0(lorentz.from_space(y, c), c)
+
+    check_curvature(kinked, (x[apart], y[apart], jnp.full(2, 0.7)))
 
 
 def grid(dtype, c):
@@ -183,64 +228,28 @@ def test_values_and_gradients_are_finite_everywhere(name, dtype):
     x, y, vectors, c = map(np.concatenate, zip(grid(dtype, 0.1), grid(dtype, 10), strict=True))
     if name in ("project_tangent", "tangent_norm", "exp_map0", "exp_map"):
         y = vectors  # of norm up to 80: at the far points nothing can be moved farther
-    args = (x, y, c)
-
-    @jax.jit
-    def everything(*args):
-        value, pullback = jax.vjp(OPS[name], *args)
-        _, forward = jax.jvp(OPS[name], args, tuple(map(jnp.ones_like, args)))
-        return value, pullback(jnp.ones_like(value)), forward
-
-    for array in jax.tree.leaves(everything(*args)):
-        assert array.dtype == dtype
-        assert jnp.isfinite(array).all()
+    check_finite(OPS[name], (x, y, c), dtype)
 
 
-TYPICAL = {"distance", "exp_map", "log_map", "centroid"}
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
+def test_geodesics_boosts_and_limits_are_finite_everywhere(dtype):
+    way = np.array([0.6, -0.64, 0.48])
+    sizes = [0, 1e-35, 1e-20, 1e-6, 0.05, 1, 80, 1e6]
+    rows = np.array([s * r * way for r in sizes for s in (1, -1)] + [[1, 0, 0], [0, 80, 1e-9]])
+    x, y = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
+    x, y = (v.astype(dtype) for v in (x, y))
 
+    def function(x, y, c):
+        a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
+        return (
+            lorentz.boost(a, b, c),
+            lorentz.geodesic(0.3, a, b, c),
+            lorentz.geodesic_unit(2.0, a, tangent(a, y, c), c),
+            lorentz.distance0(a, c),
+            lorentz.limit_distance0(a, 5.0, c),
+        )
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(op, marks=() if op in TYPICAL else pytest.mark.slow) for op in OPS]
-)
-def test_jit_vmap_and_more_batch_axes_change_nothing(name):
-    x, y, c, _ = pairs("float64", 3)
-    rows, columns = 4, len(x) // 4
-    with jax.disable_jit():
-        want = OPS[name](*(v.reshape(rows, columns, *v.shape[1:]) for v in (x, y, c)))
-    got = jax.jit(jax.vmap(OPS[name]))(x, y, c)
-    assert got.shape == (rows * columns, *want.shape[2:])
-    scale = 1e-13 * max(1, abs(np.asarray(want)).max())  # fused sums are rounded otherwise
-    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-11, atol=scale)
-
-
-def test_bfloat16_is_computed_and_returned_in_float32():
-    x, y = jnp.array(AWKWARD["generic"], jnp.bfloat16)
-    for name in OPS:
-        assert jax.eval_shape(OPS[name], x, y, 1.0).dtype == jnp.float32
-    got = OPS["distance"](x, y, 1.0)
-    assert got == OPS["distance"](x.astype(jnp.float32), y.astype(jnp.float32), 1.0)
-
-
-def test_distance_is_symmetric_and_the_length_of_the_logarithm():
-    c = CURVATURE
-    a, b = lorentz.from_space(POINTS[0], c), lorentz.from_space(POINTS[1], c)
-    distance = lorentz.distance(a, b, c)
-    np.testing.assert_allclose(lorentz.distance(b, a, c), distance, rtol=1e-14)
-    length = lorentz.tangent_norm(a, lorentz.log_map(a, b, c), c)
-    np.testing.assert_allclose(length, distance, rtol=1e-12)
-    squared = lorentz.squared_distance(a, b, c)
-    np.testing.assert_allclose(squared, lorentz.inner(a - b, a - b), rtol=1e-10)
-    np.testing.assert_allclose(squared, 4 / c * jnp.sinh(c**0.5 * distance / 2) ** 2, rtol=1e-12)
-    pairwise = lorentz.pairwise_inner(a, b)
-    np.testing.assert_allclose(-2 / c - 2 * jnp.diag(pairwise), squared, rtol=1e-10)
-
-
-def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors():
-    x, u, _ = POINTS
-    a = lorentz.from_space(x)
-    v = lorentz.project_tangent(a, jnp.concatenate([u[:, :1], u], axis=-1))
-    assert (abs(lorentz.inner(a, v)) <= 1e-14 * a[:, 0] * jnp.linalg.norm(v, axis=-1)).all()
-    np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
+    check_finite(function, (x, y, np.full(len(x), 0.7, dtype)), dtype)
 
 
 @pytest.mark.slow
@@ -254,6 +263,43 @@ def test_second_derivatives_at_tiny_points_are_finite_in_float32(op):
     for c in (1.0, 1e4):
         for hessians in curves(x, jnp.float32(c)):
             assert np.isfinite(hessians).all()
+
+
+def test_the_speed_of_a_geodesic_does_not_depend_on_the_length_of_its_direction():
+    c = CURVATURE
+    x, y = (lorentz.from_space(points / 4, c) for points in POINTS[:2])
+    v, whole = lorentz.log_map(x, y, c), lorentz.distance(x, y, c)
+    for size in (1e-30, 1, 1e30):
+        end = lorentz.geodesic_unit(whole, x, v * size, c)
+        np.testing.assert_allclose(end, y, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(lorentz.geodesic_unit(1.0, x, 0 * v, c), x, rtol=1e-15)
+    np.testing.assert_allclose(lorentz.origin(5, c, jnp.float64), lorentz.exp_map0(0 * y[:, 1:], c))
+
+
+def test_the_exponential_map_at_the_origin_starts_as_the_identity_exactly():
+    jacobian = jax.jacrev(lorentz.exp_map0)(jnp.zeros(3, jnp.float32))
+    np.testing.assert_array_equal(jacobian, np.eye(4, 3, k=-1))
+    tiny = jnp.full(3, 1e-20, jnp.float32)
+    np.testing.assert_array_equal(lorentz.exp_map0(tiny)[1:], tiny)
+    np.testing.assert_array_equal(lorentz.log_map0(lorentz.exp_map0(tiny)), tiny)
+
+
+def test_the_exponential_maps_stop_where_they_say():
+    u = jnp.full((2, 3), 50, jnp.float32) * jnp.array([[1], [2]], jnp.float32)
+    stopped = lorentz.exp_map0(u)
+    np.testing.assert_allclose(stopped[0], stopped[1], rtol=1e-6)
+    np.testing.assert_allclose(jnp.linalg.norm(lorentz.log_map0(stopped[0])), 31.885, rtol=1e-4)
+    # Only turning the vector still moves the point.
+    _, outward = jax.jvp(lorentz.exp_map0, (u,), (u,))
+    assert (abs(outward) < 1e-4 * abs(stopped)).all()
+
+
+def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors():
+    x, u, _ = POINTS
+    a = lorentz.from_space(x)
+    v = lorentz.project_tangent(a, jnp.concatenate([u[:, :1], u], axis=-1))
+    assert (abs(lorentz.inner(a, v)) <= 1e-14 * a[:, 0] * jnp.linalg.norm(v, axis=-1)).all()
+    np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
 
 
 def test_a_projection_to_the_tangent_space_that_overflows_is_infinite_with_its_sign():
@@ -290,3 +336,48 @@ def test_parts_of_a_point_are_points_and_join_again():
         assert (lorentz.time_error(part, c) < 1e-15).all()
     with pytest.raises(ValueError, match=r"dimensions \(1, 3\) of a point of dimension 5"):
         lorentz.split(x, (1, 3), c)
+
+
+def test_a_matrix_that_is_no_rotation_maps_space_and_the_time_follows():
+    x = lorentz.from_space(POINTS[0], CURVATURE)
+    matrix = np.random.default_rng(0).normal(size=(5, 5))
+    moved = lorentz.rotate(matrix, x, CURVATURE)
+    np.testing.assert_allclose(moved[:, 1:], x[:, 1:] @ matrix.T, rtol=1e-13, atol=1e-14)
+    assert (lorentz.time_error(moved, CURVATURE) < 1e-14).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_matrix_of_another_width_is_refused():
+    with pytest.raises(ValueError, match="vectors of 4 and of 5 coordinates"):
+        lorentz.rotate(np.eye(4), lorentz.origin(5))
+
+
+def test_a_zero_vector_becomes_the_origin_with_gradient_zero():
+    z = jnp.zeros((2, 4)).at[1].set(jnp.array([0.3, 1.0, -2.0, 0.5]))
+
+    @jax.jit
+    def rescaled(z):
+        total = lambda z: jnp.sum(lorentz.from_linear(z, jnp.float32(2.3)))
+        return lorentz.from_linear(z, jnp.float32(2.3)), jax.grad(total)(z)
+
+    point, gradient = rescaled(z)
+    np.testing.assert_array_equal(point[0], [1, 0, 0, 0])
+    np.testing.assert_allclose(-(point[1, 0] ** 2) + np.sum(point[1, 1:] ** 2), -1, rtol=1e-4)
+    time = 1 / (1 + np.exp(-0.3)) * np.exp(2.3) + 1.1
+    np.testing.assert_allclose(point[1, 0], time, rtol=1e-6)
+    assert not np.any(gradient[0])
+    assert np.all(np.isfinite(gradient))
+
+
+def test_the_first_coordinate_asks_for_the_time_and_the_others_for_the_direction():
+    z = jnp.asarray([[-200.0, 3, 4], [0, 30, 40], [200, -3e-9, 4e-9]])
+    point = jax.jit(lorentz.from_linear)(z, np.log(np.float32(8)))
+    time = np.array([1.1, 5.1, 9.1])
+    np.testing.assert_allclose(point[:, 0], time, rtol=1e-6)
+    way = np.array([[0.6, 0.8], [0.6, 0.8], [-0.6, 0.8]])
+    np.testing.assert_allclose(point[:, 1:], way * np.sqrt(time**2 - 1)[:, None], rtol=1e-6)
+
+
+def test_the_dtype_is_that_of_the_vector():
+    z = jnp.ones((2, 4), jnp.bfloat16)
+    assert jax.eval_shape(lorentz.from_linear, z, jnp.float32(1)).dtype == jnp.bfloat16

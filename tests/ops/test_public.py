@@ -1,4 +1,4 @@
-"""Shapes, curvatures and dtypes that the public functions take, and those that they refuse."""
+"""Every public function: shapes, curvatures and dtypes that it takes, and JAX's transformations."""
 
 import ast
 import inspect
@@ -6,6 +6,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
 from lorentz_cases import POINTS
 from public import CASES, MODULES
@@ -13,6 +14,7 @@ from public import CASES, MODULES
 from hlformer_jax.ops import lorentz
 
 pytestmark = pytest.mark.usefixtures("float64")
+
 
 CURVED = [case for case in CASES if case.curved]
 SEVERAL = [case for case in CASES if len(case.vectors) > 1]
@@ -22,6 +24,10 @@ NAME = lambda case: case.name
 # Parts of formulas that modules share, and HoroPCA, which is no function of single points.
 SHARED = {"cones.aperture", "poincare.gap", "poincare.inside"}
 SHARED |= {f"horopca.{name}" for name in ("fit", "project", "embed", "variance")}
+TYPICAL = {
+    *("lorentz.distance", "lorentz.exp_map", "lorentz.log_map", "lorentz.centroid"),
+    *("poincare.to_lorentz", "poincare.mobius_add", "cones.energy", "cones.poincare_energy"),
+}
 
 
 def test_the_table_has_every_public_function():
@@ -111,11 +117,7 @@ def in_halves(case, narrow):
     return call, low, jax.tree.map(lambda v: v.astype(jnp.float32), low)
 
 
-NARROW = pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
-
-
-@NARROW
-@pytest.mark.slow
+@pytest.mark.parametrize("narrow", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", FLOAT32, ids=NAME)
 def test_of_narrow_numbers_float32_is_returned(case, narrow):
@@ -125,7 +127,7 @@ def test_of_narrow_numbers_float32_is_returned(case, narrow):
     assert all(array.dtype == jnp.float32 for array in jax.tree.leaves(got))
 
 
-@NARROW
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", FLOAT32, ids=NAME)
@@ -147,13 +149,6 @@ def test_curvature_broadcasts_over_trailing_batch_axes():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("function", [lorentz.inner, lorentz.distance, lorentz.log_map])
-def test_points_of_different_dimensions_are_refused(function):
-    with pytest.raises(ValueError, match="vectors of . and of . coordinates"):
-        function(lorentz.origin(3), lorentz.origin(1))
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_points_of_integers_are_as_wide_as_they_are():
     whole = np.array([0, 3, -4])
     for narrow, wide in ((np.int64, jnp.float64), (np.int32, jnp.float32)):
@@ -170,3 +165,91 @@ def test_an_origin_for_curvatures_of_numpy_is_as_wide_as_jax_is():
     for c in (np.ones(2), np.ones(2, int)):
         assert lorentz.origin(3, c).dtype == jnp.float32
     assert lorentz.origin(3).dtype == jnp.float32
+
+
+def assert_close(got, want, rtol, atol, context=""):
+    """Compares the arrays of two results."""
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=context)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case.name in TYPICAL else pytest.mark.slow, id=case.name)
+        for case in CURVED
+    ],
+)
+def test_jit_vmap_and_more_batch_axes_change_nothing(case):
+    arrays, call = case.traceable(case.arguments((2, 3)))
+    c = np.linspace(0.5, 2, 3)
+    got = jax.jit(call)(arrays, c)
+    with jax.disable_jit():
+        assert_close(got, call(arrays, c), 1e-11, 1e-13)
+    if "key" not in case.required:
+        row = {name: 0 if name in case.batched else None for name in arrays}
+        assert_close(jax.jit(jax.vmap(call, (row, None)))(arrays, c), got, 1e-11, 1e-13)
+
+
+@pytest.mark.slow  # a program for each function: minutes in all
+@pytest.mark.parametrize("case", CURVED, ids=NAME)
+def test_a_curvature_of_the_batch_under_vmap_scan_and_checkpoint(case):
+    arrays, call = case.traceable(case.arguments((3,)))
+    fixed = {name: array for name, array in arrays.items() if name not in case.batched}
+    rows = {name: array for name, array in arrays.items() if name in case.batched}
+
+    @jax.jit
+    def everything(rows, fixed, c):
+        alone = lambda row, c: call({**row, **fixed}, c)
+        return {
+            "plain": call({**rows, **fixed}, c),
+            "checkpoint": jax.checkpoint(call)({**rows, **fixed}, c),
+            "vmap": jax.vmap(alone)(rows, c),
+            "scan": jax.lax.scan(lambda _, row: (None, alone(*row)), None, (rows, c))[1],
+        }
+
+    got = everything(rows, fixed, np.linspace(0.5, 2, 3))
+    # Random numbers are drawn for the whole batch, or for each entry.
+    drawn = "key" in case.required
+    for name, want in [("checkpoint", "plain"), ("scan", "vmap")] + [("vmap", "plain")] * (
+        not drawn
+    ):
+        assert_close(got[name], got[want], 1e-12, 1e-14, name)
+
+
+STEP = 1e-5
+
+
+@pytest.mark.slow  # a program for each function: minutes in all
+@pytest.mark.parametrize("case", CURVED, ids=NAME)
+def test_derivatives_in_a_learned_curvature_agree_and_are_those_of_differences(case):
+    """Of a number, `jacrev` is a gradient, and a Hessian the gradient's forward derivative."""
+    arrays, call = case.traceable(case.arguments((2,)))
+
+    def loss(theta, arrays):
+        c = jnp.exp(theta) if case.batched else jnp.exp(theta)[None]
+        return sum(jnp.sum(jnp.sin(value)) for value in jax.tree.leaves(call(arrays, c)))
+
+    @jax.jit
+    def derivatives(arrays, theta):
+        both = lambda theta: jax.value_and_grad(loss)(theta, arrays)
+        return jax.jvp(both, (theta,), (jnp.ones(()),))
+
+    theta = jnp.asarray(-0.4)
+    here, ahead, behind = (derivatives(arrays, theta + step) for step in (0, STEP, -STEP))
+    (_, reverse), (forward, second) = here
+    slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead[0], behind[0], strict=True)]
+    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-11)
+    # Differences have the error STEP² f''' / 6 and eps f / STEP.
+    np.testing.assert_allclose(forward, slopes[0], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(second, slopes[1], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_points_and_curvatures_that_are_sharded_over_two_devices_give_the_same_values():
+    program = processes.ROOT / "tests" / "ops" / "sharded_program.py"
+    done = processes.finish(
+        [processes.sys.executable, str(program)], env=processes.environment(devices=2)
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(len(CURVED))]

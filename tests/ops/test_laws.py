@@ -1,0 +1,195 @@
+"""Laws of hyperbolic space in both models, and of sets of points, for what Hypothesis draws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import means
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from hlformer_jax.ops import attention, lorentz, poincare
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+MODELS = {"lorentz": lorentz, "poincare": poincare}
+drawn = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+numbers = lambda *shape: arrays(np.float64, shape, elements=st.floats(-1.25, 1.25, width=32))
+curvatures = arrays(np.float64, (3,), elements=st.floats(0.125, 2.5, width=32))
+TURN = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+
+
+def _laws(name, vectors, share, c):
+    """Both sides of each law, of three points each and their curvatures."""
+    model = MODELS[name]
+    # In the ball a vector at the origin is half as long in coordinates.
+    a, x, y, u, w = vectors if name == "lorentz" else vectors / 2
+    a, x, y = (model.exp_map0(v, c) for v in (a, x, y))
+    zero = model.exp_map0(0 * u, c)
+    v, w = model.transport0(x, u, c), model.transport0(x, w, c)
+    distance = lambda x, y: model.distance(x, y, c)
+    norm = lambda x, v: model.tangent_norm(x, v, c)
+    move = lorentz.boost if name == "lorentz" else poincare.mobius_add
+    turn = (lambda x: lorentz.rotate(TURN, x, c)) if name == "lorentz" else lambda p: p @ TURN.T
+    log, away = model.log_map(x, y, c), distance(x, y)
+    moved = model.parallel_transport(x, y, v, c)
+    both = jnp.stack([x, y], axis=-2)
+    middle = lorentz.centroid if name == "lorentz" else poincare.gyromidpoint
+    laws = {
+        "exp undoes log": (model.exp_map(x, log, c), y),
+        "log undoes exp": (model.log_map(x, model.exp_map(x, v, c), c), v),
+        "log undoes exp at the origin": (model.log_map0(model.exp_map0(u, c), c), u),
+        "exp at the origin": (model.exp_map(zero, model.transport0(zero, u, c), c),
+                              model.exp_map0(u, c)),
+        "distances are symmetric": (distance(y, x), away),
+        "a logarithm is as long as the distance": (norm(x, log), away),
+        "the distance from the origin": (model.distance0(x, c), distance(zero, x)),
+        "the squared Lorentzian distance": (
+            model.squared_distance(x, y, c), 4 / c * jnp.sinh(jnp.sqrt(c) * away / 2) ** 2,
+        ),
+        "translations keep distances": (distance(move(a, x, c), move(a, y, c)), away),
+        "a translation takes the origin": (move(a, zero, c), a),
+        "translations are undone": (move(model.antipode(a), move(a, x, c), c)
+                                    if name == "poincare"
+                                    else move(model.antipode(a, c), move(a, x, c), c), x),
+        "rotations keep distances": (distance(turn(x), turn(y)), away),
+        "transport keeps lengths": (norm(y, moved), norm(x, v)),
+        "transport is linear": (
+            model.parallel_transport(x, y, v + 2 * w, c),
+            moved + 2 * model.parallel_transport(x, y, w, c),
+        ),
+        "transport takes a geodesic along": (
+            model.parallel_transport(x, y, log, c), -model.log_map(y, x, c),
+        ),
+        "transport from the origin": (
+            model.parallel_transport(zero, y, model.transport0(zero, u, c), c),
+            model.transport0(y, u, c),
+        ),
+        "a share of a geodesic": (
+            distance(x, model.geodesic(share, x, y, c)), abs(share) * away,
+        ),
+        "a geodesic of unit speed": (
+            distance(x, model.geodesic_unit(share, x, v, c)),
+            jnp.where(jnp.any(u != 0, axis=-1), abs(share), 0),
+        ),
+        "the midpoint": (middle(both, None, c)[..., 0, :], model.geodesic(0.5, x, y, c)),
+        "points that are limited": (
+            model.distance0(model.limit_distance0(x, 0.7, c), c),
+            jnp.minimum(model.distance0(x, c), 0.7),
+        ),
+    }  # fmt: skip
+    if name == "poincare":
+        add, room = (lambda p, q: move(p, q, c)), lambda p: 1 - c * jnp.sum(p * p, -1)
+        below = 1 + 2 * c * jnp.sum(x * y, -1) + c**2 * jnp.sum(x * x, -1) * jnp.sum(y * y, -1)
+        laws |= {
+            "the gyrocommutative law": (add(x, y), poincare.gyration(x, y, add(y, x), c)),
+            "the gyroassociative law": (
+                add(a, add(x, y)), add(add(a, x), poincare.gyration(a, x, y, c)),
+            ),
+            "the gap of a sum": (room(add(x, y)), room(x) * room(y) / below),
+            "multiples": (poincare.mobius_scalar_mul(3.0, a / 3, c), add(a / 3, add(a / 3, a / 3))),
+            "the scale of the curvature": (
+                poincare.distance(jnp.sqrt(c)[:, None] * x, jnp.sqrt(c)[:, None] * y) / jnp.sqrt(c),
+                away,
+            ),
+        }  # fmt: skip
+    triangle = distance(x, y) <= (distance(x, a) + distance(a, y)) * (1 + 1e-12) + 1e-12
+    ends = (y, moved, model.exp_map(x, v, c), move(a, x, c), model.geodesic(share, x, y, c))
+    on = lorentz.time_error(jnp.stack(ends[2:]), c[None]) if name == "lorentz" else 0
+    return laws, triangle, on
+
+
+COMPILED = {name: jax.jit(lambda *args, name=name: _laws(name, *args)) for name in MODELS}
+
+
+@drawn
+@given(vectors=numbers(5, 3, 4), share=st.floats(-0.5, 1.5), c=curvatures)
+@pytest.mark.parametrize("name", MODELS)
+def test_laws_of_a_metric_of_geodesics_and_of_isometries(name, vectors, share, c):
+    laws, triangle, off = COMPILED[name](vectors, share, c)
+    for law, (one, other) in laws.items():
+        # Of vectors and points the coordinates are up to τ times as long as what they stand for.
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=2e-9, err_msg=law)
+    assert np.all(triangle) and np.all(np.asarray(off) < 1e-13)
+
+
+@jax.jit
+def _both_models(vectors, c):
+    """Results of the ball, brought to the Lorentz model, and those there."""
+    p, q, v = poincare.exp_map0(vectors[0] / 2, c), poincare.exp_map0(vectors[1] / 2, c), vectors[2]
+    a, b = poincare.to_lorentz(p, c), poincare.to_lorentz(q, c)
+    # Tangent vectors by the differential of the map between the models.
+    there = lambda p, w: jax.jvp(lambda p: poincare.to_lorentz(p, c), (p,), (w,))[1]
+    w = there(p, v)
+    return {
+        "exp_map0": (poincare.to_lorentz(p, c), lorentz.exp_map0(vectors[0], c)),
+        "log_map0": (2 * poincare.log_map0(p, c), lorentz.log_map0(a, c)),
+        "distance": (poincare.distance(p, q, c), lorentz.distance(a, b, c)),
+        "squared_distance": (
+            poincare.squared_distance(p, q, c), lorentz.squared_distance(a, b, c),
+        ),
+        "log_map": (there(p, poincare.log_map(p, q, c)), lorentz.log_map(a, b, c)),
+        "tangent_norm": (poincare.tangent_norm(p, v, c), lorentz.tangent_norm(a, w, c)),
+        "exp_map": (
+            poincare.to_lorentz(poincare.exp_map(p, v / 4, c), c), lorentz.exp_map(a, w / 4, c),
+        ),
+        "parallel_transport": (
+            there(q, poincare.parallel_transport(p, q, v, c)),
+            lorentz.parallel_transport(a, b, w, c),
+        ),
+        "boost": (poincare.to_lorentz(poincare.mobius_add(p, q, c), c), lorentz.boost(a, b, c)),
+    }  # fmt: skip
+
+
+@drawn
+@given(vectors=numbers(3, 3, 4), c=curvatures)
+def test_the_ball_is_the_lorentz_model(vectors, c):
+    for name, (one, other) in _both_models(vectors, c).items():
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-8, err_msg=name)
+
+
+centroid = jax.jit(lorentz.centroid, static_argnames="exact")
+attend = jax.jit(lambda q, k, v, mask: (
+    attention.lorentz_attention(q, k, v, 1.7, 0.3, mask=mask),
+    attention.euclidean_attention(q, k, v, mask=mask),
+))  # fmt: skip
+
+
+@drawn
+@given(
+    numbers(1, 6, 3),
+    arrays(float, (1, 2, 6), elements=st.floats(0.1, 2)),
+    st.permutations(range(6)),
+)
+def test_the_order_of_points_changes_no_mean(vectors, weights, order):
+    points = np.asarray(lorentz.from_space(vectors))
+    for mean in (
+        centroid, lambda *x: centroid(*x, exact=False), lambda x, w: means.lorentz_mean(x, w)
+    ):  # fmt: skip
+        one, other = mean(points, weights), mean(points[:, order], weights[..., order])
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+@drawn
+@given(
+    numbers(3, 1, 2, 6, 3),
+    arrays(bool, (1, 6)).filter(np.any),
+    st.permutations(range(6)),
+    numbers(6, 3),
+)
+def test_attention_sees_neither_the_order_of_keys_nor_what_pads(vectors, mask, order, other):
+    query, key, value = (np.asarray(lorentz.from_space(v)) for v in vectors)
+    want = attend(query, key, value, mask)
+    permuted = attend(query, key[..., order, :], value[..., order, :], mask[:, order])
+    pad = np.asarray(lorentz.from_space(other))
+    padded = (np.where(mask[0, :, None], x, pad) for x in (key, value))
+    for found in (permuted, attend(query, *padded, mask)):
+        for one, two in zip(found, want, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12)

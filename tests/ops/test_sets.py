@@ -1,0 +1,287 @@
+"""Sets of points: centroids and distances of all pairs, in both models, against 80 digits."""
+
+import ball_reference as ball
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from compiled import lorentz, poincare
+from derivatives import check_curvature, check_slopes, check_two_derivatives
+from lorentz_cases import BOUND, DTYPES, POINTS, PRECISIONS, assert_close, pairs
+from mpmath import mpf
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_centroid_values(dtype):
+    x, y, c, _ = pairs(dtype, 3)
+    space = np.stack([x, y, (x + y) / 2], axis=-2).astype(dtype)
+    weights = np.array([[0.2, 0.5, 0.3], [3, 0, 1]], dtype)
+    points = lorentz.from_space(space, c[:, None])
+    got = lorentz.centroid(points, np.broadcast_to(weights, (len(x), 2, 3)), c)
+    for i in range(len(x)):
+        curvature = mpf(float(c[i]))
+        rows = [reference.vector(row) for row in space[i]]
+        exact = [[reference.time(row, curvature), *row] for row in rows]
+        # A difference of squares: the rounding of the time components is worth this much.
+        largest = float(points[i, :, 0].max()) ** 2
+        bound = max(BOUND[dtype], float(jnp.finfo(dtype).eps * c[i]) * largest)
+        for m in range(2):
+            want = reference.centroid(exact, reference.vector(weights[m]), curvature)
+            assert_close(got[i, m], want, bound, (i, m))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(dtype):
+    x = POINTS[0].astype(dtype)
+    points = lorentz.from_space(x, 2.0)
+    same = jnp.stack([points] * 4, axis=-2)
+    rtol = 1e3 * float(jnp.finfo(dtype).eps)  # eps · c x_time²
+    np.testing.assert_allclose(lorentz.centroid(same, c=2.0)[:, 0], points, rtol=rtol)
+    weights = jnp.asarray([[0.1, 0, 2, 1, 1, 1], [0, 0, 0, 1, 0, 0]], dtype)
+    want = lorentz.centroid(points, weights, 2.0)
+    np.testing.assert_allclose(want[1], points[3], rtol=rtol)
+    for scale in (1e-15, 1e15):
+        scaled = lorentz.centroid(points, weights * jnp.asarray(scale, dtype), 2.0)
+        np.testing.assert_allclose(scaled, want, rtol=rtol)
+
+
+def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
+    points = lorentz.from_space(POINTS[0])
+    weights = jnp.zeros((1, 6))
+    np.testing.assert_array_equal(lorentz.centroid(points, weights)[0], np.eye(6)[0])
+    gradient = jax.jit(jax.jacrev(lorentz.centroid, argnums=(0, 1)))(points, weights)
+    assert all(jnp.isfinite(array).all() for array in gradient)
+
+
+def _wide_centroid(space, weights):
+    """The centroid of thousands of points in 40 digits or more, column by column."""
+    rows = [reference.vector(row) for row in space]
+    weights = np.ones(len(space)) if weights is None else weights[0]
+    weights = reference.vector(weights)
+    return reference.centroid([[reference.time(r, mpf(1)), *r] for r in rows], weights, mpf(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 32, 1000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_the_exact_centroid_of_many_points_keeps_the_bound_of_the_module(dtype, count):
+    radius = 25
+    rng = np.random.default_rng(count)
+    way = rng.normal(size=(2, 6))
+    same = np.tile((radius * way[0] / np.linalg.norm(way[0])).astype(dtype), (count, 1))
+    near = (same + 1e-3 * rng.normal(size=same.shape)).astype(dtype)
+    spread = rng.normal(size=(count, 6))
+    spread = (spread * rng.uniform(0, radius, (count, 1)) / np.linalg.norm(spread)).astype(dtype)
+    weights = rng.uniform(0, 1, (1, count)).astype(dtype)
+    kinds = [(space, w) for space in (same, near, spread) for w in (None, weights)]
+    # Of so many points the 80 digits take seconds for each kind.
+    for space, w in kinds if count < 20_000 else kinds[3:5]:
+        got = lorentz.centroid(lorentz.from_space(space), w)
+        assert_close(got[0], _wide_centroid(space, w), BOUND[dtype], (count, radius))
+
+
+@pytest.mark.parametrize("count", [32, 1000])
+def test_the_centroid_by_one_product_keeps_the_bound_that_it_states(count):
+    space = np.full((count, 2), 16 / np.sqrt(2), np.float32)
+    points = lorentz.from_space(space)
+    got = lorentz.centroid(points, exact=False)
+    error = reference.relative_error(got[0], _wide_centroid(space, None))
+    assert error <= count * np.finfo(np.float32).eps * float(points[0, 0]) ** 2
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_the_centroid_by_one_product_is_not_shorter_than_the_weights_where_nothing_is_left(count):
+    # √c x_time is |x_space| in float32, and the difference of their squares 0.
+    points = lorentz.from_space(np.full((count, 1), 1e5, np.float32))
+    assert (points[:, 0] == points[:, 1]).all()
+    got = lorentz.centroid(points, exact=False)
+    np.testing.assert_allclose(got[0], points[0], rtol=count * np.finfo(np.float32).eps)
+
+
+def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
+    points, rng = lorentz.from_space(POINTS[0]), np.random.default_rng(0)
+    weights = rng.uniform(size=(3, 6))
+    cotangent = rng.normal(size=(3, 6))
+
+    def total(space, weights, c, exact):
+        return jnp.vdot(
+            cotangent, lorentz.centroid(lorentz.from_space(space, c), weights, c, exact)
+        )
+
+    arguments = points[:, 1:], weights, jnp.asarray(0.7)
+    gradient = jax.jit(jax.grad(total, (0, 1, 2)), static_argnums=3)
+    for ours, theirs in zip(*(gradient(*arguments, exact) for exact in (True, False)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def _two_sets(dtype, dim, rng):
+    """Points of which some are near, some the same, and some far out, and some at the origin."""
+    x = rng.normal(size=(2, 7, dim)) * np.array([1e-3, 0.1, 1, 1, 3, 8, 0])[:, None] / dim**0.5
+    y = rng.normal(size=(2, 9, dim)) / dim**0.5
+    y[:, :5], y[:, 7] = x[:, :5] * (1 + 1e-6), -x[:, 5]
+    y[:, 3] = x[:, 3]
+    return x.astype(dtype), y.astype(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
+def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
+    x, y = _two_sets(dtype, dim, np.random.default_rng(dim))
+    c = np.array([0.3, 5.0], dtype)
+    a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
+    got = lorentz.pairwise_distance(a, b, c)
+    assert got.shape == (2, 7, 9) and got.dtype == dtype
+    for i, j, k in np.ndindex(got.shape):
+        if np.array_equal(x[i, j], y[i, k]):
+            assert got[i, j, k] == 0
+            continue
+        point, other = reference.vector(x[i, j]), reference.vector(y[i, k])
+        exact = reference.distance(point, other, mpf(float(c[i])))
+        assert_close(got[i, j, k], exact, BOUND[dtype], (i, j, k))
+
+
+def test_pairwise_distances_by_product_state_their_error():
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(8, 1000)).astype(np.float32) / 100 for _ in range(2))
+    y = y + x * rng.uniform(0.5, 1.2, (8, 1)).astype(np.float32)  # some nearer, some farther
+    for size in (0.1, 1, 8):
+        a, b = np.float32(size) * x, np.float32(size) * y
+        got = lorentz.pairwise_distance(lorentz.from_space(a), lorentz.from_space(b))
+        for j, k in np.ndindex(got.shape):
+            exact = reference.distance(reference.vector(a[j]), reference.vector(b[k]), mpf(1))
+            assert_close(got[j, k], exact, BOUND["float32"], (size, j, k))
+
+
+def _two_sets_of_the_ball(dtype, dim):
+    """Points of which some are near, some the same, some tiny, some far out, some at the origin."""
+    rng = np.random.default_rng(dim)
+    p = rng.normal(size=(2, 8, dim)) / dim**0.5
+    p *= np.array([1e-30, 1e-19, 1e-3, 0.3, 0.5, 0.6, 0.6, 0])[:, None]
+    q = rng.normal(size=(2, 9, dim)) / dim**0.5 / 2
+    q[:, :6], q[:, 7] = p[:, :6] * (1 + 1e-5), -p[:, 5]
+    q[:, 3] = p[:, 3]
+    return p.astype(dtype), q.astype(dtype)
+
+
+@pytest.mark.parametrize("dim", [3, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pairwise_distances_of_the_ball_state_their_error(dtype, dim):
+    p, q = _two_sets_of_the_ball(dtype, dim)
+    c = np.array([0.3, 2.5 / 4], dtype)
+    got = poincare.pairwise_distance(p, q, c)
+    assert got.shape == (2, 8, 9) and got.dtype == dtype
+    bound = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    for i, j, k in np.ndindex(got.shape):
+        a, b = reference.vector(p[i, j]), reference.vector(q[i, k])
+        want = ball.distance(a, b, mpf(float(c[i])))
+        norms = max(map(float, map(reference.norm, (a, b))))
+        allowed = max(bound, 16 * np.finfo(dtype).eps / (1 - float(c[i]) ** 0.5 * norms))
+        if want < 1e-34 and dtype == "float32":  # may count as 0, see `length`
+            assert 0 <= got[i, j, k] < 2e-34
+            continue
+        assert abs(float(got[i, j, k]) - want) <= allowed * want, (i, j, k)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("model", [lorentz, poincare], ids=["lorentz", "poincare"])
+def test_gradients_of_pairwise_distances_are_those_of_distances(model, many):
+    if model is lorentz:
+        x, y = _two_sets("float64", 3, np.random.default_rng(0))
+        lift = lorentz.from_space
+    else:
+        x, y = (points[:, 2:] for points in _two_sets_of_the_ball("float64", 3))
+        lift = lambda x, c: x
+    if many:  # more near pairs than there is room for
+        x = x[:, :1] * (1 + 1e-7 * np.arange(x.shape[1]))[:, None]
+        y = x[:, :1] * (1 + 1e-5 * np.arange(y.shape[1]))[:, None]
+    c = np.array([0.3, 0.6 if model is poincare else 5.0])
+    cotangent = np.random.default_rng(1).normal(size=(2, x.shape[1], y.shape[1]))
+
+    def total(function):
+        def run(x, y, c):
+            return jnp.vdot(cotangent, function(lift(x, c[:, None]), lift(y, c[:, None]), c))
+
+        return jax.jit(jax.value_and_grad(run, (0, 1, 2)))
+
+    by_rows = lambda a, b, c: model.distance(a[:, :, None], b[:, None], c[:, None, None])
+    ours, theirs = total(model.pairwise_distance)(x, y, c), total(by_rows)(x, y, c)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_pairwise_distances():
+    x, y = np.random.default_rng(2).normal(size=(2, 3, 4))
+    function = lambda x, y, c: lorentz.pairwise_distance(
+        lorentz.from_space(x, c), lorentz.from_space(y, c), c
+    )
+    check_curvature(function, (x, y[:2], jnp.asarray(0.7)))
+    p, q = np.random.default_rng(2).uniform(-0.5, 0.5, size=(2, 3, 3))
+    check_two_derivatives(poincare.pairwise_distance, (p, q[:2], jnp.asarray(0.7)))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_pairwise_distances_take_time_and_memory_of_a_product():
+    a = jax.ShapeDtypeStruct((256, 129), jnp.float32)
+    gradient = jax.grad(lambda x, y: lorentz.pairwise_distance(x, y).sum(), (0, 1))
+    used = jax.jit(gradient).lower(a, a).compile().memory_analysis().temp_size_in_bytes
+    assert used < 20 * 256 * 256 * 4 + 30 * 1024 * 129 * 4  # by broadcasting it is 348 MB
+    with pytest.raises(ValueError, match="vectors of 4 and of 3 coordinates"):
+        lorentz.pairwise_distance(jnp.ones((2, 5)), jnp.ones((2, 4)))
+
+
+@pytest.mark.parametrize(
+    "check", [check_slopes, pytest.param(check_curvature, marks=pytest.mark.slow)]
+)
+def test_squared_distances_of_all_pairs_are_those_of_one(check):
+    x, y = POINTS[:2].reshape(2, 2, 3, 5)
+    y = np.concatenate([y, x[:, :1] * (1 + 1e-9), x[:, :1]], axis=1)
+    c = np.array([0.5, 2.0])
+    a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
+    each = lambda model, x, y: model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
+    want = each(lorentz, a, b)
+    got = lorentz.pairwise_squared_distance(a, b, c)
+    np.testing.assert_allclose(got, want, rtol=1e-11)
+    assert got[0, 0, -1] == 0
+    p, q = (poincare.from_lorentz(points, c[:, None]) for points in (a, b))
+    got = poincare.pairwise_squared_distance(p, q, c)
+    np.testing.assert_allclose(got, each(poincare, p, q), rtol=1e-11)
+    check(poincare.pairwise_squared_distance, (p, q, c))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_weights_without_an_axis_of_centroids_are_refused():
+    points = lorentz.from_space(POINTS)
+    for shape in ((3, 6), (6,), (3, 1, 5)):
+        with pytest.raises(ValueError, match="M = 1 for one centroid") as refusal:
+            lorentz.centroid(points, jnp.ones(shape))
+        assert str(shape) in str(refusal.value) and str(points.shape) in str(refusal.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_curvature_broadcasts_to_the_sets_of_points_and_never_to_the_points():
+    points = lorentz.from_space(POINTS)  # three sets of six
+    for function in (
+        lorentz.centroid,
+        lambda x, w, c: lorentz.centroid(x, w, c, exact=False),
+        lambda x, _, c: lorentz.pairwise_distance(x, x, c),
+    ):
+        traced = lambda x, c, function=function: function(x, None, c)
+        assert jax.eval_shape(traced, points, jnp.ones(3)).shape[:1] == (3,)
+        for wrong in ((6,), (3, 1), (1, 1), (3, 6)):
+            with pytest.raises(ValueError, match="does not broadcast to the batch"):
+                jax.eval_shape(traced, points, jnp.ones(wrong))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_complex_numbers_and_lists_are_refused_of_points_and_of_weights():
+    points, weights = lorentz.from_space(POINTS[0]), np.ones((1, 6))
+    for wrong in (lambda x: x.astype(complex), lambda x: x.tolist()):
+        for arguments in ((wrong(points), weights), (points, wrong(weights))):
+            with pytest.raises(TypeError):
+                lorentz.centroid(*arguments)
+        for function in (lorentz.pairwise_distance, lorentz.pairwise_inner):
+            with pytest.raises(TypeError):
+                function(wrong(points), points)
