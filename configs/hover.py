@@ -17,7 +17,7 @@ own rows contradict).
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, default, on_data_set, preset, variant
-from hlformer_jax.config.hover import PRESETS
+from hlformer_jax.config.published import PRESETS
 
 DATA_SETS = {"activitynet": "anet", "charades": "charades", "tvr": "tvr"}
 

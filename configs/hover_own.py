@@ -10,7 +10,7 @@ the colon, and after a comma "released", "printed" or "debug": `configs/hover_ow
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, default, preset, variant
-from hlformer_jax.config.hover import PRESETS
+from hlformer_jax.config.published import PRESETS
 from hlformer_jax.data.extracted import COLLECTION, contents
 
 

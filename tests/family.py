@@ -23,10 +23,8 @@ CASES = {
     | {"data.teacher_dim": 2},
     "dynamic": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "dynamic"},
     "weighted": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "weighted", "model.window": "boxcar"},
-    "block curvature": ONE_BRANCH
-    | {"model.euclidean_blocks": 0, "model.block_curvature": "block", "model.window": "bartlett"},
     "shared curvature": ONE_BRANCH
-    | {"model.euclidean_blocks": 0, "model.block_curvature": "shared", "model.window": "none"},
+    | {"model.euclidean_blocks": 0, "model.block_curvature": "shared", "model.window": "bartlett"},
 }
 
 

@@ -58,7 +58,7 @@ def params(config):
         return values.astype(like.dtype)
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
-    return models.project(params, config)
+    return models.project(models.build(config), params)
 
 
 def config_files():

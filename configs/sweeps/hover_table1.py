@@ -11,7 +11,7 @@ which has the linear layer too.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.hover import FLAT
+from hlformer_jax.config.published import FLAT
 from hlformer_jax.sweep.definition import define
 
 LEAVES = tuple(f"leaves={k}/t2v/MRR" for k in (1, 2, 3, 4, 5))

@@ -9,7 +9,7 @@ MSVD, are not here: they have no moments, and their captions are in no file that
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.hover import FLAT
+from hlformer_jax.config.published import FLAT
 from hlformer_jax.sweep.definition import define
 
 METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")

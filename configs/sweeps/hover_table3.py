@@ -9,7 +9,7 @@ and below its R@5, is left out.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.hover import FLAT
+from hlformer_jax.config.published import FLAT
 from hlformer_jax.sweep.definition import define
 
 LEAVES = (1, 2, 3, 4, 5)

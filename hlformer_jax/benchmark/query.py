@@ -36,7 +36,7 @@ from hlformer_jax.benchmark import measure, startup
 from hlformer_jax.benchmark.measure import Floor, Options, Row, Timing, clock, each, summary, timed
 from hlformer_jax.benchmark.step import Training
 from hlformer_jax.data.feed import VideoFeed, in_order
-from hlformer_jax.models.cost import cost
+from hlformer_jax.models.registry import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator

@@ -20,7 +20,7 @@ from hlformer_jax.benchmark.measure import Floor, Options, Row, Timing, clock, e
 from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
-from hlformer_jax.models.cost import countable
+from hlformer_jax.models.registry import countable
 from hlformer_jax.training import checkpoints, optim, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
@@ -54,7 +54,7 @@ class Training:
         self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
         state = init_state(models.init_params(model, config), self._optimiser)
         self.state: TrainState = parallel.replicate(self.mesh, state)
-        self._project = functools.partial(models.project, config=config)
+        self._project = functools.partial(models.project, model)
         loss = prvr.build_objective(config, model, self.steps_per_epoch, self._most_captions())
         self.compiled = compile_steps(
             loss, self._optimiser, self._project, self.feed, self.state, config

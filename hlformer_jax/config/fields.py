@@ -1,28 +1,124 @@
-"""Every field of a configuration of HLFormer and its ancestors: default, rule and meaning.
+"""Every field of a configuration, of each family: its default, what it may be, and its meaning.
 
-The values below are those of HLFormer's released code on ActivityNet Captions. Lengths and widths
-have the letters of the axis glossary (hlformer_jax/typing.py).
+The defaults of partially relevant retrieval are those of HLFormer's released code on ActivityNet
+Captions. Lengths and widths have the letters of the axis glossary (hlformer_jax/typing.py). A rule
+has bounds that no run exceeds, so that a slip of the keyboard is refused by name instead of filling
+the memory.
 """
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.rules import (
-    Rule,
-    flag,
-    folder,
-    line,
-    one_of,
-    path,
-    positive,
-    real,
-    share,
-    split_sizes,
-    whole,
-    widths,
+from hlformer_jax.config.published import DEFINITIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a field may be.
+
+    Attributes:
+      meaning: the end of the sentence "it must be …".
+      holds: whether a value of any type is so.
+      choices: the values that there are, for a field with a list of them.
+    """
+
+    meaning: str
+    holds: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+def whole(low: int, high: int) -> Rule:
+    """A whole number of at least `low` and at most `high`."""
+    return Rule(
+        f"a whole number from {low:,} to {high:,}",
+        lambda x: _is_number(x) and isinstance(x, numbers.Integral) and low <= int(x) <= high,
+    )
+
+
+def real(low: float, high: float) -> Rule:
+    """A finite number of at least `low` and at most `high`."""
+    return Rule(
+        f"a number from {_written(low)} to {_written(high)}",
+        lambda x: _is_number(x) and low <= x <= high,
+    )
+
+
+def positive(high: float) -> Rule:
+    """A finite number above 0 and at most `high`."""
+    return Rule(
+        f"a number above 0 and at most {_written(high)}",
+        lambda x: _is_number(x) and 0 < x <= high,
+    )
+
+
+def one_of(*choices: str) -> Rule:
+    """One of several names."""
+    *others, last = choices
+    return Rule(f"{', '.join(others)} or {last}", lambda x: x in choices, choices)
+
+
+def wholes(low: int, high: int) -> Rule:
+    """A tuple of whole numbers of at least `low` and at most `high`; it may be empty."""
+    number = whole(low, high)
+    return Rule(
+        f"a tuple of whole numbers from {low:,} to {high:,}",
+        lambda x: isinstance(x, tuple | list) and all(map(number.holds, x)),
+    )
+
+
+def split_sizes(high: int) -> Rule:
+    """The numbers of videos of three splits: all positive, or all 0."""
+    sizes = wholes(0, high)
+    return Rule(
+        f"three whole numbers from 1 to {high:,}, or three zeros",
+        lambda x: sizes.holds(x) and len(x) == 3 and (min(x) > 0 or not any(x)),
+    )
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        return False
+    # An int beyond every float is compared with bounds as it is.
+    return isinstance(x, numbers.Integral) or math.isfinite(x)
+
+
+def _is_line(x: Any) -> bool:
+    return isinstance(x, str) and bool(x.strip()) and x.isprintable()
+
+
+def _written(x: float) -> str:
+    return f"{x:,.0f}" if x == int(x) and abs(x) < 1e10 else f"{x:g}"
+
+
+FLAG = Rule("True or False", lambda x: isinstance(x, bool))
+SHARE = Rule("a number of at least 0 and below 1", lambda x: _is_number(x) and 0 <= x < 1)
+LINE = Rule("a name on one line", _is_line)
+PATH = Rule("a path on one line", lambda x: isinstance(x, str) and (not x or x.isprintable()))
+FOLDER = Rule(
+    "the name of a folder, without a slash",
+    lambda x: _is_line(x) and not any(mark in x for mark in "/\\") and x[0] not in ".~",
 )
+WIDTHS = Rule(  # of windows
+    "a tuple of numbers from 0 to 1,000,000",
+    lambda x: isinstance(x, tuple | list) and all(map(real(0, 1e6).holds, x)),
+)
+RATE, WEIGHT, CURVATURE = real(0, 100), real(0, 1e6), real(1e-5, 1e3)
+SIZE, COUNT = whole(1, 2**16), whole(1, 10**9)
+
+
+class Field(NamedTuple):
+    """One field: its value in `config.default`, and what it may be."""
+
+    default: Any
+    rule: Rule
+
+
+Fields = Mapping[str, Field | Mapping[str, Field]]
 
 WEIGHTS = (
     "clip_triplet",
@@ -37,40 +133,21 @@ WEIGHTS = (
 """Fields of `config.loss` that are weights of its terms, in the order of the log."""
 
 
-MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd")
-"""What `config.model.name` may be."""
-
-
-class Field(NamedTuple):
-    """One field.
-
-    Attributes:
-      default: its value in `default`.
-      rule: what it may be.
-    """
-
-    default: Any
-    rule: Rule
-
-
-SIZE, COUNT = whole(1, 2**16), whole(1, 10**9)
-WEIGHT, CURVATURE = real(0, 1e6), real(1e-5, 1e3)
-
-FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
+PRVR: Mapping[str, Any] = {
     "seed": Field(0, whole(0, 2**31 - 1)),
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
     # it is.
     "dtype": Field("float32", one_of("float32", "bfloat16")),
     # Compile for the least time to compile, not for speed: for runs of seconds.
-    "compile_fast": Field(False, flag()),
+    "compile_fast": Field(False, FLAG),
     "data": {
         # Folder below manual_dir, prefix of the text files.
-        "collection": Field("activitynet", folder()),
-        "feature": Field("i3d", folder()),  # folder below FeatureData
-        "manual_dir": Field("", path()),  # holds activitynet/, tvr/, charades/ as released
+        "collection": Field("activitynet", FOLDER),
+        "feature": Field("i3d", FOLDER),  # folder below FeatureData
+        "manual_dir": Field("", PATH),  # holds activitynet/, tvr/, charades/ as released
         # Videos of train, val and test of a synthetic corpus, used when manual_dir is "".
         "synthetic_videos": Field((0, 0, 0), split_sizes(10**7)),
-        "data_dir": Field("", path()),  # holds the prepared sets; "": ~/tensorflow_datasets
+        "data_dir": Field("", PATH),  # holds the prepared sets; "": ~/tensorflow_datasets
         "visual_dim": Field(1024, SIZE),  # D
         "text_dim": Field(1024, SIZE),  # E
         "storage": Field("float32", one_of("float32", "float16")),  # of the prepared features
@@ -79,7 +156,7 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "teacher_dim": Field(0, whole(0, 2**16)),
         "max_frames": Field(128, whole(1, 2**14)),  # F
         "max_clips": Field(32, whole(1, 2**12)),  # C
-        "max_words": Field(30, whole(1, 2**12)),  # W
+        "max_words": Field(30, whole(1, 2**12)),  # W, as released; printed for ActivityNet: 64
         # Dtype of the transformed features in memory and on the devices.
         "dtype": Field("float16", one_of("float32", "float16")),
         # Whether the training and the validation split live on the devices: "auto" (where they
@@ -91,7 +168,7 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     "model": {
         # Which model is built. Its blocks, aggregation and losses are fields of their own:
         # `of_model(name)` sets them too, and every file of configs/ starts there.
-        "name": Field("hlformer", one_of(*MODELS)),
+        "name": Field("hlformer", one_of(*DEFINITIONS)),
         "hidden_size": Field(384, SIZE),  # H
         "lorentz_dim": Field(127, SIZE),  # n; n + 1 is divisible by num_heads
         "num_heads": Field(4, whole(1, 2**10)),  # N
@@ -99,19 +176,19 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "lorentz_blocks": Field(4, whole(0, 256)),
         # Width of each block's Gaussian window; 0 is no window. Empty: 0, 2, 4, 8, … for each
         # geometry. A single width stands for all blocks.
-        "euclidean_widths": Field((), widths()),
-        "lorentz_widths": Field((), widths()),
+        "euclidean_widths": Field((), WIDTHS),
+        "lorentz_widths": Field((), WIDTHS),
         # "released": a Gaussian over normalised positions. "printed": eq. 10. "boxcar",
-        # "bartlett": windows of the same standard deviation. "none": no window in any block.
-        "window": Field("released", one_of("released", "printed", "boxcar", "bartlett", "none")),
+        # "bartlett": windows of the same standard deviation.
+        "window": Field("released", one_of("released", "printed", "boxcar", "bartlett")),
         # "released": multiplies logits that are <= 0, which favours far positions.
         # "corrected": its logarithm is added, which favours near ones.
         "lorentz_window": Field("released", one_of("released", "corrected")),
         # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
         "head_merge": Field("released", one_of("released", "hyperboloid")),
-        # Curvature of the Lorentz blocks: "fixed" at 1 as released, "shared", one that all
-        # learn together, or "block", one each; learned within x10 of the start.
-        "block_curvature": Field("fixed", one_of("fixed", "shared", "block")),
+        # Curvature of the Lorentz blocks: "fixed" at 1 as released, or "shared", one that all
+        # learn together within x10 of the start.
+        "block_curvature": Field("fixed", one_of("fixed", "shared")),
         "block_curvature_start": Field(1.0, CURVATURE),
         # Aggregation of the blocks: HLFormer's mean-guided one, GMMFormer v2's temporal
         # consolidation and its ablations, or concatenation and a linear layer.
@@ -119,14 +196,14 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
             "maim", one_of("maim", "consolidation", "dynamic", "weighted", "mean", "concat")
         ),
         "temperature": Field(0.6, real(1e-4, 1e4)),  # tau of the fusion weights
-        "gaze": Field(True, flag()),  # the frame branch; of dl_dkd the one that explores
-        "glance": Field(True, flag()),  # the clip branch; of dl_dkd the one that inherits
+        "gaze": Field(True, FLAG),  # the frame branch; of dl_dkd the one that explores
+        "glance": Field(True, FLAG),  # the clip branch; of dl_dkd the one that inherits
         # Frames pooled to one vector a video, as GMMFormer does.
-        "video_level": Field(False, flag()),
+        "video_level": Field(False, FLAG),
         "frame_weight": Field(0.3, WEIGHT),  # alpha_f of the ranking score
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
-        "input_dropout": Field(0.31, share()),
-        "dropout": Field(0.31, share()),
+        "input_dropout": Field(0.31, SHARE),
+        "dropout": Field(0.31, SHARE),
         # Initial curvature of the partial order loss, learned within x10.
         "curvature": Field(1.0, CURVATURE),
     },
@@ -149,7 +226,7 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "distillation_rate": Field(0.95, positive(1e6)),  # k; as released 0.95, 0.01, 800
         # Whether all terms but the triplet and contrastive ones see captions that were encoded once
         # more, under another mask of dropout, as released.
-        "encode_twice": Field(False, flag()),
+        "encode_twice": Field(False, FLAG),
         "margin": Field(0.2, real(0, 100)),  # m of the triplet loss, added to cosines
         "hard_negative_epoch": Field(20, whole(0, 10**9)),  # first epoch, from 0, with them
         "hard_pool_size": Field(20, COUNT),  # hardest videos a caption's negative is drawn from
@@ -166,9 +243,9 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
     },
     "optim": {
         "learning_rate": Field(2.5e-4, positive(100)),
-        "warmup": Field(0.01, share()),  # share of all steps
-        "beta1": Field(0.9, share()),
-        "beta2": Field(0.999, share()),
+        "warmup": Field(0.01, SHARE),  # share of all steps
+        "beta1": Field(0.9, SHARE),
+        "beta2": Field(0.999, SHARE),
         "epsilon": Field(1e-6, positive(1)),
         "weight_decay": Field(0.01, real(0, 100)),
         "clip_norm": Field(1.0, positive(1e30)),  # per parameter tensor of the released model
@@ -186,47 +263,224 @@ FIELDS: Mapping[str, Field | Mapping[str, Field]] = {
         "log_every": Field(10, COUNT),  # steps between two records of the training metrics
         # Seconds between two checkpoints, each at the end of an epoch; the last epoch has one too.
         "checkpoint_seconds": Field(60.0, real(0, 1e9)),
-        "baseline": Field(False, flag()),  # also report a mean-pooled linear baseline
+        "baseline": Field(False, FLAG),  # also report a mean-pooled linear baseline
     },
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better; the names are
         # those that the evaluation of the model's family gives: SumR, R@1, R@5, R@10, R@100; with
         # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU.
-        "select": Field("SumR", line()),
+        "select": Field("SumR", LINE),
         # Times of the captions' moments, by which every evaluation adds the localisation of the
         # first moment (retrieval/localisation.py): a file (docs/data.md), of which a relative
         # path begins at {manual_dir}/{collection}; "data": those that the data set has itself; "":
         # none.
-        "moments": Field("", path()),
+        "moments": Field("", PATH),
         "video_batch": Field(64, SIZE),
         "query_batch": Field(256, SIZE),  # captions that are ranked together
         # Dtype in which encoded videos are kept.
         "corpus": Field("float32", one_of("float32", "bfloat16", "int8")),
     },
 }
+"""Partially relevant video retrieval: HLFormer and its ancestors."""
 
 
-def default(fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS) -> ConfigDict:
-    """Returns the complete configuration, locked: an unknown field is an error, not a new field.
-
-    Args:
-      fields: the fields of a family; by default those of partially relevant video retrieval.
-    """
-    values = {
-        name: field.default
-        if isinstance(field, Field)
-        else {key: inner.default for key, inner in field.items()}
-        for name, field in fields.items()
+HOVER: Mapping[str, Any] = {
+    "seed": PRVR["seed"],
+    "dtype": PRVR["dtype"],
+    "compile_fast": PRVR["compile_fast"],
+    "data": PRVR["data"] | {"max_words": Field(72, whole(1, 2**12))},
+    "trees": {
+        # How leaves are composed: "released", neighbours level by level, the last two of an odd
+        # level once more; "shallow", all under one root; "balanced", the odd one rises as it is.
+        "form": Field("released", one_of("released", "shallow", "balanced")),
+        # Text of a parent: as "released", or its moments' sentences "joined".
+        "parent_text": Field("released", one_of("released", "joined")),
+        "node_frames": Field(12, whole(1, 2**10)),  # F of a node
+        # Frames of a node in a video of at most so many: within its "span", or, as released, the
+        # "whole" video.
+        "short_video": Field("span", one_of("span", "whole")),
+        # Numbers of leaves of the trees that are trained on; empty: all.
+        "train_leaves": Field((), wholes(1, 10**4)),
+        # Training trees: "full", "fewshot", a tenth of them, or a file of videos' ids, one a line.
+        "train_subset": Field("full", LINE),
+        # What is validated on: the split "val", or "held_out", a twentieth of the training trees.
+        "validation": Field("val", one_of("val", "held_out")),
+        # Of the synthetic corpus: chance that a moment shows what belongs to its place in time,
+        # and concepts that it shares with the moment before it.
+        "precedence": Field(0.7, real(0, 1)),
+        "shared_concepts": Field(0, whole(0, 2)),
+    },
+    "model": {
+        "name": Field("hover", one_of("hover")),
+        "hidden_size": Field(512, SIZE),  # H
+        "hyperbolic_dim": Field(512, SIZE),  # n
+        # Space of the embeddings. "lorentz" is the same map as "poincare" in coordinates that do
+        # not crowd at a rim; "euclidean" has the same layers without exponential maps.
+        "geometry": Field("poincare", one_of("poincare", "lorentz", "euclidean")),
+        # What is compared: "distance", or, in Euclidean space, also "cosine", of unit vectors.
+        "metric": Field("distance", one_of("distance", "cosine")),
+        "curvature": Field(1.0, CURVATURE),  # c, fixed
+        # "given": sentence vectors as they are, those of a parent's moments averaged; "mean":
+        # words through the input layer, averaged; "attention": the query encoder of HLFormer.
+        "text_encoder": Field("given", one_of("given", "attention", "mean")),
+        "num_heads": Field(4, whole(1, 2**10)),  # N of the attention
+        # Length of a feature before the exponential map: "unit" as released, or "radius", learned
+        # from the feature.
+        "lift": Field("unit", one_of("unit", "radius")),
+        # Hyperbolic layers start as the identity without bias, or, as released, uniformly random.
+        "hyperbolic_init": Field("identity", one_of("identity", "kaiming")),
+        "scale": Field(1 / 0.07, positive(100)),  # s, at the start where it is learned; printed: 1
+        "learned_scale": Field(True, FLAG),  # within (0, 100]
+        # Largest radius √c |x| of a point of the ball; 1: as far out as floating point goes.
+        # Released: 0.999.
+        "max_radius": Field(1.0, positive(1)),
+        # Whether the gradient of a lifted feature is scaled as if the feature were a parameter on
+        # the ball, as released.
+        "riemannian_factor": Field(False, FLAG),
+    },
+    "loss": {  # a weight of 0 leaves its term out
+        "align": Field(1.0, WEIGHT),
+        "tree": Field(1.0, WEIGHT),
+        "chain": Field(1.0, WEIGHT),  # alpha_1
+        "order": Field(0.2, WEIGHT),  # alpha_2
+        # "corrected": margins that pull what violates them. "printed": the hinges of the paper,
+        # which push what satisfies them. "released": those, and the tree and the chain over the
+        # parent itself and the left child in place of both children.
+        "form": Field("corrected", one_of("corrected", "printed", "released")),
+        # The softmax of the alignment: over a slot of all subtrees, or over all nodes of the batch.
+        "align_over": Field("slots", one_of("slots", "batch")),
+        # Where ancestors and descendants of a node are no negatives of it.
+        "mask_related": Field("tree", one_of("none", "tree", "all")),
+        "tree_reduction": Field("mean", one_of("mean", "sum")),  # over subtrees
+        "tree_anchor": Field("parent", one_of("parent", "both")),  # or parent and child
+        # Pairs of the tree loss: a parent and its child, or a node and each descendant.
+        "tree_edges": Field("direct", one_of("direct", "closure")),
+        "chain_edges": Field("all", one_of("all", "single")),  # single: of parents with one child
+        # What a child of the chain is to its parent: farther from the origin ("norm"), or inside
+        # of its entailment cone ("cone"), HLFormer's partial order, which the paper does not have.
+        "chain_form": Field("norm", one_of("norm", "cone")),
+        # K of the cones, whose half aperture is arcsin(K (1 − c |p|²) / (√c |p|)) in the ball and
+        # arcsin(K / |p|) in Euclidean space. Only of the form "cone".
+        "min_radius": Field(0.1, real(1e-6, 1)),
+        # Norm of the chain: of ball coordinates as printed, or the distance from the origin.
+        "chain_norm": Field("ball", one_of("ball", "distance")),
+        "chain_margin": Field(0.1, real(0, 100)),  # epsilon_1; of the norms
+        # The direction of time j: a true cosine with a random start, or, as released, a product
+        # with a vector that starts as ones.
+        "order_base": Field("unit", one_of("unit", "released")),
+        # Pairs of the order: children of one parent, or all leaves of a tree in the batch.
+        "order_pairs": Field("siblings", one_of("siblings", "leaves")),
+        "order_margin": Field(0.1, real(0, 2)),  # epsilon_2
+    },
+    "optim": {
+        "learning_rate": Field(1e-4, positive(100)),
+        "hyperbolic_rate": Field(1e-4, RATE),  # of the hyperbolic layers; released: 1e-7
+        "scale_rate": Field(1e-4, RATE),  # of the learned scale; released: 1e-7
+        # After the warm-up: a cosine of the share of all steps, as released, or a line, to 0.
+        "schedule": Field("warmup_cosine", one_of("warmup_cosine", "linear")),
+        "warmup": Field(0.1, SHARE),  # share of all steps
+        "beta1": Field(0.9, SHARE),
+        "beta2": Field(0.98, SHARE),
+        "epsilon": Field(1e-6, positive(1)),
+        "weight_decay": Field(0.2, real(0, 100)),
+        "global_clip": Field(1.0, positive(1e30)),  # of all gradients together, before
+        "clip_norm": Field(1.0, positive(1e30)),  # per parameter tensor
+    },
+    "train": {
+        name: field
+        for name, field in PRVR["train"].items()
+        if name not in ("encode_parts", "baseline")
     }
-    return ConfigDict(values).lock()
+    | {
+        "epochs": Field(15, whole(1, 10**6)),
+        "batch_size": Field(64, SIZE),  # subtrees
+    },
+    "eval": {
+        # Validation metric that chooses the best epoch, the higher the better: t2v/MRR, v2t/R@1, …
+        "select": Field("t2v/MRR", LINE),
+        "node_batch": Field(256, SIZE),  # nodes that are encoded together
+        "query_batch": Field(256, SIZE),  # queries that are ranked together
+        # Candidates of a query: all nodes, or those of trees with as many leaves.
+        "pool": Field("all", one_of("all", "group")),
+        # Zero-shot: the collection whose test split is tested on, and its feature; "" for the one
+        # that is trained on. Its features have the same widths.
+        "test_collection": Field("", PATH),
+        "test_feature": Field("", PATH),
+    },
+}
+"""Every field of a configuration of HOVER."""
+
+FIELDS: Mapping[str, Fields] = {"prvr": PRVR, "hover": HOVER}
+"""The fields of a configuration by the family of its model; `model.name` tells the family."""
 
 
-def leaves(
-    fields: Mapping[str, Field | Mapping[str, Field]] = FIELDS,
-) -> Iterator[tuple[str, Field]]:
-    """Yields every field by its full name, such as "model.dropout", in their order."""
-    for name, field in fields.items():
+def leaves(family: str = "prvr") -> Iterator[tuple[str, Field]]:
+    """Yields every field of a family by its full name, such as "model.dropout", in order."""
+    for name, field in FIELDS[family].items():
         if isinstance(field, Field):
             yield name, field
         else:
             yield from ((f"{name}.{key}", inner) for key, inner in field.items())
+
+
+def conflicts(config: ConfigDict, family: str = "prvr") -> Iterator[tuple[str, str]]:
+    """Yields each field that contradicts others, and what it must be; its own rule holds."""
+    yield from CONFLICTS[family](config)
+    if config.data.max_clips > config.data.max_frames:
+        yield "data.max_frames", "at least config.data.max_clips, whose positions share its table"
+
+
+def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
+    model, loss = config.model, config.loss
+    if not (model.gaze or model.glance):
+        yield "model.gaze", "True where config.model.glance is False: keep one branch"
+    if model.video_level and not model.gaze:
+        yield "model.video_level", "False where config.model.gaze is False: it pools the frames"
+    if model.video_level and model.name in ("ms_sl", "dl_dkd"):
+        yield "model.video_level", f"False for {model.name}, which scores every frame"
+    if not (model.euclidean_blocks or model.lorentz_blocks):
+        yield "model.euclidean_blocks", "at least 1 where config.model.lorentz_blocks is 0"
+    for geometry in ("euclidean", "lorentz"):
+        if len(model[f"{geometry}_widths"]) not in (0, 1, model[f"{geometry}_blocks"]):
+            blocks = f"config.model.{geometry}_blocks, {model[f'{geometry}_blocks']}"
+            yield f"model.{geometry}_widths", f"one width for all blocks, or as many as {blocks}"
+    if not model.lorentz_blocks:
+        for name in ("lorentz_window", "head_merge", "block_curvature"):
+            default = PRVR["model"][name].default
+            if model[name] != default:
+                yield f"model.{name}", f"{default!r} where there is no Lorentz block"
+    elif (model.lorentz_dim + 1) % model.num_heads or model.lorentz_dim + 1 < 2 * model.num_heads:
+        yield (
+            "model.lorentz_dim",
+            "one less than a multiple of config.model.num_heads, at least twice as large",
+        )
+    if model.block_curvature == "fixed" and model.block_curvature_start != 1:
+        yield "model.block_curvature_start", "1 where config.model.block_curvature is 'fixed'"
+    if model.hidden_size % model.num_heads:
+        yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
+    if model.clip_weight + model.frame_weight == 0:
+        yield "model.clip_weight", "positive where config.model.frame_weight is 0"
+    if loss.diversity_form == "captions" and loss.diversity_gamma != 1:
+        yield "loss.diversity_gamma", "1 where the form is 'captions', which has no focal factor"
+    if loss.distillation_decay != "sigmoid" and loss.distillation_rate > 1:
+        yield "loss.distillation_rate", "at most 1 where the decay is not 'sigmoid'"
+
+
+def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
+    model, loss = config.model, config.loss
+    if model.metric == "cosine" and model.geometry != "euclidean":
+        yield "model.metric", "'distance' where config.model.geometry is not 'euclidean'"
+    if model.text_encoder == "attention" and model.hidden_size % model.num_heads:
+        yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
+    if not (loss.align or loss.tree or loss.chain or loss.order):
+        yield "loss.order", "positive where all other weights of config.loss are 0"
+    for name, value in (("tree_edges", "direct"), ("chain_edges", "all")):
+        if loss.form == "released" and loss[name] != value:
+            yield f"loss.{name}", f"{value!r} where the form is 'released', whose edges are slots"
+    if loss.chain_form == "cone" and loss.form != "corrected":
+        yield "loss.chain_form", "'norm' where the form is not 'corrected': the paper has no cones"
+    if bool(config.eval.test_feature) != bool(config.eval.test_collection):
+        yield "eval.test_feature", "given with config.eval.test_collection, or neither"
+
+
+CONFLICTS = {"prvr": _prvr_conflicts, "hover": _hover_conflicts}

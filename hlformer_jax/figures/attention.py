@@ -21,7 +21,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import corpus, drawing
 from hlformer_jax.figures.corpus import NotApplicable, Options, Subject, applicable
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
-from hlformer_jax.models.options import bank_widths
+from hlformer_jax.models.two_branch import bank_widths
 from hlformer_jax.retrieval import localisation
 from hlformer_jax.typing import Array
 

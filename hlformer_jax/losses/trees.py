@@ -136,7 +136,7 @@ def hinge(
     """A node has a lower number than another one of the other modality, by a margin.
 
     Of the chain the numbers are norms: a parent is nearer to the origin than its child. Of the
-    order they are cosines with the direction of time (`models.hover.space.angles`): what is later
+    order they are cosines with the direction of time (`models.hover.angles`): what is later
     has the lower one.
 
     Args:
@@ -176,7 +176,7 @@ def entailment(
     Args:
       outside: for every edge the angle by which the child's text lies outside of the cone of the
         parent's video, and its video outside of that of the parent's text; see
-        `models.hover.space.Space.outside_cone`.
+        `models.hover.Space.outside_cone`.
       mask: True for real edges.
 
     Returns:

@@ -23,11 +23,8 @@ from typing import ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
-from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError
-from hlformer_jax.models.options import Hyperparameters
-from hlformer_jax.models.two_branch import Branch, TwoBranch, VideoEncoding
+from hlformer_jax.models.two_branch import Branch, Hyperparameters, TwoBranch, VideoEncoding
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.fusion import AttentionPooling
 from hlformer_jax.ops.numerics import as_float
@@ -39,16 +36,6 @@ class DLDKD(TwoBranch):
 
     expansion: ClassVar[int] = 0
     query_per_branch: ClassVar[bool] = True
-
-    @classmethod
-    def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a configuration asks for; see `TwoBranch.from_config`."""
-        if config.model.video_level:
-            raise ConfigError(
-                "config.model.video_level pools the frames to one vector, of which dl_dkd has many"
-                " in either branch: switch it off"
-            )
-        return super().from_config(config)
 
     def setup(self) -> None:
         """Adds the query encoder of the second branch, and a linear layer after each branch."""

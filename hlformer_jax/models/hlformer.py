@@ -8,9 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax.models import options
-from hlformer_jax.models.options import Hyperparameters
-from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.models.two_branch import (
+    Bounds,
+    Hyperparameters,
+    TwoBranch,
+    VideoEncoding,
+    curvature_bounds,
+)
 from hlformer_jax.nn.fusion import AttentionPooling
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.numerics import limit_norm
@@ -41,8 +45,14 @@ class HLFormer(TwoBranch):
 
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a configuration asks for; see `TwoBranch.from_config`."""
-        return cls(options.from_config(config, cls.expansion), config.model.curvature)
+        """The model that a checked configuration asks for."""
+        return cls(cls.options_of(config), config.model.curvature)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What its parameters are clamped to, as released before each forward."""
+        alphas = dict.fromkeys(("video_alpha", "textual_alpha"), (-math.inf, 0.0))
+        return {**super().bounds, **alphas, "curv": curvature_bounds(self.curvature)}
 
     def setup(self) -> None:
         """Adds the parameters of the lift."""

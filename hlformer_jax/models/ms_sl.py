@@ -15,11 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError
-from hlformer_jax.models.options import Hyperparameters
-from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.models.two_branch import Hyperparameters, TwoBranch, VideoEncoding
 from hlformer_jax.nn.layers import INITIALISER
 from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array, Videos
@@ -42,16 +39,6 @@ class MSSL(TwoBranch):
 
     expansion: ClassVar[int] = 0
     guides_frames: ClassVar[bool] = True
-
-    @classmethod
-    def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a configuration asks for; see `TwoBranch.from_config`."""
-        if config.model.video_level:
-            raise ConfigError(
-                "config.model.video_level pools the frames, among which ms_sl's clips are to"
-                " choose: switch it off"
-            )
-        return super().from_config(config)
 
     def setup(self) -> None:
         """Adds the maps of the frames to keys and values."""

@@ -3,9 +3,14 @@
 A branch is: input projection, position embedding, and layers of a bank of windowed blocks with its
 fusion. Padded frames are set to zero after the encoder; clips have no padding. A branch that the
 configuration leaves out is None in the encoding and owns no parameters.
+
+Options shape a model's program. Hyperparameters are arguments of it: models that differ in these
+alone share a program, so that a sweep over them compiles once.
 """
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -13,13 +18,98 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 from ml_collections import ConfigDict
 
-from hlformer_jax.models import options
-from hlformer_jax.models.options import Hyperparameters, TwoBranchOptions
 from hlformer_jax.nn import blocks, layers
-from hlformer_jax.nn.bank import GaussianBank, Windows
-from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling
-from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.nn.bank import BankOptions, GaussianBank, Windows, make_windows
+from hlformer_jax.nn.blocks import BlockOptions, LorentzAttention, LorentzOptions
+from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling, FusionInputs
+from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array, Captions, Videos
+
+Bounds = Mapping[str, tuple[float, float]]
+"""The least and the greatest value of parameters, by their last name."""
+
+MAX_CURVATURE_FACTOR = 10.0
+"""A learned curvature stays within this factor of its initial value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoBranchOptions:
+    """Options of a `TwoBranch`; the fields of `config.model`, see config/fields.py.
+
+    Attributes:
+      hidden_size: width H of every encoding.
+      max_frames: number of rows of a branch's position embedding.
+      max_words: number of rows of the query encoder's position embedding.
+      bank: options of the banks of both branches, and of the query encoder's block.
+      fusion: a key of `nn.fusion.FUSIONS`.
+      input_dropout: rate of the dropout before the blocks.
+      gaze: whether there is a frame branch.
+      glance: whether there is a clip branch.
+      video_level: whether frames are pooled to one vector a video.
+      shared_curvature: initial curvature that all Lorentz blocks learn together, or None: 1, fixed.
+    """
+
+    hidden_size: int
+    max_frames: int
+    max_words: int
+    bank: BankOptions
+    fusion: str
+    input_dropout: float
+    gaze: bool
+    glance: bool
+    video_level: bool
+    shared_curvature: float | None
+
+
+class Hyperparameters(NamedTuple):
+    """Numbers of a model that are arguments of its programs: changing them does not recompile.
+
+    Attributes:
+      temperature: tau of the fusion weights.
+      clip_windows: windows of the clip branch.
+      frame_windows: windows of the frame branch.
+    """
+
+    temperature: Float[Array, ""]
+    clip_windows: Windows
+    frame_windows: Windows
+
+
+def block_widths(widths: Sequence[float], blocks: int) -> tuple[float, ...]:
+    """The width of each block's window, 0 for none: those given, or one for all.
+
+    Where none is given: none, then 2, 4, 8, … (HLFormer's variances infinity and 2^1 … 2^(N-1)).
+    """
+    if not widths:
+        return tuple(0.0 if k == 0 else 2.0**k for k in range(blocks))
+    return tuple(float(width) for width in widths) * (blocks if len(widths) == 1 else 1)
+
+
+def bank_widths(config: ConfigDict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The window widths of the Euclidean and of the Lorentz blocks; 0 is no window."""
+    model = config.model
+    return (
+        block_widths(model.euclidean_widths, model.euclidean_blocks),
+        block_widths(model.lorentz_widths, model.lorentz_blocks),
+    )
+
+
+def hyperparameters(config: ConfigDict) -> Hyperparameters:
+    """The hyperparameters that a configuration gives its model."""
+    dtype = wide(jnp.dtype(config.dtype))
+    both = bank_widths(config)
+    of_length = lambda length: make_windows(*both, length, config.model.window, dtype)
+    return Hyperparameters(
+        jnp.asarray(config.model.temperature, dtype),
+        of_length(config.data.max_clips),
+        of_length(config.data.max_frames),
+    )
+
+
+def curvature_bounds(start: float) -> tuple[float, float]:
+    """The least and the greatest logarithm of a curvature that is learned from `start`."""
+    reach = math.log(MAX_CURVATURE_FACTOR)
+    return math.log(start) - reach, math.log(start) + reach
 
 
 class VideoEncoding(NamedTuple):
@@ -68,8 +158,8 @@ class Branch(nn.Module):
         for layer in range(1, self.num_layers + 1):
             suffix = "" if layer == 1 else f"_{layer}"
             outputs = GaussianBank(options.bank, name=f"bank{suffix}")(x, windows, mask, train, c)
-            fuse = FUSIONS[options.fusion](block, name=f"fusion{suffix}")
-            x = fuse(outputs, x, mask, temperature, token, train)
+            inputs = FusionInputs(outputs, x, mask, temperature, token)
+            x = FUSIONS[options.fusion](block, name=f"fusion{suffix}")(inputs, train)
         return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
 
 
@@ -99,12 +189,44 @@ class TwoBranch(nn.Module):
 
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a configuration asks for.
+        """The model that a checked configuration asks for."""
+        return cls(cls.options_of(config))
 
-        Raises:
-          ConfigError: for options that are unknown or make no sense together.
-        """
-        return cls(options.from_config(config, cls.expansion))
+    @classmethod
+    def options_of(cls, config: ConfigDict) -> TwoBranchOptions:
+        """The options that a checked configuration stands for."""
+        model = config.model
+        shared = model.block_curvature == "shared"
+        return TwoBranchOptions(
+            hidden_size=model.hidden_size,
+            max_frames=config.data.max_frames,
+            max_words=config.data.max_words,
+            bank=BankOptions(
+                block=BlockOptions(
+                    num_heads=model.num_heads,
+                    dropout=model.dropout,
+                    expansion=cls.expansion,
+                    dtype=jnp.dtype(config.dtype),
+                ),
+                lorentz=LorentzOptions(model.lorentz_dim, model.lorentz_window, model.head_merge),
+                euclidean_blocks=model.euclidean_blocks,
+                lorentz_blocks=model.lorentz_blocks,
+            ),
+            fusion=model.fusion,
+            input_dropout=model.input_dropout,
+            gaze=model.gaze,
+            glance=model.glance,
+            video_level=model.video_level,
+            shared_curvature=model.block_curvature_start if shared else None,
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What its parameters are clamped to after every step."""
+        bounds = dict(LorentzAttention.BOUNDS)
+        if self.options.shared_curvature is not None:
+            bounds["attention_curv"] = curvature_bounds(self.options.shared_curvature)
+        return bounds
 
     def setup(self) -> None:
         """Builds the query encoder and the branches that are on."""

@@ -1,7 +1,6 @@
 """The bank of windowed attention blocks: one vmapped block for each geometry."""
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -35,14 +34,12 @@ class BankOptions:
       lorentz: options of the Lorentz blocks.
       euclidean_blocks: number of Euclidean blocks.
       lorentz_blocks: number of Lorentz blocks.
-      curvature: initial c of Lorentz blocks that learn one each; None: the curvature of the call.
     """
 
     block: BlockOptions
     lorentz: LorentzOptions
     euclidean_blocks: int
     lorentz_blocks: int
-    curvature: float | None = None
 
 
 def make_windows(
@@ -94,11 +91,7 @@ class GaussianBank(nn.Module):
             )
             outputs.append(bank(x, x, windows.euclidean, mask, train))
         if options.lorentz_blocks:
-            own = options.curvature is not None
-            if options.curvature is not None:
-                start = nn.initializers.constant(math.log(options.curvature))
-                c = jnp.exp(self.param("attention_curv", start, (options.lorentz_blocks,)))
-            bank = _over_blocks(LorentzBlock, (None, 0, None, None, 0 if own else None))(
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None, None))(
                 options.block, options.lorentz, name="lorentz"
             )
             outputs.append(bank(x, windows.log_lorentz, mask, train, c))

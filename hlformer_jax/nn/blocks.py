@@ -6,7 +6,7 @@ Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,6 @@ from hlformer_jax.nn.layers import (
     Dropout,
     FeedForward,
     InputProjection,
-    choose,
     dense,
     layer_norm,
 )
@@ -71,8 +70,8 @@ class LorentzOptions:
     """
 
     dim: int
-    window: str = "released"
-    head_merge: str = "released"
+    window: str
+    head_merge: str
 
 
 class EuclideanAttention(nn.Module):
@@ -214,6 +213,9 @@ class LorentzAttention(nn.Module):
     options: BlockOptions
     lorentz: LorentzOptions
 
+    BOUNDS: ClassVar[Mapping[str, tuple[float, float]]] = {"scale_alpha": (-math.inf, 0.0)}
+    """What its parameters are clamped to after every step, as released before each forward."""
+
     @nn.compact
     def __call__(
         self,
@@ -236,8 +238,8 @@ class LorentzAttention(nn.Module):
         linear = lambda name: LorentzLinear(options.num_heads, options.dropout, name=name)(
             point, train
         )
-        merge = choose("head_merge", self.lorentz.head_merge, HEAD_MERGES)
-        use = choose("window", self.lorentz.window, LORENTZ_WINDOWS)
+        merge = HEAD_MERGES[self.lorentz.head_merge]
+        use = LORENTZ_WINDOWS[self.lorentz.window]
         centroids = attention.lorentz_attention(
             linear("query"),
             linear("key"),

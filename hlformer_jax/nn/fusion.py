@@ -1,13 +1,12 @@
 """Fusion of a bank of blocks into one sequence, and pooling of a sequence into one vector.
 
-`FUSIONS` holds the fusions by their names in `config.model.fusion`. All are modules with the
-attributes and the call of `Fusion`, each taking of its arguments what it needs. One that asks with
-a learned token says so by `uses_token`; `make_token` adds it to the model, whose branches share it.
+`FUSIONS` holds the fusions by their names in `config.model.fusion`. One that asks with a learned
+token says so by `uses_token`; `make_token` adds it to the model, whose branches share it.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,8 +19,26 @@ from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
 
+class FusionInputs(NamedTuple):
+    """What a fusion may ask of a bank, each what it needs.
+
+    Attributes:
+      blocks: outputs of the blocks.
+      inputs: common input of the blocks.
+      mask: True for real positions; None where there is no padding.
+      temperature: tau, which divides the logits of the weights.
+      token: learned token of a fusion with `uses_token`, else None.
+    """
+
+    blocks: Float[Array, "K *batch L H"]
+    inputs: Float[Array, "*batch L H"]
+    mask: Bool[Array, "*batch L"] | None
+    temperature: Float[Array, ""]
+    token: Float[Array, " H"] | None
+
+
 class Fusion(nn.Module):
-    """What all fusions share.
+    """What all fusions share: called with `FusionInputs` and whether dropout is on.
 
     Attributes:
       options: options of the blocks; the cross-attention of a fusion has those of their number of
@@ -31,30 +48,6 @@ class Fusion(nn.Module):
     options: BlockOptions
 
     uses_token: ClassVar[bool] = False
-
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        """Fuses the outputs of the blocks.
-
-        Args:
-          blocks: outputs of the blocks.
-          inputs: common input of the blocks.
-          mask: True for real positions; None where there is no padding.
-          temperature: tau, which divides the logits of the weights.
-          token: learned token of a fusion with `uses_token`, else None.
-          train: whether dropout is on.
-
-        Returns:
-          One sequence.
-        """
-        raise NotImplementedError
 
     @classmethod
     def make_token(cls, model: nn.Module, features: int) -> Float[Array, " H"] | None:
@@ -82,17 +75,9 @@ class MeanGuided(Fusion):
     """
 
     @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        options, length = self.options, blocks.shape[-2]
-        question = self.question(blocks, token)
+    def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
+        options, blocks = self.options, bank.blocks
+        question = self.question(bank)
         # One block for all, but dropout of its own for each: a mask depends on the row of the
         # batch, and must not on the number of videos that the batch has room for.
         each: Any = {
@@ -101,21 +86,19 @@ class MeanGuided(Fusion):
         }
         over: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
         cross = over(self.cross_options, SingleQueryAttention, name="cross")
-        seen = cross(question, blocks, None, mask, train)[..., 0, :]
+        seen = cross(question, blocks, None, bank.mask, train)[..., 0, :]
         seen = nn.relu(dense(blocks.shape[-1], "layer1", options.dtype)(seen))
         seen = nn.vmap(Dropout, in_axes=0, **each)(options.dropout, train)(seen)
-        logits = as_float(dense(length, "layer2", options.dtype)(seen))
+        logits = as_float(dense(blocks.shape[-2], "layer2", options.dtype)(seen))
         self.sow("intermediates", "logits", logits)
-        weights = jax.nn.softmax(logits / temperature, axis=0)
+        weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
         return jnp.einsum("k...l,k...lh->...lh", weights.astype(blocks.dtype), blocks)
 
     @nn.nowrap
-    def question(
-        self, blocks: Float[Array, "K *batch L H"], token: Float[Array, " H"] | None
-    ) -> Float[Array, "*batch 1 H"]:
+    def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
         """What asks for the weights."""
-        return jnp.mean(blocks, axis=(0, -2))[..., None, :]
+        return jnp.mean(bank.blocks, axis=(0, -2))[..., None, :]
 
 
 class TemporalConsolidation(MeanGuided):
@@ -128,11 +111,9 @@ class TemporalConsolidation(MeanGuided):
     uses_token: ClassVar[bool] = True
 
     @nn.nowrap
-    def question(
-        self, blocks: Float[Array, "K *batch L H"], token: Float[Array, " H"] | None
-    ) -> Float[Array, "*batch 1 H"]:
+    def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
         """The token, the same for every sequence."""
-        return _as_sequences(token, blocks[0])
+        return _token_of_each(bank)
 
 
 class DynamicWeights(Fusion):
@@ -145,23 +126,15 @@ class DynamicWeights(Fusion):
     uses_token: ClassVar[bool] = True
 
     @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        options = self.options
+    def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
+        options, inputs = self.options, bank.inputs
         cross = EuclideanBlock(self.cross_options, SingleQueryAttention, name="cross")
-        seen = cross(_as_sequences(token, inputs), inputs, None, mask, train)[..., 0, :]
+        seen = cross(_token_of_each(bank), inputs, None, bank.mask, train)[..., 0, :]
         seen = nn.relu(dense(inputs.shape[-1], "layer1", options.dtype)(seen))
         seen = Dropout(options.dropout, train)(seen)
-        logits = as_float(dense(len(blocks), "layer2", options.dtype)(seen))
-        weights = jax.nn.softmax(logits / temperature, axis=-1)
-        return jnp.einsum("...k,k...lh->...lh", weights.astype(blocks.dtype), blocks)
+        logits = as_float(dense(len(bank.blocks), "layer2", options.dtype)(seen))
+        weights = jax.nn.softmax(logits / bank.temperature, axis=-1)
+        return jnp.einsum("...k,k...lh->...lh", weights.astype(bank.blocks.dtype), bank.blocks)
 
 
 class BlockWeights(Fusion):
@@ -172,52 +145,28 @@ class BlockWeights(Fusion):
     """
 
     @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        logits = self.param("logits", nn.initializers.zeros, (len(blocks),))
-        weights = jax.nn.softmax(logits / temperature)
-        return jnp.einsum("k,k...lh->...lh", weights.astype(blocks.dtype), blocks)
+    def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
+        logits = self.param("logits", nn.initializers.zeros, (len(bank.blocks),))
+        weights = jax.nn.softmax(logits / bank.temperature)
+        return jnp.einsum("k,k...lh->...lh", weights.astype(bank.blocks.dtype), bank.blocks)
 
 
 class Mean(Fusion):
     """The mean of the blocks (GMMFormer)."""
 
     @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        return jnp.mean(blocks, axis=0)
+    def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
+        return jnp.mean(bank.blocks, axis=0)
 
 
 class Concatenation(Fusion):
     """Concatenation of the blocks' features and one linear layer."""
 
     @nn.compact
-    def __call__(
-        self,
-        blocks: Float[Array, "K *batch L H"],
-        inputs: Float[Array, "*batch L H"],
-        mask: Bool[Array, "*batch L"] | None,
-        temperature: Float[Array, ""],
-        token: Float[Array, " H"] | None,
-        train: bool,
-    ) -> Float[Array, "*batch L H"]:
-        joined = jnp.moveaxis(blocks, 0, -2)
+    def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
+        joined = jnp.moveaxis(bank.blocks, 0, -2)
         joined = joined.reshape(*joined.shape[:-2], -1)
-        return dense(blocks.shape[-1], "dense", self.options.dtype)(joined)
+        return dense(bank.blocks.shape[-1], "dense", self.options.dtype)(joined)
 
 
 FUSIONS: Mapping[str, type[Fusion]] = {
@@ -230,18 +179,12 @@ FUSIONS: Mapping[str, type[Fusion]] = {
 }
 
 
-def _as_sequences(
-    token: Float[Array, " H"] | None, sequences: Float[Array, "*batch L H"]
-) -> Float[Array, "*batch 1 H"]:
-    """The token as a sequence of one position for every sequence.
-
-    Raises:
-      ValueError: when there is no token.
-    """
-    if token is None:
+def _token_of_each(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
+    """The token as a sequence of one position for every sequence."""
+    if bank.token is None:
         raise ValueError("this fusion asks with a token, see Fusion.make_token: it got None")
-    shape = (*sequences.shape[:-2], 1, sequences.shape[-1])
-    return jnp.broadcast_to(token.astype(sequences.dtype), shape)
+    shape = (*bank.inputs.shape[:-2], 1, bank.inputs.shape[-1])
+    return jnp.broadcast_to(bank.token.astype(bank.inputs.dtype), shape)
 
 
 class AttentionPooling(nn.Module):

@@ -7,8 +7,7 @@ Names matter: the optimiser decays no parameter whose name is `bias`, nor the `s
 named `LayerNorm` (see optim.py), and torch_checkpoint.py maps released names to these.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,19 +18,6 @@ from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
 INITIALISER = nn.initializers.normal(0.02)
-
-Option = TypeVar("Option")
-
-
-def choose(what: str, name: str, options: Mapping[str, Option]) -> Option:
-    """The option of that name.
-
-    Raises:
-      ValueError: when there is none; `what` says what was to be chosen.
-    """
-    if name not in options:
-        raise ValueError(f"{what} {name!r} is unknown: use {', '.join(options)}")
-    return options[name]
 
 
 def layer_norm(name: str, dtype: Any) -> nn.LayerNorm:

@@ -10,7 +10,6 @@ A window tells row i (the position that attends) how far position j is. Its form
   distance. The paper does not print the distances: here they have the standard deviation sigma of
   the released Gaussian of the same width, so sqrt(3) sigma and sqrt(6) sigma, over normalised
   positions j / L; the own position is always inside.
-- none: ones, whatever the width.
 
 Width 0 stands for no window (sigma = infinity). Everything is computed as a logarithm, since the
 corrected Lorentz attention adds the logarithm and far positions underflow otherwise.
@@ -26,7 +25,7 @@ from jaxtyping import Float
 
 from hlformer_jax.typing import Array
 
-KINDS = ("released", "printed", "boxcar", "bartlett", "none")
+KINDS = ("released", "printed", "boxcar", "bartlett")
 
 LOG_OUTSIDE = -1e4
 """The least logarithm of a window: finite, so that sums with it are; its exp is 0."""
@@ -70,7 +69,7 @@ def _log_windows(widths: Sequence[float], length: int, kind: str) -> np.ndarray:
     positions = np.arange(length, dtype=np.float64)
     steps = (positions[None, :] - positions[:, None])[None]
     width = np.asarray(widths, np.float64)[:, None, None]
-    open_width = (width == 0) | (kind == "none")
+    open_width = width == 0
     sigma = np.maximum(width, 0.01) / 9
     log_open = 0.0
     if kind == "printed":

@@ -23,8 +23,7 @@ from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.feed import in_order
 from hlformer_jax.data.tree_feed import NodeFeed, gather_nodes
 from hlformer_jax.data.trees import Pool
-from hlformer_jax.models.hover import Hover, Points
-from hlformer_jax.models.hover.space import angles
+from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result

@@ -65,7 +65,7 @@ def load(path: Path) -> Model:
         restored = series.restore(parallel.abstract(parallel.mesh(), template))
     finally:
         series.close()
-    params = models.project(restored, config)
+    params = models.project(model, restored)
     return Model(config, model, params, scoring.build_scorer(config, model))
 
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data.feed import Group
-from hlformer_jax.models.cost import Cost
+from hlformer_jax.models.registry import Cost
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR
@@ -96,7 +96,7 @@ else:
     ConfiguredFamily = Any
 
 FAMILIES: dict[str, Callable[[ConfigDict, Mesh], ConfiguredFamily]] = {"prvr": PRVR, "hover": HOVER}
-"""What makes a family of a configuration and devices; the names are those of `config.families`."""
+"""What makes a family of a configuration and devices; names as in `config.fields`."""
 
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> ConfiguredFamily:

@@ -24,9 +24,8 @@ from hlformer_jax.losses import trees
 from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
 from hlformer_jax.losses.ranking import zero_padding
 from hlformer_jax.models import hover
-from hlformer_jax.models.cost import Cost
-from hlformer_jax.models.hover import Hover, Points
-from hlformer_jax.models.hover.space import angles
+from hlformer_jax.models.hover import Hover, Points, angles
+from hlformer_jax.models.registry import Cost
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim
@@ -46,7 +45,7 @@ class TreeObjective:
     Attributes:
       numbers: weights, margins and the radius of the cones, by their names in `config.loss`.
       model: the model.
-      options: options of the terms, by their names in `config.loss`; see config/hover.py.
+      options: options of the terms, by their names in `config.loss`; see config/fields.py.
       terms: names of the terms with a weight other than 0.
     """
 

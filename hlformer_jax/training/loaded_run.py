@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
-from hlformer_jax.config import default, family_of
-from hlformer_jax.config.families import leaves
+from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, families

@@ -23,8 +23,7 @@ from hlformer_jax.losses import distillation, embeddings, ranking
 from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
 from hlformer_jax.models import Model
-from hlformer_jax.models.cost import Cost, cost
-from hlformer_jax.models.description import meaning
+from hlformer_jax.models.registry import Cost, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.retrieval import evaluation, scoring
@@ -337,7 +336,7 @@ class PRVR:
 
     def project(self, params: Any) -> Any:
         """Learned curvatures and scales within their bounds; see `Family`."""
-        return models.project(params, self._config)
+        return models.project(self.model, params)
 
     def loss(self, steps_per_epoch: int) -> Objective:
         """The objective; see `Family`."""

@@ -9,7 +9,6 @@ import pytest
 import tiny
 
 from hlformer_jax import models
-from hlformer_jax.config import ConfigError
 from hlformer_jax.models.dl_dkd import repeat_first
 from hlformer_jax.retrieval import scoring
 from hlformer_jax.typing import Batch
@@ -94,13 +93,6 @@ def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
     np.testing.assert_allclose(value2, value, rtol=1e-12)
     for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(gradient2), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-12)
-
-
-def test_frames_pooled_to_one_vector_are_refused():
-    config = family.config("dl_dkd")
-    config.model.video_level = True
-    with pytest.raises(ConfigError, match="video_level.*dl_dkd.*switch it off"):
-        models.build(config)
 
 
 def test_the_gradient_of_a_repeated_position_goes_to_the_first():

@@ -211,12 +211,12 @@ def test_eight_optimiser_steps(recording, dtype):
     golden = recording.golden
     config = recording.config(dtype)
     config.optim.learning_rate = 1e-3
-    optimiser = optim.build(config, total_steps=20)
+    optimiser, model = optim.build(config, total_steps=20), models.build(config)
 
     @jax.jit
     def update(params, state, gradient):
         updates, state = optimiser.update(gradient, state, params)
-        return models.project(optax.apply_updates(params, updates), config), state
+        return models.project(model, optax.apply_updates(params, updates)), state
 
     params = recording.params(dtype)
     state = optimiser.init(params)

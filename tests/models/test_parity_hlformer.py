@@ -80,7 +80,7 @@ def test_stored_scalars_are_clamped_before_the_forward(dtype):
     alphas = params["clip_branch"]["bank"]["lorentz"]["attention"]["scale_alpha"].copy()
     alphas[0] = 0.6
     params["clip_branch"]["bank"]["lorentz"]["attention"]["scale_alpha"] = alphas
-    params = models.project(params, HLFORMER.config())
+    params = models.project(HLFORMER.build(), params)
     run = parity.run(HLFORMER, dtype, params=params)
     rtol = FLOAT64_TOLERANCE if dtype == "float64" else 1e-6
     # The partial order term, weighted 1e-3, carries the shift of the released angles.

@@ -1,22 +1,26 @@
-"""Every model, with the options that plug into all of them."""
+"""Every model: its options, parameters, description and cost."""
 
 import itertools
+import json
 import random
 
 import family
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from hlformer_jax import models
 from hlformer_jax.config import check, load
+from hlformer_jax.models.registry import cost, describe, meaning
+from hlformer_jax.models.two_branch import block_widths
 from hlformer_jax.nn import fusion
 from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
 
 # Every gradient of the first four is held against a recorded one besides (test_parity.py).
-SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted", "block curvature")
+SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted")
 CASES = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in family.CASES
 ]
@@ -40,7 +44,6 @@ def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_paramet
         "dl_dkd": ("exploration_pooling", "kernel"),
         "dynamic": ("weight_token",),
         "weighted": ("clip_branch", "fusion", "logits"),
-        "block curvature": ("clip_branch", "bank", "attention_curv"),
         "shared curvature": ("attention_curv",),
     }[name]
     for key in own:
@@ -73,7 +76,7 @@ def test_any_combination_of_options_can_be_traced(model, kind):
     if lorentz:
         chosen["model.lorentz_window"] = either("released", "corrected")
         chosen["model.head_merge"] = either("released", "hyperboloid")
-        chosen["model.block_curvature"] = either("fixed", "shared", "block")
+        chosen["model.block_curvature"] = either("fixed", "shared")
     config = tiny.config(**chosen)
     check(config)
     params = jax.eval_shape(lambda: models.init_params(models.build(config), config))
@@ -87,3 +90,121 @@ def test_every_configuration_file_builds_its_model():
         model = models.build(config)
         assert type(model.module) is models.MODELS[config.model.name]
         assert prvr.active_terms(config, model)
+
+
+# Parameters.
+
+
+def test_blocks_of_a_bank_start_different():
+    config = tiny.config(**{"model.gaze": False, "model.lorentz_blocks": 0})
+    bank = models.init_params(models.build(config), config)["clip_branch"]["bank"]
+    kernel = bank["euclidean"]["attention"]["query"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+    # N(0, 0.02), as released.
+    everything = bank["euclidean"]["output"]["layer1"]["kernel"]
+    assert 0.015 < np.std(everything) < 0.025
+
+
+@pytest.mark.parametrize("start", [1.0, 2.0])
+def test_scalars_are_clamped_to_the_bounds_that_the_model_declares(start):
+    config = tiny.config(**{"model.block_curvature": "shared", "model.curvature": start})
+    config.model.block_curvature_start = start
+    model = models.build(config)
+    params = {
+        "curv": jnp.asarray(9.0),
+        "attention_curv": jnp.asarray(-9.0),
+        "a": {"scale_alpha": jnp.array([-1.0, 0.5])},
+        "b": jnp.asarray(2.0),
+    }
+    projected = models.project(model, params)
+    np.testing.assert_allclose(np.exp(projected["curv"]), 10 * start, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(projected["attention_curv"]), start / 10, rtol=1e-6)
+    np.testing.assert_array_equal(projected["a"]["scale_alpha"], [-1.0, 0.0])
+    assert projected["b"] == 2.0
+
+
+def test_widths_are_the_released_ones_where_none_is_given():
+    assert block_widths((), 4) == (0.0, 2.0, 4.0, 8.0)
+    assert block_widths((), 1) == (0.0,)
+    assert block_widths((3,), 2) == (3.0, 3.0)
+
+
+PARTS = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature")
+]
+
+
+@pytest.mark.parametrize("name", ["dynamic", *PARTS])
+def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
+    _, (value, _), gradient = family.value_and_gradient(name, without_dropout=True)
+    _, (other, _), in_parts = family.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)
+    # Sums are taken in another order: rounding of float32 through a network.
+    np.testing.assert_allclose(other, value, rtol=1e-5)
+    for one, several in zip(*map(jax.tree.leaves, (gradient, in_parts)), strict=True):
+        np.testing.assert_allclose(several, one, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-6)
+
+
+# Description and cost.
+
+
+def test_a_description_is_json_and_leaves_out_what_may_differ():
+    fields = describe(tiny.config())
+    assert json.loads(json.dumps(fields)) == fields
+    assert fields == describe(tiny.config(**{"model.dropout": 0.5, "model.clip_weight": 0.1}))
+    for other in ({"model.hidden_size": 12}, {"data.max_words": 5}, {"model.fusion": "mean"}):
+        assert describe(tiny.config(**other)) != fields
+
+
+def test_widths_mean_the_same_however_they_are_written():
+    means = lambda **options: meaning(describe(tiny.config(**options)))
+    assert means() == means(**{"model.euclidean_widths": (0.0, 2.0)})
+    assert means(**{"model.lorentz_widths": (3.0,)}) == means(
+        **{"model.lorentz_widths": (3.0, 3.0)}
+    )
+    assert means() != means(**{"model.euclidean_widths": (0.0, 4.0)})
+    # MS-SL's one block without a window, which converted checkpoints write as [0.0].
+    one = {"model.euclidean_blocks": 1, "model.lorentz_blocks": 0}
+    assert means(**one) == means(**one, **{"model.euclidean_widths": (0.0,)})
+    assert means(**one) == means(**one, **{"model.lorentz_dim": 3})  # of no block
+    assert means() != means(**{"model.lorentz_dim": 3})
+
+
+PLAIN = {
+    "model.name": "gmmformer_v2",
+    "model.gaze": False,
+    "model.euclidean_blocks": 1,
+    "model.lorentz_blocks": 0,
+    "model.fusion": "mean",
+    "model.hidden_size": 32,
+    "data.visual_dim": 48,
+    "data.text_dim": 24,
+}
+
+
+def _dense(inside, outside):
+    return inside * outside + outside
+
+
+def test_parameters_and_products_are_those_counted_by_hand():
+    found = cost(tiny.config(**PLAIN))
+    h, norm = 32, 2 * 32
+    block = 3 * _dense(h, h) + _dense(h, 4 * h) + _dense(4 * h, h) + 2 * norm
+    branch = lambda width, positions: 2 * width + _dense(width, h) + positions * h + norm + block
+    # The query's encoder pools its words by one vector.
+    assert found.parameters == branch(48, tiny.FRAMES) + branch(24, tiny.WORDS) + h
+
+    def products(rows, width):
+        inner = 3 * h * h + 2 * rows * h + 8 * h * h
+        return 2 * rows * (width * h + inner)
+
+    video, caption = products(tiny.CLIPS, 48), products(tiny.WORDS, 24) + 4 * tiny.WORDS * h
+    # Beside products there are normalisation and softmax: tens of operations an element.
+    assert 1 <= found.flops_video / video < 1.2
+    assert 1 <= found.flops_caption / caption < 1.2
+
+
+def test_parts_of_a_batch_do_not_change_the_count():
+    other = tiny.config(**PLAIN, **{"train.encode_parts": 4})
+    assert cost(other) == cost(tiny.config(**PLAIN))
+    assert other.train.encode_parts == 4

@@ -1,14 +1,23 @@
-"""Lorentz attention, against NumPy by the equations, and at the edges of its domain."""
-
-import dataclasses
+"""Attention blocks and banks of them, against NumPy by the equations, and at the edges."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 from hlformer_jax.nn import blocks
-from hlformer_jax.nn.blocks import BlockOptions, LorentzAttention, LorentzOptions
+from hlformer_jax.nn.bank import BankOptions, GaussianBank, make_windows
+from hlformer_jax.nn.blocks import (
+    BlockOptions,
+    EuclideanBlock,
+    LorentzAttention,
+    LorentzBlock,
+    LorentzOptions,
+)
+from hlformer_jax.ops import windows
+
+AS_RELEASED = LorentzOptions(7, "released", "released")
 
 
 def _numpy_attention(params, x, c, merge):
@@ -55,7 +64,7 @@ def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 8))
     attend = LorentzAttention(
-        BlockOptions(2, 0.0, dtype=jnp.float64), LorentzOptions(7, head_merge=merge)
+        BlockOptions(2, 0.0, dtype=jnp.float64), LorentzOptions(7, "released", merge)
     )
     with jax.numpy_dtype_promotion("standard"):
         init = jax.jit(lambda key: attend.init(key, x, None, None, False)["params"])
@@ -72,7 +81,7 @@ def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
 @pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
 def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
-    attend = LorentzAttention(BlockOptions(2, 0.0), LorentzOptions(7))
+    attend = LorentzAttention(BlockOptions(2, 0.0), AS_RELEASED)
     x = size * jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
     params = attend.init(jax.random.key(0), x, None, None, False)
     loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
@@ -81,9 +90,28 @@ def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("field", ["window", "head_merge"])
-def test_a_layer_refuses_an_option_that_it_does_not_know(field):
-    lorentz = dataclasses.replace(LorentzOptions(7), **{field: "corected"})
-    attend = LorentzAttention(BlockOptions(2, 0.0), lorentz)
-    with pytest.raises(ValueError, match=f"{field} 'corected' is unknown: use "):
-        attend.init(jax.random.key(0), jnp.ones((1, 4, 8)), None, None, False)
+def test_a_bank_equals_its_blocks_one_by_one():
+    block, lorentz, widths = BlockOptions(2, 0.0), AS_RELEASED, (0.0, 2.0)
+    bank = GaussianBank(BankOptions(block, lorentz, euclidean_blocks=2, lorentz_blocks=2))
+    of_both = make_windows(widths, widths, tiny.FRAMES, "released", jnp.float32)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(tiny.VIDEOS, tiny.FRAMES, 8)).astype(np.float32)
+    mask = tiny.batch().videos.frame_mask
+    shapes = jax.eval_shape(lambda: bank.init(jax.random.key(0), x, of_both, mask, False))
+    draw = lambda p: (0.3 * rng.normal(size=p.shape)).astype(p.dtype)
+    params = jax.tree.map(draw, shapes)["params"]
+    # Scales are to divide by.
+    params["lorentz"]["attention"]["scale"] = np.asarray([1.5, 2.5], np.float32)
+    outputs = jax.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
+    assert outputs.shape == (4, *x.shape)
+    log_windows = windows.log_attention_windows(widths, tiny.FRAMES)
+    one_euclidean = jax.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
+    one_lorentzian = jax.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
+    for k in range(2):
+        own = jax.tree.map(lambda p, k=k: p[k], params)
+        euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))
+        lorentzian = one_lorentzian({"params": own["lorentz"]}, log_windows[k])
+        np.testing.assert_allclose(outputs[k], euclidean, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
+        assert np.abs(outputs[k] - outputs[2 + k]).max() > 0.01
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.01

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from hlformer_jax.nn import layers
 
@@ -78,9 +77,3 @@ def test_dropout_is_the_identity_unless_a_model_is_trained():
     np.testing.assert_allclose(np.unique(dropped), [0, 1 / 0.7], rtol=1e-6)
     # Ten thousand draws: four times the standard deviation of the share.
     assert abs(np.mean(dropped == 0) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 1e4)
-
-
-def test_an_option_that_is_unknown_is_refused_with_those_that_are_known():
-    assert layers.choose("window", "a", {"a": 1, "b": 2}) == 1
-    with pytest.raises(ValueError, match="window 'c' is unknown: use a, b"):
-        layers.choose("window", "c", {"a": 1, "b": 2})

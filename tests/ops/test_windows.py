@@ -47,7 +47,7 @@ def test_width_zero_is_no_window():
     np.testing.assert_allclose(printed, np.full((5, 5), 1 / (2 * np.pi)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_logarithms_stay_finite_where_the_window_underflows(kind):
     log_window = log_attention_windows((0.01, 0.1, 1.0), 128, kind)
     assert np.all(np.isfinite(log_window))
@@ -82,10 +82,6 @@ def test_every_position_sees_itself_under_the_narrowest_window():
     for kind in KINDS:
         window = np.asarray(attention_windows((1e-9,), 128, kind)[0])
         assert np.all(window.max(axis=-1) > 0)
-
-
-def test_no_window_at_all_whatever_the_width():
-    np.testing.assert_array_equal(attention_windows((0.5, 3.0), 6, "none"), np.ones((2, 6, 6)))
 
 
 def test_a_bank_is_the_stack_of_its_windows():

@@ -50,7 +50,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         loaded_run.load(tmp_path)
     content["config"]["model"]["fusion"] = "sum"
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="model.fusion 'sum' is unknown"):
+    with pytest.raises(ConfigError, match="model.fusion is 'sum'"):
         loaded_run.load(tmp_path)
 
 

@@ -18,7 +18,7 @@ import toy
 
 from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
-from hlformer_jax.config import families as configured
+from hlformer_jax.config.fields import FIELDS
 from hlformer_jax.training import checkpoints, families, loop
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.metrics import NonFiniteLossError
@@ -290,7 +290,7 @@ def test_what_a_program_exits_with_says_which_signal_it_was():
 
 
 def test_what_can_be_configured_can_be_trained():
-    assert list(families.FAMILIES) == list(configured.FAMILIES)
+    assert list(families.FAMILIES) == list(FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,491 @@
+"""HOVER: nodes of action trees as points of a Poincaré ball, a hyperboloid or Euclidean space.
+
+A node's frames are one feature, their mean after a recurrent layer with a residual, each frame a
+unit vector (CLIP4Clip's "seqLSTM"); its text is another, its sentence vector or that of its words.
+`Lift` makes points of them. Points have n coordinates: those of the ball; the space components of
+the hyperboloid, of which the time component is a function; or any vector. In each the zero vector
+is the origin, the same rotations are isometries, and the angle at the origin is that of the
+coordinates. The ball and the hyperboloid hold the same points: `Space.lift` of one is that of the
+other by stereographic projection.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float
+from ml_collections import ConfigDict
+
+from hlformer_jax.nn import blocks, layers
+from hlformer_jax.nn.blocks import BlockOptions
+from hlformer_jax.nn.fusion import AttentionPooling
+from hlformer_jax.nn.recurrent import LSTM
+from hlformer_jax.ops import cones, lorentz, poincare
+from hlformer_jax.ops.dropout import derive_key
+from hlformer_jax.ops.numerics import (
+    along_and_across,
+    as_float,
+    dot,
+    per_batch,
+    safe_atan2,
+    safe_norm,
+    unit,
+)
+from hlformer_jax.typing import Array, Nodes
+
+PRECISION = "highest"
+"""Of products that are compared: a GPU may round float32 factors to fewer bits."""
+
+MAX_LOG_LENGTH = 0.8
+"""Of the logarithm of a lifted feature's length, for the lift "radius": between 0.45 and 2.2."""
+
+MAX_SCALE = 100.0
+"""Of the similarities, as CLIP limits it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """A space, and what is compared in it.
+
+    Attributes:
+      geometry: "poincare", "lorentz" or "euclidean".
+      metric: "distance", or, of Euclidean space, "cosine", of which points are unit vectors.
+      curvature: c; the curvature is −c. Of no meaning in Euclidean space.
+      max_radius: largest √c |x| of a point of the ball; 1 for as far as floating point goes.
+    """
+
+    geometry: str
+    metric: str = "distance"
+    curvature: float = 1.0
+    max_radius: float = 1.0
+
+    @property
+    def is_hyperbolic(self) -> bool:
+        """Whether the space is curved."""
+        return self.geometry != "euclidean"
+
+    def lift(
+        self, tangent: Float[Array, "*#batch n"], bias: Float[Array, "*#batch n"]
+    ) -> Float[Array, "*#batch n"]:
+        """The hyperbolic linear layer after its matrix: exp_0(tangent) ⊕ exp_0(bias).
+
+        Args:
+          tangent: tangent vectors at the origin, M f.
+          bias: tangent vectors at the origin.
+
+        Returns:
+          Points; in Euclidean space tangent + bias, of unit length for cosines.
+
+        References:
+          HOVER, eq. 2 and section 4.2; Ganea, Bécigneul and Hofmann, 2018, section 3.2.
+        """
+        c = self.curvature
+        if self.geometry == "euclidean":
+            moved = tangent + bias
+            return unit(moved) if self.metric == "cosine" else moved
+        if self.geometry == "poincare":
+            moved = poincare.mobius_add(
+                poincare.exp_map0(tangent, c), poincare.exp_map0(bias, c), c
+            )
+            return moved if self.max_radius == 1 else poincare.project(moved, c, self.max_radius)
+        # x ⊕ exp_0(b) is where the geodesic leads that starts at x as b does at the origin. The
+        # exponential map of the ball goes twice as far.
+        start = lorentz.exp_map0(2 * tangent, c)
+        moved = lorentz.exp_map(start, lorentz.transport0(start, 2 * bias, c), c)
+        if self.max_radius != 1:
+            ball = poincare.project(poincare.from_lorentz(moved, c), c, self.max_radius)
+            moved = poincare.to_lorentz(ball, c)
+        return moved[..., 1:]
+
+    def similarities(self, x: Float[Array, "M n"], y: Float[Array, "N n"]) -> Float[Array, "M N"]:
+        """Cosines, or distances with the sign changed, of all pairs."""
+        c = self.curvature
+        if self.geometry == "poincare":
+            return -poincare.pairwise_distance(x, y, c)
+        if self.geometry == "lorentz":
+            return -lorentz.pairwise_distance(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+        if self.metric == "cosine":
+            return jnp.matmul(x, y.T, precision=PRECISION)
+        return -safe_norm(x[:, None] - y[None])
+
+    def norm(self, x: Float[Array, "*#batch n"], kind: str = "ball") -> Float[Array, "*#batch"]:
+        """Norms of points; gradient 0 at the origin.
+
+        Args:
+          x: points.
+          kind: "ball", the norm of the coordinates in the ball, or "distance", the distance from
+            the origin. In Euclidean space both are the norm.
+        """
+        c = self.curvature
+        if not self.is_hyperbolic:
+            return safe_norm(x)
+        if self.geometry == "lorentz":
+            x = poincare.from_lorentz(lorentz.from_space(x, c), c)
+        return poincare.distance0(x, c) if kind == "distance" else safe_norm(x)
+
+    def outside_cone(
+        self,
+        x: Float[Array, "*#batch n"],
+        y: Float[Array, "*#batch n"],
+        min_radius: ArrayLike,
+    ) -> Float[Array, "*#batch"]:
+        """How far y lies outside the entailment cone of x, max(0, exterior angle − half aperture).
+
+        Args:
+          x: the apexes.
+          y: points.
+          min_radius: K; a cone whose apex is nearer to the origin is a half-space, about.
+
+        Returns:
+          Angles in [0, π]; 0, with gradient 0, inside of the cone, to which its apex belongs, and
+          for an apex at the origin, whose cone is all of the space.
+
+        References:
+          Ganea, Bécigneul and Hofmann, Hyperbolic entailment cones for learning hierarchical
+          embeddings, ICML 2018: section 3 for the ball, appendix for Euclidean space.
+        """
+        c = self.curvature
+        if self.geometry == "poincare":
+            return cones.poincare_energy(x, y, c, min_radius)
+        if self.geometry == "lorentz":
+            return cones.energy(lorentz.from_space(x, c), lorentz.from_space(y, c), c, min_radius)
+        return _outside_flat_cone(x, y, min_radius)
+
+    def search_vectors(
+        self, queries: Float[Array, "M n"], candidates: Float[Array, "N n"]
+    ) -> tuple[Float[Array, "M width"], Float[Array, "N width"]]:
+        """Vectors whose inner products order the candidates of a query as `similarities` does.
+
+        For a hyperbolic distance d they have the product −cosh(√c d) / c; for a Euclidean one
+        −d²/2, up to a term of the query alone.
+        """
+        c = self.curvature
+        if self.is_hyperbolic:
+            if self.geometry == "poincare":
+                queries, candidates = (poincare.to_lorentz(x, c) for x in (queries, candidates))
+            else:
+                queries, candidates = (lorentz.from_space(x, c) for x in (queries, candidates))
+            signs = jnp.ones(candidates.shape[-1], candidates.dtype).at[0].set(-1)
+            return queries, candidates * signs[None]
+        if self.metric == "cosine":
+            return queries, candidates
+        one = jnp.ones((len(queries), 1), queries.dtype)
+        half = dot(candidates, candidates)[:, None] / 2
+        return jnp.concatenate([queries, one], -1), jnp.concatenate([candidates, -half], -1)
+
+
+def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
+    """`Space.outside_cone` of Euclidean space, the limit of that of the ball near its origin."""
+    radius, along, across = along_and_across(x, y - x)
+    half_aperture = cones.aperture(radius, per_batch(min_radius, x, "min_radius"))
+    return jax.nn.relu(safe_atan2(across, along) - half_aperture)
+
+
+def angles(
+    x: Float[Array, "*#batch n"], direction: Float[Array, " n"], base: str = "unit"
+) -> Float[Array, "*#batch"]:
+    """Cosines θ of points and the direction of time, at the origin.
+
+    Args:
+      x: points.
+      direction: the direction j.
+      base: "unit" for cosines; "released" for products of j itself and unit vectors.
+
+    Returns:
+      The cosines; 0 with gradient 0 where a point is the origin.
+
+    References:
+      HOVER, eq. 4.
+    """
+    toward = direction if base == "released" else unit(direction)
+    return jnp.matmul(unit(x), toward, precision=PRECISION)
+
+
+@dataclasses.dataclass(frozen=True)
+class HoverOptions:
+    """Options of the model; the fields of `config.model`, see config/fields.py.
+
+    Attributes:
+      hidden_size: width H of the features.
+      hyperbolic_dim: coordinates n of the embeddings.
+      space: the space of the embeddings.
+      text_encoder: "given", "mean" or "attention".
+      num_heads: heads N of the attention.
+      max_words: rows W of its position embedding.
+      lift: "unit" or "radius".
+      hyperbolic_init: "identity" or "kaiming".
+      riemannian_factor: whether the gradient of lifted features is scaled as released.
+      scale: factor s of the similarities, at the start where it is learned.
+      learned_scale: whether it is learned.
+      order_base: "unit" or "released": how the direction of time starts.
+      dtype: dtype of the encoders.
+    """
+
+    hidden_size: int
+    hyperbolic_dim: int
+    space: Space
+    text_encoder: str
+    num_heads: int
+    max_words: int
+    lift: str
+    hyperbolic_init: str
+    riemannian_factor: bool
+    scale: float
+    learned_scale: bool
+    order_base: str
+    dtype: Any
+
+
+def options_of(config: ConfigDict) -> HoverOptions:
+    """The options that a configuration of HOVER stands for."""
+    model = config.model
+    return HoverOptions(
+        hidden_size=model.hidden_size,
+        hyperbolic_dim=model.hyperbolic_dim,
+        space=Space(model.geometry, model.metric, model.curvature, model.max_radius),
+        text_encoder=model.text_encoder,
+        num_heads=model.num_heads,
+        max_words=config.data.max_words,
+        lift=model.lift,
+        hyperbolic_init=model.hyperbolic_init,
+        riemannian_factor=model.riemannian_factor,
+        scale=model.scale,
+        learned_scale=model.learned_scale,
+        order_base=config.loss.order_base,
+        dtype=jnp.dtype(config.dtype),
+    )
+
+
+def masked_mean(
+    x: Float[Array, "*batch L H"], mask: Bool[Array, "*batch L"]
+) -> Float[Array, "*batch H"]:
+    """Mean over real positions; 0 where there is none."""
+    count = jnp.maximum(jnp.sum(mask, axis=-1, dtype=x.dtype), 1)
+    kept = jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
+    return jnp.sum(kept, axis=-2) / count[..., None]
+
+
+def _dense(options: HoverOptions, name: str) -> nn.Dense:
+    """A linear layer that keeps lengths, about, so that they outweigh the LSTM's at the start."""
+    return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
+
+
+class VideoEncoder(nn.Module):
+    """Linear where D is not H, LSTM with a residual, unit frames, their mean.
+
+    Attributes:
+      options: options of the model.
+    """
+
+    options: HoverOptions
+
+    @nn.compact
+    def __call__(
+        self, frames: Float[Array, "U F D"], mask: Bool[Array, "U F"]
+    ) -> Float[Array, "U H"]:
+        options = self.options
+        x = frames.astype(options.dtype)
+        if x.shape[-1] != options.hidden_size:
+            x = _dense(options, "input")(x)
+        x = as_float(x)
+        x = x + LSTM(options.hidden_size, name="recurrent")(x, mask)
+        return masked_mean(unit(x), mask)
+
+
+class TextEncoder(nn.Module):
+    """Sentence vectors as they are, or words by their mean or by attention.
+
+    Attributes:
+      options: options of the model.
+    """
+
+    options: HoverOptions
+
+    @nn.compact
+    def __call__(
+        self, words: Float[Array, "U W E"], mask: Bool[Array, "U W"]
+    ) -> Float[Array, "U H"]:
+        options = self.options
+        x, size = words.astype(options.dtype), options.hidden_size
+        if options.text_encoder == "given":
+            x = masked_mean(as_float(x), mask)
+            if x.shape[-1] == size:
+                return x
+            return as_float(_dense(options, "input")(x.astype(options.dtype)))
+        x = layers.InputProjection(size, 0.0, options.dtype, name="input")(x, False)
+        if options.text_encoder == "mean":
+            return masked_mean(as_float(x), mask)
+        x = layers.PositionEmbedding(options.max_words, 0.0, options.dtype, name="position")(
+            x, False
+        )
+        block = BlockOptions(num_heads=options.num_heads, dropout=0.0, dtype=options.dtype)
+        x = blocks.EuclideanBlock(block, name="block")(x, x, None, mask, False)
+        return AttentionPooling(name="pooling")(x, mask)
+
+
+class Points(NamedTuple):
+    """Embedded nodes.
+
+    Attributes:
+      video: points of the nodes' frames.
+      text: points of the nodes' texts.
+    """
+
+    video: Float[Array, "U n"]
+    text: Float[Array, "U n"]
+
+
+class HyperbolicLinear(nn.Module):
+    """A hyperbolic linear layer on features of the tangent space at the origin.
+
+    M ⊗ exp_0(f) = exp_0(M f), so that it is exp_0(M f) ⊕ exp_0(b); its parameters are Euclidean.
+
+    Attributes:
+      features: coordinates n of the points.
+      space: the space of the points.
+      start: "identity", without bias, or "kaiming", uniform from ±1/√H.
+    """
+
+    features: int
+    space: Space
+    start: str = "identity"
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch H"]) -> Float[Array, "*batch n"]:
+        size = x.shape[-1]
+        bound = 1 / math.sqrt(size)
+
+        def matrix_start(key: Array, shape: tuple[int, int]) -> Array:
+            if self.start == "identity":
+                return jnp.eye(*shape)
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+        def bias_start(key: Array, shape: tuple[int]) -> Array:
+            drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+            return jnp.zeros(shape) if self.start == "identity" else drawn
+
+        matrix = self.param("matrix", matrix_start, (self.features, size))
+        bias = self.param("bias", bias_start, (self.features,)).astype(x.dtype)
+        # One point for the batch: of copies XLA moves the broadcast to and fro, and says so.
+        bias = bias.reshape((1,) * (x.ndim - 1) + bias.shape)
+        return self.space.lift(x @ matrix.T.astype(x.dtype), bias)
+
+
+class Lift(nn.Module):
+    """A feature to a point: its length, then the hyperbolic linear layer.
+
+    Attributes:
+      options: options of the model.
+    """
+
+    options: HoverOptions
+
+    @nn.compact
+    def __call__(self, feature: Float[Array, "*batch H"]) -> Float[Array, "*batch n"]:
+        options = self.options
+        x = unit(feature)
+        if options.lift == "radius":
+            length = 1 + jnp.log(jnp.maximum(safe_norm(feature), 1e-6))
+            seen = jnp.concatenate([feature, length[..., None]], axis=-1)
+            weights = self.param("radius", nn.initializers.zeros, (seen.shape[-1],))
+            x = x * jnp.exp(MAX_LOG_LENGTH * jnp.tanh(seen @ weights.astype(x.dtype)))[..., None]
+        if options.riemannian_factor and options.space.is_hyperbolic:
+            x = as_parameter_of_the_ball(x, options.space.curvature)
+        layer = HyperbolicLinear(
+            options.hyperbolic_dim, options.space, options.hyperbolic_init, name="hyperbolic"
+        )
+        points: Array = layer(x)
+        return points
+
+
+def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Array, "*batch n"]:
+    """The same vectors, whose gradients are scaled by ((1 − c |exp_0(x)|²) / 2)².
+
+    It is how the gradient of a parameter on the ball would be scaled, which a feature is not; the
+    released code does so.
+    """
+    ball = poincare.exp_map0(jax.lax.stop_gradient(x), c)
+    factor = jnp.square((1 - c * dot(ball, ball)) / 2)[..., None]
+    still = jax.lax.stop_gradient(x)
+    return still + factor * (x - still)
+
+
+class Hover(nn.Module):
+    """The model of HOVER.
+
+    Attributes:
+      options: its options.
+    """
+
+    options: HoverOptions
+
+    def setup(self) -> None:
+        """Builds the encoders, a lift for each, and the two parameters beside them."""
+        options = self.options
+        self.video_encoder, self.text_encoder = VideoEncoder(options), TextEncoder(options)
+        self.video_lift, self.text_lift = Lift(options), Lift(options)
+        if options.learned_scale:
+            start = nn.initializers.constant(math.log(options.scale))
+            self.log_scale = self.param("log_scale", start, ())
+        ones = options.order_base == "released"
+        start = nn.initializers.ones if ones else nn.initializers.normal(1.0)
+        self.direction = self.param("direction", start, (options.hyperbolic_dim,))
+
+    def __call__(self, nodes: Nodes) -> Points:
+        """The points of nodes: of their frames, and of their texts; float32 at least."""
+        return Points(self.encode_video(nodes), self.encode_text(nodes))
+
+    def encode_video(self, nodes: Nodes) -> Float[Array, "U n"]:
+        """The points of nodes' frames."""
+        points: Array = self.video_lift(self.video_encoder(nodes.frames, nodes.frame_mask))
+        return points
+
+    def encode_text(self, nodes: Nodes) -> Float[Array, "U n"]:
+        """The points of nodes' texts."""
+        points: Array = self.text_lift(self.text_encoder(nodes.words, nodes.word_mask))
+        return points
+
+    def scale(self) -> Float[Array, ""]:
+        """The factor s of similarities."""
+        if self.options.learned_scale:
+            return jnp.exp(self.log_scale)
+        return jnp.asarray(self.options.scale, jnp.float32)
+
+    def time_direction(self) -> Float[Array, " n"]:
+        """The direction j, which order in time turns away from."""
+        return jnp.asarray(self.direction)
+
+
+def build(config: ConfigDict) -> Hover:
+    """The model of a configuration."""
+    return Hover(options_of(config))
+
+
+def zero_nodes(config: ConfigDict, count: int = 1) -> Nodes:
+    """Nodes of zeros, none of them padding: shapes to initialise or compile with."""
+    data, frames = config.data, config.trees.node_frames
+    number = jnp.zeros(count, jnp.int32)
+    return Nodes(
+        jnp.zeros((count, frames, data.visual_dim)),
+        jnp.ones((count, frames), bool),
+        jnp.zeros((count, data.max_words, data.text_dim)),
+        jnp.ones((count, data.max_words), bool),
+        jnp.ones(count, bool),
+        *(number, number, number),
+    )
+
+
+def init_params(config: ConfigDict) -> Any:
+    """Initial parameters, float32, a function of the configuration alone."""
+    key = derive_key(config.seed, "params")
+    return jax.jit(build(config).init)(key, zero_nodes(config))["params"]
+
+
+def project(params: dict[str, Any]) -> dict[str, Any]:
+    """Keeps a learned scale within its limit, as released."""
+    if "log_scale" not in params:
+        return params
+    return params | {"log_scale": jnp.minimum(params["log_scale"], math.log(MAX_SCALE))}

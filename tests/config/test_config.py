@@ -1,0 +1,221 @@
+"""A configuration: made, loaded from a file, checked, and what is refused by its field."""
+
+import math
+import subprocess
+import sys
+
+import family
+import pytest
+import tiny
+from command_line import ROOT
+from ml_collections import ConfigDict
+
+from hlformer_jax import config as package
+from hlformer_jax import models
+from hlformer_jax.config import WEIGHTS, ConfigError, check, default, family_of, load, of_model
+from hlformer_jax.config.published import DEFINITIONS
+
+
+def test_a_configuration_is_of_the_family_whose_model_it_names():
+    assert family_of(default("hover")) == "hover"
+    for name in DEFINITIONS:
+        assert family_of(of_model(name)) == "prvr"
+    assert family_of(ConfigDict({"model": {"name": "unknown"}})) == "prvr"
+    with pytest.raises(ConfigError, match="did you mean 'hover'"):
+        default("hovr")
+
+
+def test_a_name_of_another_family_alone_makes_no_configuration_of_it():
+    config = default()
+    config.model.name = "hover"
+    with pytest.raises(ConfigError, match="there is no such field"):
+        check(config)
+
+
+REFUSED = {
+    "a flag": (("model.gaze", "compile_fast"), (1, 0, 1.0, "True")),
+    "a size": (("data.visual_dim", "data.max_frames"), (0, -1, 10**8, 1.0, True, "64")),
+    "a number of blocks": (("model.lorentz_blocks",), (-1, 100_000, 2.0, True)),
+    "a number that is large": (("seed",), (-1, 2**31, 10**5000, False)),
+    "a weight": (tuple(f"loss.{name}" for name in WEIGHTS), (-1e-9, True, "1")),
+    "a share": (("model.dropout", "optim.beta1", "optim.beta2", "optim.warmup"), (-0.1, 1.0, 2)),
+    "a positive number": (("optim.epsilon", "optim.learning_rate", "model.temperature"), (0, -1.0)),
+    "the scale": (("loss.diversity_scale",), (-32.0, 0.0)),
+    "the radius": (("loss.min_radius",), (10.0, 0.0, 1e-30)),
+    "a curvature": (("model.curvature", "model.block_curvature_start"), (1e30, 1e-30, 0, -1.0)),
+    "the cache": (("data.cache_gib",), (-1.0, 1e300)),
+    "a folder": (
+        ("data.collection", "data.feature"),
+        ("../../x", "..", ".", "a/b", "a\\b", "~x", "", " ", "a\nb", "a\0b", 3),
+    ),
+    "a path": (("data.manual_dir", "data.data_dir"), ("a\nb", "a\0b", 3)),
+    "a choice": (("dtype", "model.window", "loss.diversity_form"), ("words", "", 0)),
+    "a metric": (("eval.select",), ("", " ", 1)),
+    "widths": (("model.euclidean_widths",), ((-1.0,), ("wide",), (math.nan,), (True,), 3.0, "12")),
+    "sizes of splits": (
+        ("data.synthetic_videos",),
+        ((1, 0, 1), (1.5, 2.5, 3.5), ("a", "b", "c"), (1, 2), 3, (1, 2, 10**9), (-1, 1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_value_that_means_nothing_is_refused_by_name(what):
+    names, values = REFUSED[what]
+    for name in names:
+        for value in values:
+            # Made anew, as a file could: assigned, some values would change their type.
+            content = default().to_dict()
+            section, _, key = name.rpartition(".")
+            (content[section] if section else content)[key] = value
+            with pytest.raises(ConfigError) as caught:
+                check(ConfigDict(content))
+            message = str(caught.value)
+            assert message.startswith(f"config.{name} is ") and "it must be" in message
+            assert "\n" not in message and len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model.clip_weight": 0.0, "model.frame_weight": 0.0}, "clip_weight is 0.0"),
+        ({"loss.diversity_form": "captions", "loss.diversity_gamma": 2.0}, "no focal factor"),
+        ({"data.max_clips": 200}, "max_frames is 128"),
+        ({"loss.distillation_rate": 2.0}, "distillation_rate is 2.0"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(fields, message):
+    config = default()
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(ConfigError, match=message):
+        check(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"model.video_level": True, "model.gaze": False}, "video_level"),
+        (family.EUCLIDEAN | {"model.name": "ms_sl", "model.video_level": True}, "video_level"),
+        (family.EUCLIDEAN | {"model.name": "dl_dkd", "model.video_level": True}, "video_level"),
+        ({"model.block_curvature": "shared", "model.lorentz_blocks": 0}, "block_curvature"),
+        ({"model.block_curvature": "x"}, "block_curvature"),
+        ({"model.block_curvature_start": 5.0}, "block_curvature_start"),
+        ({"model.lorentz_window": "corrected", "model.lorentz_blocks": 0}, "lorentz_window"),
+        ({"model.head_merge": "hyperboloid", "model.lorentz_blocks": 0}, "head_merge"),
+        ({"model.name": "clip"}, "name"),
+        ({"model.gaze": False, "model.glance": False}, "gaze"),
+        ({"model.euclidean_blocks": 0, "model.lorentz_blocks": 0}, "euclidean_blocks"),
+        ({"model.hidden_size": 9}, "hidden_size"),
+        ({"model.lorentz_dim": 8}, "lorentz_dim"),
+        ({"model.lorentz_dim": 1}, "lorentz_dim"),
+        ({"model.window": "hann"}, "window"),
+        ({"model.fusion": "x"}, "fusion"),
+        ({"model.euclidean_widths": (1.0, 2.0, 3.0)}, "euclidean_widths"),
+    ],
+)
+def test_a_model_that_makes_no_sense_is_not_built(options, field):
+    with pytest.raises(ConfigError, match=f"config.model.{field} is .*: it must be") as caught:
+        models.build(tiny.config(**options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_choice_that_is_nearly_one_is_suggested():
+    config = default()
+    config.model.fusion = "consolidaton"
+    with pytest.raises(ConfigError, match="did you mean 'consolidation'"):
+        check(config)
+
+
+def test_a_field_that_is_missing_or_unknown_is_named():
+    config = default().unlock()
+    config.model.hiden_size = 3
+    with pytest.raises(ConfigError, match="model.hiden_size: .* mean 'model.hidden_size'"):
+        check(config)
+    config = default().unlock()
+    del config.eval.select
+    with pytest.raises(ConfigError, match="config.eval.select is missing"):
+        check(config)
+
+
+# HOVER.
+
+
+@pytest.mark.parametrize("data_set", ["synthetic", "activitynet", "charades", "tvr"])
+@pytest.mark.parametrize("form", ["", "-released", "-printed"])
+def test_the_forms_and_data_sets_of_hover_stand_behind_the_colon(data_set, form):
+    config = load(ROOT / "configs" / "hover.py", data_set + form)
+    check(config)
+    assert config.loss.form == (form[1:] or "corrected")
+    small = load(ROOT / "configs" / "hover.py", f"{data_set}{form}-debug")
+    check(small)
+    assert small.train.epochs == 2 and small.loss == config.loss
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model.metric": "cosine"}, "model.metric is 'cosine': it must be 'distance' where"),
+        ({f"loss.{x}": 0.0 for x in ("align", "tree", "chain", "order")}, "loss.order is 0.0"),
+        ({"loss.form": "released", "loss.tree_edges": "closure"}, "tree_edges is 'closure'"),
+        ({"loss.form": "released", "loss.chain_edges": "single"}, "chain_edges is 'single'"),
+        ({"loss.form": "printed", "loss.chain_form": "cone"}, "chain_form is 'cone': it must be"),
+        ({"loss.chain_form": "cones"}, "chain_form is 'cones'"),
+        ({"loss.min_radius": 0.0}, "min_radius is 0.0"),
+        ({"model.text_encoder": "attention", "model.num_heads": 3}, "a multiple of"),
+        ({"eval.test_collection": "charades"}, "eval.test_feature is ''"),
+        ({"data.max_clips": 200}, "max_frames is 128"),
+        ({"trees.train_leaves": (0,)}, "trees.train_leaves is"),
+        ({"model.max_radius": 1.5}, "above 0 and at most 1"),
+    ],
+)
+def test_fields_of_hover_that_contradict_each_other_are_refused(fields, message):
+    config = default("hover")
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(ConfigError, match=message):
+        check(config)
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nowhere.py", None, "no such configuration file"),
+        ("config.txt", "", "a .py file"),
+        ("other.py", "x = 1", "does not define get_config"),
+        ("alone.py", "get_config = lambda: {}", "no variant 'debug'"),
+        ("syntax.py", "\ndef get_config(:", "syntax.py:2: SyntaxError"),
+        ("fails.py", "\n\nx = undefined", "fails.py:3: x = undefined: name 'undefined' is not"),
+        (
+            "empty.py",
+            "def get_config(name):\n  raise OSError",
+            "empty.py:2: raise OSError: OSError",
+        ),
+    ],
+)
+def test_what_is_no_configuration_file_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(tmp_path / name, "debug")
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("takes", ["", "name", "name=''"])
+def test_a_configuration_file_may_take_a_name(tmp_path, takes):
+    content = (
+        f"import ml_collections as m\nget_config = lambda {takes}: m.ConfigDict({{'seed': 3}})"
+    )
+    (tmp_path / "config.py").write_text(content)
+    assert load(tmp_path / "config.py").to_dict() == {"seed": 3}
+
+
+def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():
+    code = (
+        "import sys, hlformer_jax.config, hlformer_jax.sweep.definition, hlformer_jax.main;"
+        f"hlformer_jax.config.load({str(ROOT / 'configs/sweeps/hlformer_table2.py')!r});"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    assert set(package.__all__) >= {"check", "debug", "default", "load", "variant"}

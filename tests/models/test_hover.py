@@ -1,0 +1,344 @@
+"""HOVER: spaces, encoders and the model, against NumPy, each other, and at the edges."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tree_nodes
+
+from hlformer_jax.models import hover
+from hlformer_jax.models.hover import Space, angles, options_of
+from hlformer_jax.nn.recurrent import LSTM
+
+
+def _mobius_add(x, y, c):
+    xy, xx, yy = x @ y, x @ x, y @ y
+    above = (1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y
+    return above / (1 + 2 * c * xy + c * c * xx * yy)
+
+
+def _exp0(v, c):
+    root = np.sqrt(c) * np.linalg.norm(v)
+    return np.tanh(root) * v / root
+
+
+@pytest.mark.parametrize("c", [0.3, 2.5])
+def test_the_lift_is_the_hyperbolic_linear_layer_in_both_models(c):
+    rng = np.random.default_rng(0)
+    tangent, bias = rng.normal(size=(2, 6, 3)).astype(np.float32) * 0.7
+    ball = np.asarray(jax.jit(Space("poincare", curvature=c).lift)(tangent, bias))
+    for v, b, found in zip(tangent.astype(float), bias.astype(float), ball, strict=True):
+        np.testing.assert_allclose(found, _mobius_add(_exp0(v, c), _exp0(b, c), c), rtol=1e-5)
+    space = np.asarray(jax.jit(Space("lorentz", curvature=c).lift)(tangent, bias))
+    expected = 2 * ball / (1 - c * np.sum(ball**2, -1, keepdims=True))
+    np.testing.assert_allclose(space, expected, rtol=1e-4, atol=1e-5)
+
+
+def _pairs(name, metric="distance", c=1.0):
+    space = Space(name, metric, c)
+    rng = np.random.default_rng(1)
+    tangent, bias = rng.normal(size=(2, 12, 3)).astype(np.float32) * 0.6
+    return space, jax.jit(space.lift)(tangent, 0.3 * bias)
+
+
+def test_the_ball_and_the_hyperboloid_give_the_same_distances_and_norms():
+    (ball, p), (sheet, q) = _pairs("poincare", c=0.7), _pairs("lorentz", c=0.7)
+    for kind in ("ball", "distance"):
+        one, other = jax.jit(lambda p, q, k=kind: (ball.norm(p, k), sheet.norm(q, k)))(p, q)
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    one, other = jax.jit(ball.similarities)(p, p), jax.jit(sheet.similarities)(q, q)
+    np.testing.assert_allclose(one, other, atol=2e-5)
+    np.testing.assert_allclose(jax.jit(angles)(p, p[0]), jax.jit(angles)(q, p[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [("poincare", "distance"), ("lorentz", "distance"), ("euclidean", "distance"),
+     ("euclidean", "cosine")],
+)  # fmt: skip
+def test_products_of_search_vectors_rank_as_the_similarities_do(name, metric):
+    space, points = _pairs(name, metric)
+    queries, candidates = points[:5], points[5:]
+    similar = np.asarray(jax.jit(space.similarities)(queries, candidates))
+    x, y = jax.jit(space.search_vectors)(queries, candidates)
+    np.testing.assert_array_equal(np.argsort(np.asarray(x @ y.T)), np.argsort(similar))
+
+
+def test_the_ball_can_be_limited_as_released():
+    far = np.full((1, 3), 9.0, np.float32)
+    space = Space("poincare", max_radius=0.999)
+    lifted = jax.jit(space.lift)(far, 0 * far)
+    assert np.linalg.norm(lifted) == pytest.approx(0.999, rel=1e-6)
+    sheet = Space("lorentz", max_radius=0.999)
+    norm = jax.jit(lambda far: sheet.norm(sheet.lift(far, 0 * far)))(far)
+    assert norm == pytest.approx(0.999, rel=1e-4)
+
+
+def _angle(u, v):
+    cosine = u @ v / np.linalg.norm(u) / np.linalg.norm(v)
+    return np.arccos(np.clip(cosine, -1, 1))
+
+
+def _outside(name, x, y, c, k):
+    """Max(0, exterior angle − half aperture) in NumPy, by the direction of log_x(y)."""
+    if name == "euclidean":
+        return max(_angle(x, y - x) - np.arcsin(min(k / np.linalg.norm(x), 1)), 0)
+    radius = np.sqrt(c) * np.linalg.norm(x)
+    aperture = np.arcsin(min(k * (1 - radius**2) / radius, 1))
+    return max(_angle(x, _mobius_add(-x, y, c)) - aperture, 0)
+
+
+@pytest.mark.parametrize("name", ["poincare", "lorentz", "euclidean"])
+def test_angles_outside_of_cones_equal_their_definition(name):
+    c, k = (0.7, 0.2)
+    space = Space(name, curvature=c)
+    rng = np.random.default_rng(4)
+    ball = rng.normal(size=(2, 40, 3))
+    ball *= rng.uniform(0.05, 0.9, (2, 40, 1)) / np.linalg.norm(ball, axis=-1, keepdims=True)
+    ball[1, :20] = ball[0, :20] * 1.2 + 0.05 * ball[1, :20]  # about behind: some are inside
+    ball = ball.astype(np.float32)
+    rest = 1 - c * np.sum(ball**2, -1, keepdims=True)
+    points = (2 * ball / rest).astype(np.float32) if name == "lorentz" else ball
+    found = np.asarray(jax.jit(space.outside_cone)(points[0], points[1], k))
+    want = [_outside(name, x, y, c, k) for x, y in zip(*ball.astype(float), strict=True)]
+    assert 5 < np.sum(found == 0) < 35 and np.max(found) > 1
+    # Angles in float32: the bound of `ops.cones`, and the steep arccos of this test.
+    np.testing.assert_allclose(found, want, atol=5e-5)
+
+
+def test_flat_cones_are_those_of_the_ball_near_its_origin():
+    # Both are conformal, and the curvature of so small a figure is not seen.
+    size = 1e-3
+    x, y = size * np.random.default_rng(5).normal(size=(2, 30, 3)).astype(np.float32)
+    flat = jax.jit(Space("euclidean").outside_cone)(x, y, 0.5 * size)
+    curved = jax.jit(Space("poincare").outside_cone)(x, y, 0.5 * size)
+    assert np.max(flat) > 1
+    np.testing.assert_allclose(flat, curved, atol=2e-5)
+
+
+FAR = 0.9999999
+EDGES = {
+    "y at the apex": ([0.3, 0.4, 0.0], [0.3, 0.4, 0.0], 0.0),
+    "apex at the origin": ([0.0, 0.0, 0.0], [0.3, 0.4, 0.0], 0.0),
+    "both at the origin": ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 0.0),
+    "y behind the apex": ([0.3, 0.0, 0.0], [0.6, 0.0, 0.0], 0.0),
+    "y at the origin": ([0.0, 0.5, 0.0], [0.0, 0.0, 0.0], None),
+    "y before the apex": ([0.0, 0.5, 0.0], [0.0, 0.2, 0.0], None),
+    "y opposite": ([0.0, 0.5, 0.0], [0.0, -0.5, 0.0], None),
+    "apex at the edge of a half-space": ([0.1, 0.0, 0.0], [-0.2, 0.3, 0.0], None),
+    "apex and y at the rim": ([FAR, 0.0, 0.0], [0.0, FAR, 0.0], None),
+    "tiny apex": ([1e-20, 0.0, 0.0], [0.0, 1e-3, 0.0], 0.0),
+}
+
+
+@pytest.mark.parametrize("name", ["poincare", "lorentz", "euclidean"])
+def test_outside_of_cones_values_and_gradients_are_finite_at_every_edge(name):
+    space = Space(name)
+    x, y = (np.array([case[k] for case in EDGES.values()], np.float32) for k in (0, 1))
+    total = lambda x, y: (space.outside_cone(x, y, 0.1).sum(), space.outside_cone(x, y, 0.1))
+    gradients, values = jax.jit(jax.grad(total, (0, 1), has_aux=True))(x, y)
+    for k, (case, (*_, want)) in enumerate(EDGES.items()):
+        assert np.isfinite(values[k]) and 0 <= values[k] <= np.float32(np.pi), case
+        assert all(np.all(np.isfinite(gradient[k])) for gradient in gradients), case
+        if want is not None:
+            assert values[k] == want, case
+            assert not any(np.any(gradient[k]) for gradient in gradients), case
+
+
+# Encoders.
+
+NODES = tree_nodes.nodes(junk=4.0)
+
+
+def _mean(x, mask):
+    """Means of real rows; 0 where there is none."""
+    pairs = zip(x, mask, strict=True)
+    return np.array([own[real].sum(0) / max(real.sum(), 1) for own, real in pairs])
+
+
+def _dense(params, x):
+    return np.float64(x) @ np.asarray(params["kernel"], float) + np.asarray(params["bias"], float)
+
+
+def test_a_mean_is_of_real_rows_and_of_none_it_is_zero():
+    found = hover.masked_mean(NODES.frames, NODES.frame_mask)
+    # Sums of four float32 numbers near 1.
+    np.testing.assert_allclose(found, _mean(NODES.frames, NODES.frame_mask), atol=1e-6)
+    assert not np.any(found[-1])
+
+
+@pytest.mark.parametrize("hidden_size", [4, tree_nodes.D])
+def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hidden_size):
+    options = options_of(tree_nodes.config(**{"model.hidden_size": hidden_size}))
+    encoder = hover.VideoEncoder(options)
+    given = NODES.frames, NODES.frame_mask
+    params = jax.jit(encoder.init)(jax.random.key(0), *given)["params"]
+    found = jax.jit(encoder.apply)({"params": params}, *given)
+    # Features as wide as the model have no input layer.
+    assert ("input" in params) == (hidden_size != tree_nodes.D)
+    x = _dense(params["input"], given[0]) if "input" in params else np.float64(given[0])
+    apply = jax.jit(LSTM(hidden_size).apply)
+    layer = apply({"params": params["recurrent"]}, np.float32(x), given[1])
+    x = x + np.asarray(layer, float)
+    expected = _mean(x / np.linalg.norm(x, axis=-1, keepdims=True), given[1])
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("hidden_size", [4, tree_nodes.E])
+def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ(hidden_size):
+    options = options_of(
+        tree_nodes.config(**{"model.hidden_size": hidden_size, "model.text_encoder": "given"})
+    )
+    encoder = hover.TextEncoder(options)
+    given = NODES.words, NODES.word_mask
+    variables = jax.jit(encoder.init)(jax.random.key(0), *given)
+    expected = _mean(*given)
+    if hidden_size == tree_nodes.E:
+        assert "params" not in variables
+    else:
+        expected = _dense(variables["params"]["input"], expected)
+    np.testing.assert_allclose(encoder.apply(variables, *given), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("text_encoder", ["mean", "attention"])
+def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
+    # A text of one word: an average, and an attention without other words, is that word's feature.
+    options = options_of(tree_nodes.config(**{"model.text_encoder": text_encoder}))
+    encoder = hover.TextEncoder(options)
+    words = np.array(NODES.words)
+    mask = np.zeros_like(NODES.word_mask)
+    mask[:, 0] = True
+    words[1] = words[0]
+    words[1, 1:] = 9.0
+    variables = jax.jit(encoder.init)(jax.random.key(0), words, mask)
+    found = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.any(found[0] != found[2])
+
+
+# The model.
+
+
+@functools.cache
+def _program(text_encoder, lift="unit"):
+    config = tree_nodes.config(**{"model.text_encoder": text_encoder, "model.lift": lift})
+    model = hover.build(config)
+    run = lambda params, nodes: model.apply({"params": params}, nodes)
+    value = lambda params, nodes: sum(jnp.sum(x[:4] ** 2) for x in run(params, nodes))
+    return hover.init_params(config), jax.jit(run), jax.jit(jax.grad(value))
+
+
+@pytest.mark.parametrize(
+    "text_encoder",
+    ["given", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mean", "attention"))],
+)
+def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
+    params, run, gradient = _program(text_encoder)
+    one, other = run(params, tree_nodes.nodes()), run(params, tree_nodes.nodes(junk=7.0))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), one, other)
+    assert all(np.all(np.isfinite(x)) and np.all(np.linalg.norm(x, axis=-1) < 1) for x in one)
+    for x in jax.tree.leaves(
+        gradient(params, tree_nodes.nodes())
+    ):  # node 4 has no frame and no word
+        assert np.all(np.isfinite(x))
+
+
+def test_unit_features_start_on_one_sphere_and_learned_lengths_leave_it():
+    params, run, _ = _program("given", "radius")
+    nodes = tree_nodes.nodes()
+    for points in run(params, nodes):
+        np.testing.assert_allclose(np.linalg.norm(points[:4], axis=-1), np.tanh(1), rtol=1e-6)
+    for lift in ("video_lift", "text_lift"):
+        params[lift]["radius"] = np.linspace(-1, 1, 5, dtype=np.float32)
+    norms = np.linalg.norm(run(params, nodes).video[:4], axis=-1)
+    assert np.ptp(norms) > 0.01
+    longest = np.exp(hover.MAX_LOG_LENGTH)
+    assert np.all((norms > np.tanh(1 / longest)) & (norms < np.tanh(longest)))
+
+
+def test_the_released_factor_scales_gradients_and_no_value():
+    x = np.array([[0.6, -0.8, 0.0]], np.float32)
+    scaled = lambda x: hover.as_parameter_of_the_ball(x, 1.0)
+    np.testing.assert_array_equal(scaled(x), x)
+    gradient = jax.grad(lambda x: jnp.sum(scaled(x)))(x)
+    # ((1 - tanh²(1)) / 2)², 0.044 at the radius of unit features.
+    np.testing.assert_allclose(gradient, ((1 - np.tanh(1.0) ** 2) / 2) ** 2, rtol=1e-5)
+
+
+CHANGED = {
+    "model.hidden_size": 8,
+    "model.hyperbolic_dim": 2,
+    "model.text_encoder": "attention",
+    "model.num_heads": 1,
+    "data.max_words": 9,
+    "model.lift": "radius",
+    "model.hyperbolic_init": "kaiming",
+    "model.riemannian_factor": True,
+    "model.scale": 3.0,
+    "model.learned_scale": False,
+    "loss.order_base": "released",
+}
+"""Fields that are options of their own names, each with a value that is not its default."""
+
+OF_THE_SPACE = {
+    "geometry": "lorentz",
+    "metric": "cosine",
+    "curvature": 0.5,
+    "max_radius": 0.999,
+}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_a_field_is_the_option_of_its_name_and_no_other(field):
+    before, value = options_of(tree_nodes.config()), CHANGED[field]
+    after = options_of(tree_nodes.config(**{field: value}))
+    name = field.partition(".")[2]
+    assert getattr(before, name) != value
+    assert after == dataclasses.replace(before, **{name: value})
+
+
+@pytest.mark.parametrize("field", OF_THE_SPACE)
+def test_a_field_of_the_space_is_that_of_its_name_and_no_other(field):
+    before, value = options_of(tree_nodes.config()).space, OF_THE_SPACE[field]
+    after = options_of(tree_nodes.config(**{f"model.{field}": value})).space
+    assert getattr(before, field) != value
+    assert after == dataclasses.replace(before, **{field: value})
+
+
+@functools.cache
+def _initial(**options):
+    return hover.init_params(tree_nodes.config(**options))
+
+
+def test_layers_start_as_the_identity_or_as_released():
+    params = hover.init_params(tree_nodes.config(**{"model.hyperbolic_dim": 3}))
+    layer = params["video_lift"]["hyperbolic"]
+    np.testing.assert_array_equal(layer["matrix"], np.eye(3, 4))
+    assert not np.any(layer["bias"])
+    params = hover.init_params(tree_nodes.config(**{"model.hyperbolic_init": "kaiming"}))
+    layer = params["text_lift"]["hyperbolic"]
+    assert all(0 < np.abs(x).max() <= 0.5 for x in layer.values())
+
+
+def test_a_learned_scale_stays_within_its_limit():
+    params = _initial()
+    assert np.exp(params["log_scale"]) == pytest.approx(1 / 0.07)
+    limited = hover.project(params | {"log_scale": jnp.float32(9.0)})
+    assert np.exp(limited["log_scale"]) == pytest.approx(100, rel=1e-5)
+    assert "log_scale" not in hover.init_params(tree_nodes.config(**{"model.learned_scale": False}))
+
+
+def test_another_seed_draws_other_parameters():
+    one, other = _initial(), _initial(seed=8)
+    drawn = lambda params: (params["direction"], params["video_encoder"]["recurrent"]["input"])
+    assert all(np.any(x != y) for x, y in zip(drawn(one), drawn(other), strict=True))
+
+
+def test_nodes_of_zeros_have_the_shapes_of_the_configuration_and_are_all_real():
+    nodes = hover.zero_nodes(tree_nodes.config(), 3)
+    assert nodes.frames.shape == (3, tree_nodes.FRAMES, tree_nodes.D)
+    assert nodes.words.shape == (3, tree_nodes.WORDS, tree_nodes.E)
+    assert all(np.all(x) for x in (nodes.frame_mask, nodes.word_mask, nodes.mask))
