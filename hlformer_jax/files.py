@@ -132,6 +132,13 @@ def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = "any") -
         np.savez(file, **content)
 
 
+def discard_own(path: Path) -> None:
+    """Removes a file that is on its directory's list and unchanged; leaves any other."""
+    mode = _mode(path)
+    if mode is not None and stat.S_ISREG(mode) and _is_own(path):
+        path.unlink()
+
+
 @contextlib.contextmanager
 def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
     """The draft of a file, which takes its place when the block ends without an error.

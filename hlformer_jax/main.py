@@ -36,6 +36,9 @@ COORDINATOR = flags.DEFINE_string(
 PROCESSES = flags.DEFINE_integer("processes", 1, "How many processes share this run.")
 PROCESS = flags.DEFINE_integer("process", 0, "Index of this process, from 0.")
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
+OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "evaluate: replace scores or metrics that are there."
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None:
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import parallel
+    from hlformer_jax import files, parallel
     from hlformer_jax.retrieval import ranking
     from hlformer_jax.training import loaded_run, loop
 
@@ -72,11 +75,14 @@ def main(argv: Sequence[str]) -> int:
         source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
-        result = loaded_run.evaluate_checkpoint(config, source, scores, print, directory)
+        overwrite = OVERWRITE.value
+        result = loaded_run.evaluate_checkpoint(
+            config, source, scores, print, directory, overwrite=overwrite
+        )
         if parallel.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             ranking.print_table(title, {"checkpoint": result.metrics})
-            ranking.write_result(result, directory)
+            ranking.write_result(result, directory, files.replacing(overwrite, own=True))
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)

@@ -144,6 +144,7 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
       CheckpointError: when `out` is not empty.
       OSError: when the file cannot be read.
     """
+    checkpoints.check_new(out)
     content = load(source)
     try:
         params, info = _converted(content, source.stat().st_size)

@@ -45,6 +45,7 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
 )
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
 PEER = flags.DEFINE_string("peer", None, "step, evaluate: checkout of the released code.")
 VIDEOS = flags.DEFINE_string(
     "videos", "0", "Videos of a split or a corpus; 0: ActivityNet's. extract: a folder of videos."
@@ -76,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
-        options = _options(name)
+        options, replace = _options(name), files.replacing(OVERWRITE.value)
+        if JSON.value:
+            files.check_output(Path(JSON.value), replace)
         check(config)
         parallel.configure(config)
         peer = None
@@ -94,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             rows.append(row)
         _print(name, rows)
         if JSON.value:
-            files.write_json(Path(JSON.value), _as_json(name, rows, config))
+            files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
     except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0

@@ -285,15 +285,17 @@ class TimedVideo(NamedTuple):
     moments: tuple[AnnotatedMoment, ...]
 
 
-def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def write_json_lines(
+    path: Path, records: Iterable[Mapping[str, Any]], replace: files.Replace = "any"
+) -> None:
     """Writes JSON objects, one a line, whole or not at all; raises OSError when it cannot."""
     lines = (json.dumps(record, ensure_ascii=False) for record in records)
-    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
 
 
-def write_moments(path: Path, videos: Iterable[TimedVideo]) -> None:
+def write_moments(path: Path, videos: Iterable[TimedVideo], replace: files.Replace = "any") -> None:
     """Writes a file of moments, whole or not at all; raises OSError when it cannot."""
-    write_json_lines(path, map(moments_to_json, videos))
+    write_json_lines(path, map(moments_to_json, videos), replace)
 
 
 def moments_to_json(video: TimedVideo) -> dict[str, Any]:

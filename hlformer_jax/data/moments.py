@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import Annotations
 from hlformer_jax.data.source import DataError
@@ -63,31 +64,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hlformer_jax.data.moments", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the annotations")
-    parser.add_argument("--out", type=Path, metavar="MOMENTS.jsonl", help="writes the moments")
-    parser.add_argument("--trees", type=Path, metavar="TREES.jsonl", help="writes the trees")
+    place = files.given_path
+    parser.add_argument("file", type=place, metavar="FILE", help="the annotations")
+    parser.add_argument("--out", type=place, metavar="MOMENTS.jsonl", help="writes the moments")
+    parser.add_argument("--trees", type=place, metavar="TREES.jsonl", help="writes the trees")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     parser.add_argument(
-        "--durations", type=Path, action="append", default=[], metavar="CSV",
+        "--durations", type=place, action="append", default=[], metavar="CSV",
         help="lengths of Charades' videos, Charades_v1_*.csv; may be given twice",
     )  # fmt: skip
     parser.add_argument(
-        "--captions", type=Path, metavar="LIST",
+        "--captions", type=place, metavar="LIST",
         help="only the videos of a list {collection}{split}.caption.txt",
     )  # fmt: skip
     parser.add_argument(
         "--form", choices=tuple(trees.FORMS), default="released", help="how leaves are composed"
     )
     options = parser.parse_args(argv)
+    replace = files.replacing(options.overwrite)
     try:
+        outputs = [path for path in (options.out, options.trees) if path is not None]
+        for output in outputs:
+            files.check_output(output, replace)
+            if output.exists() and output.samefile(options.file):
+                raise files.OutputError(f"{output} is what is read: give another name")
+        if len({path.absolute() for path in outputs}) < len(outputs):
+            raise files.OutputError("--out and --trees are one file: give two")
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = listed(read, options.captions)
         built = [(trees.build(video, options.form), video) for video in read.videos]
         pairs = [(tree, video) for tree, video in built if tree is not None]
         if options.out is not None:
-            annotations.write_moments(options.out, read.videos)
+            annotations.write_moments(options.out, read.videos, replace)
         if options.trees is not None:
-            trees.write_trees(options.trees, pairs)
+            trees.write_trees(options.trees, pairs, replace)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -27,6 +27,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int
 
+from hlformer_jax import files
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
     TimedVideo,
@@ -316,13 +317,15 @@ def without_articles(text: str) -> str:
 # Files of trees
 
 
-def write_trees(path: Path, trees: Iterable[tuple[Tree, TimedVideo]]) -> None:
+def write_trees(
+    path: Path, trees: Iterable[tuple[Tree, TimedVideo]], replace: files.Replace = "any"
+) -> None:
     """Writes trees, each beside the video of its moments, whole or not at all.
 
     Raises:
       OSError: when the file cannot be written.
     """
-    write_json_lines(path, (tree_to_json(tree, video) for tree, video in trees))
+    write_json_lines(path, (tree_to_json(tree, video) for tree, video in trees), replace)
 
 
 def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:

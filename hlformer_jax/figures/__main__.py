@@ -21,6 +21,7 @@ WORKDIR = flags.DEFINE_multi_string(
     "workdir", [], "Directory of a finished run; give it again to set several side by side."
 )
 OUT = flags.DEFINE_string("out", None, "Directory of the figures; default WORKDIR/figures.")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace pictures that are there.")
 VIDEO = flags.DEFINE_multi_string("video", [], "Id of a video to show; may be given again.")
 SPLIT = flags.DEFINE_enum("split", "test", ["train", "val", "test"], "Whose videos are shown.")
 MOMENTS = flags.DEFINE_string(
@@ -47,17 +48,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _curves() -> int:
+    from hlformer_jax import files
     from hlformer_jax.figures import curves
 
     if not WORKDIR.value:
         return command.fail("--workdir is missing: give the directory of a run or a sweep")
     for directory in WORKDIR.value:
-        print(curves.draw(Path(directory)))
+        print(curves.draw(Path(directory), files.replacing(OVERWRITE.value, own=True)))
     return 0
 
 
 def _figure(names: Sequence[str]) -> int:
     # Imported here so that --help, and curves, answer without loading JAX.
+    from hlformer_jax import files
     from hlformer_jax.figures import corpus, drawing, report
     from hlformer_jax.training import loaded_run
 
@@ -71,15 +74,20 @@ def _figure(names: Sequence[str]) -> int:
     if not WORKDIR.value:
         return command.fail("--workdir is missing: give the directory of a finished run")
     out = Path(OUT.value or Path(WORKDIR.value[0]) / "figures")
+    # RUN/figures is ours, and drawn again; what a person names is not.
+    replace = files.replacing(OVERWRITE.value, own=OUT.value is None)
+    if OUT.value or out.is_dir():
+        report.check_place(name, out, replace)
     options = corpus.Options(tuple(VIDEO.value), SPLIT.value, SEED.value)
     changes = {field: flag.value for field, flag in CHANGES.items() if flag.value is not None}
     runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
-        print(report.write(subjects, options, out, lambda line: print(line, flush=True)))
+        tell = lambda line: print(line, flush=True)
+        print(report.write(subjects, options, out, tell, replace))
         return 0
     drawn = report.draw(name, subjects, options)
-    drawing.write(drawn.figure, out / name, drawn.table)
+    drawing.write(drawn.figure, out / name, drawn.table, replace)
     print(out / f"{name}.png")
     return 0
 

@@ -18,8 +18,12 @@ from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
 
 
-def draw(directory: Path) -> Path:
+def draw(directory: Path, replace: files.Replace = "own") -> Path:
     """Draws again what a directory holds: a sweep and the curves of its runs, or those of a run.
+
+    Args:
+      directory: the directory of a sweep or a run.
+      replace: which pictures there are replaced.
 
     Returns:
       The picture of the directory itself.
@@ -29,23 +33,24 @@ def draw(directory: Path) -> Path:
     """
     path = directory / "table.json"
     if not path.exists():
-        if not draw_run(directory):
+        if not draw_run(directory, replace=replace):
             raise UserError(f"{directory} holds neither table.json nor a metrics.jsonl to draw")
         return directory / "curves.png"
     table = _parse(path.read_text(encoding="utf-8"), str(path))
-    draw_sweep(table, directory)
+    draw_sweep(table, directory, replace)
     for run in (run for row in table["variants"] for run in row["runs"]):
-        draw_run(directory / run["directory"], run.get("title", run["directory"]))
+        draw_run(directory / run["directory"], run.get("title", run["directory"]), replace)
     return directory / "sweep.png"
 
 
-def draw_run(directory: Path, title: str = "") -> bool:
+def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -> bool:
     """Draws the curves of a run into its directory, as curves.png and curves.svg.
 
     Args:
       directory: the run's directory; by its config.json the validation metric is the one that
         chooses its best epoch.
       title: title of the figure; the directory's name by default.
+      replace: which pictures there are replaced.
 
     Returns:
       Whether there was a metrics.jsonl with records to draw.
@@ -66,15 +71,15 @@ def draw_run(directory: Path, title: str = "") -> bool:
         metric = str(content.get("config", {}).get("eval", {}).get("select", metric))
     with drawing.styled():
         figure = run_figure(records, title or directory.name, metric)
-    drawing.write(figure, directory / "curves")
+    drawing.write(figure, directory / "curves", replace=replace)
     return True
 
 
-def draw_sweep(table: Mapping[str, Any], directory: Path) -> None:
+def draw_sweep(table: Mapping[str, Any], directory: Path, replace: files.Replace = "own") -> None:
     """Draws the content of a sweep's table.json as sweep.png and sweep.svg."""
     with drawing.styled():
         figure = sweep_figure(table)
-    drawing.write(figure, directory / "sweep")
+    drawing.write(figure, directory / "sweep", replace=replace)
 
 
 def _parse(text: str, where: str) -> Any:

@@ -27,6 +27,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#6E6E6E"
 MAP = "Blues"
 
+KINDS = ("png", "svg", "csv")
+"""The files of a picture: two drawings, and the numbers that are drawn."""
+
 STYLE: Any = {
     "svg.hashsalt": "hlformer_jax",  # names in the file are otherwise drawn at random
     "font.size": 9,
@@ -95,15 +98,19 @@ def integer_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def write(figure: Figure, path: Path, table: Table | None = None) -> None:
+def write(
+    figure: Figure, path: Path, table: Table | None = None, replace: files.Replace = "own"
+) -> None:
     """Writes PATH.png, PATH.svg and, of a table, PATH.csv, each whole or not at all."""
+    for kind in KINDS[: 2 if table is None else 3]:
+        files.check_output(path.with_name(f"{path.name}.{kind}"), replace)
     with styled():
         for kind, hidden in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=160, metadata=hidden)
-            files.write_bytes(path.with_name(f"{path.name}.{kind}"), buffer.getvalue())
+            files.write_bytes(path.with_name(f"{path.name}.{kind}"), buffer.getvalue(), replace)
     if table is not None:
-        files.write_bytes(path.with_name(f"{path.name}.csv"), as_csv(table).encode())
+        files.write_bytes(path.with_name(f"{path.name}.csv"), as_csv(table).encode(), replace)
 
 
 def as_csv(table: Table) -> str:

@@ -89,8 +89,24 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
         return drawn(subjects, options)
 
 
+def check_place(name: str, out: Path, replace: files.Replace) -> None:
+    """Refuses a directory in which a figure, or a report of all, would replace what must stay.
+
+    Raises:
+      OSError: saying what.
+    """
+    names = FIGURES if name == "report" else (name,)
+    pictures = [f"{one}.{kind}" for one in names for kind in drawing.KINDS]
+    for written in pictures + ["report.html"] * (name == "report"):
+        files.check_output(out / written, replace)
+
+
 def write(
-    subjects: Sequence[Subject], options: Options, out: Path, report: Callable[[str], None]
+    subjects: Sequence[Subject],
+    options: Options,
+    out: Path,
+    report: Callable[[str], None],
+    replace: files.Replace = "own",
 ) -> Path:
     """Draws every figure that applies, and a page with all of them.
 
@@ -99,6 +115,7 @@ def write(
       options: options of the figures.
       out: the directory of the figures and of report.html.
       report: takes a line on each figure.
+      replace: which files there are replaced.
 
     Returns:
       The page, which needs no other file and no network.
@@ -106,6 +123,7 @@ def write(
     Raises:
       OSError: when they cannot be written.
     """
+    check_place("report", out, replace)
     parts, without = [], []
     for name, listing in FIGURES.items():
         try:
@@ -114,12 +132,12 @@ def write(
             report(f"{name}: not drawn: {reason}")
             without.append((name, listing, str(reason)))
             continue
-        drawing.write(drawn.figure, out / name, drawn.table)
+        drawing.write(drawn.figure, out / name, drawn.table, replace)
         report(f"{name}: {out / name}.png, .svg, .csv")
         picture = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
         parts.append(_section(name, listing, drawn.shows, picture))
     path = out / "report.html"
-    files.write_bytes(path, _page(subjects, options, parts, without).encode())
+    files.write_bytes(path, _page(subjects, options, parts, without).encode(), replace)
     return path
 
 

@@ -110,15 +110,30 @@ class Result:
         return {**self.metrics, "queries": self.queries, "videos": self.videos}
 
 
-def write_result(result: Result, directory: Path) -> None:
+def check_place(directory: Path, replace: files.Replace = "own") -> None:
+    """Refuses a directory whose files `write_result` must not replace.
+
+    Raises:
+      OSError: saying which.
+    """
+    for name in (METRICS_FILE, QUERIES_FILE):
+        files.check_output(directory / name, replace)
+
+
+def write_result(result: Result, directory: Path, replace: files.Replace = "own") -> None:
     """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`.
+
+    Args:
+      result: the result.
+      directory: the run's directory, or that of a checkpoint.
+      replace: which files there are replaced.
 
     Raises:
       OSError: when they cannot be written.
     """
-    files.write_json(directory / METRICS_FILE, result.as_json())
+    files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
-        files.write_npz(directory / QUERIES_FILE, result.per_query)
+        files.write_npz(directory / QUERIES_FILE, result.per_query, replace)
 
 
 def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:

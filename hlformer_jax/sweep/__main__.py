@@ -29,6 +29,9 @@ CONFIG = config_flags.DEFINE_config_file(
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the sweep; default runs/NAME, NAME that of the config file."
 )
+OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "Replace tables and plots that are there and that the sweep did not write."
+)
 TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0; default that of Slurm.")
 TASKS = flags.DEFINE_integer(
     "tasks", None, "How many tasks share the sweep; default those of Slurm."
@@ -50,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if "variants" not in sweep:
             return command.fail(
-                "--config is no sweep: give a file of configs/sweeps, or use hlformer_jax.main"
+                "--config is no sweep: give a file of configs/sweeps, or train by hlformer_jax.main"
             )
         planned = definition.expand(sweep)
         if task is None or tasks is None:
@@ -73,23 +76,26 @@ def _perform(
 ) -> int:
     """Trains this task's runs and prints the table of all; returns the exit status."""
     # Imported here so that everything before, and --help, answers without loading JAX.
+    from hlformer_jax import files
     from hlformer_jax.figures import curves
     from hlformer_jax.sweep import publish, runs, tables
     from hlformer_jax.training.loop import Stopped
 
     def after(run: definition.Run) -> None:
         try:
-            curves.draw_run(root / run.directory, run.title)
+            curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a picture that fails is no reason to end the sweep
             _report(f"no curves of {run.title}: {error}")
-        publish.write(sweep, planned, root)
+        publish.write(sweep, planned, root, replace)
 
+    replace = files.replacing(OVERWRITE.value, own=True)
     logging.set_verbosity(logging.WARNING)
     try:
+        publish.check_place(root, replace)
         runs.check(planned, root)
         runs.open_data([run for run in mine if not runs.finished(run, root)], root)
         failures = runs.perform(mine, root, _report, after)
-        tables.show(publish.write(sweep, planned, root))
+        tables.show(publish.write(sweep, planned, root, replace))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status

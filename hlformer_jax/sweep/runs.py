@@ -98,11 +98,11 @@ def perform(
             failures[run.directory] = reason = _reason(error)
             trace = traceback.format_exc()
             failure = {**_named(run), "reason": reason}
-            files.write_json(directory / FAILURE, failure | {"traceback": trace})
+            files.write_json(directory / FAILURE, failure | {"traceback": trace}, "own")
             report(f"failed: {run.title}: {reason}")
         else:
-            files.write_json(directory / RESULT, result)
-            (directory / FAILURE).unlink(missing_ok=True)
+            files.write_json(directory / RESULT, result, "own")
+            files.discard_own(directory / FAILURE)
         # The devices' memory is for the next run. Programs that both have come from the cache on
         # disk: variants that differ in hyperparameters alone share one program (step.Loss).
         gc.collect()

@@ -16,12 +16,14 @@ from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import comparison
 from hlformer_jax.sweep.summary import Table
 
+NAMES = ("table.json", "table.md", "table.csv")
 
-def write(table: Table, root: Path) -> None:
+
+def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
     """Writes table.json, table.md and table.csv into the sweep's directory, each whole."""
-    files.write_json(root / "table.json", table)
-    files.write_bytes(root / "table.md", markdown(table).encode())
-    files.write_bytes(root / "table.csv", as_csv(table).encode())
+    files.write_json(root / "table.json", table, replace)
+    files.write_bytes(root / "table.md", markdown(table).encode(), replace)
+    files.write_bytes(root / "table.csv", as_csv(table).encode(), replace)
 
 
 COSTS = ("parameters", "GFLOPs/video", "MFLOPs/caption", "s/epoch")

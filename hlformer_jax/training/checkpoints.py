@@ -16,6 +16,7 @@ STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were w
 import contextlib
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,9 +31,13 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
 from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval import ranking
 from hlformer_jax.training.step import TrainState
 
 _SUMS = "SHA256SUMS"
+
+WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
+"""What a run writes into its directory, beside config.json, which says that it is a run's."""
 
 MOVABLE = (
     "data.manual_dir",
@@ -198,15 +203,27 @@ def best(workdir: Path) -> Series:
     return Series(Path(workdir) / "checkpoints" / "best", clean=True, keep=2)
 
 
+def check_new(directory: Path) -> None:
+    """Refuses a directory for `save_params` that holds something already, or is a link.
+
+    Raises:
+      CheckpointError: when it does.
+      OutputError: when it is no directory.
+    """
+    files.check_directory(directory)
+    if directory.exists() and any(directory.iterdir()):
+        raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
+
+
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
     """Writes parameters alone into a new directory.
 
     Raises:
       CheckpointError: when the directory holds something already.
+      OutputError: when it is no directory.
     """
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
+    check_new(directory)
     series = Series(directory)
     series.save(int(info.get("step", 0)), params, info)
     series.close()
@@ -394,6 +411,7 @@ def claim_workdir(
                 f"a run is under way in {workdir}: wait for it, or choose another --workdir"
             ) from None
         check_workdir(workdir, config, fingerprint)
+        ranking.check_place(workdir)
         files.write_json(workdir / "config.json", _wanted(config, fingerprint))
         return stack.pop_all()
 
@@ -409,8 +427,15 @@ def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = N
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.
     """
-    results = (workdir / "test_metrics.json").exists()  # of a run without its checkpoints, even
-    if results or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
+    recorded = _recorded(workdir)
+    theirs = [name for name in WRITTEN if os.path.lexists(workdir / name)]
+    if theirs and recorded is None:
+        raise WorkdirError(
+            f"{workdir} holds a {theirs[0]} that is not of a run begun there: choose another"
+            " --workdir"
+        )
+    tested = (workdir / ranking.METRICS_FILE).exists()  # of a run without its checkpoints, even
+    if tested or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
         _compare(workdir, config, fingerprint)
 
 
@@ -450,12 +475,15 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
 def _recorded(workdir: Path) -> dict[str, Any] | None:
     """The config.json of a directory; None where there is none."""
     path = workdir / "config.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
+    files.check_output(path, "any")  # no link
     try:
         found: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
+    if not isinstance(found, dict) or not {"config", "data_fingerprint"} <= found.keys():
+        raise WorkdirError(f"{path} is not of a run: choose another --workdir")
     return found
 
 

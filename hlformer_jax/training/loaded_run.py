@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, parallel
 from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, families
 from hlformer_jax.training.families import ConfiguredFamily
@@ -97,6 +98,7 @@ def evaluate_checkpoint(
     report: Callable[[str], None],
     directory: Path | None = None,
     mesh: Mesh | None = None,
+    overwrite: bool = False,
 ) -> Result:
     """Evaluates a checkpoint on the test split.
 
@@ -107,6 +109,7 @@ def evaluate_checkpoint(
       report: takes one line about what was loaded.
       directory: where the result is to be written, if anywhere; not where a run on other data is.
       mesh: the devices; all there are by default.
+      overwrite: whether scores and a result that are there may be replaced.
 
     Returns:
       The metrics of the test split.
@@ -119,8 +122,11 @@ def evaluate_checkpoint(
       OSError: when the scores cannot be written.
     """
     with parallel.first_alone("scores"):
-        if scores_file is not None and parallel.is_first():
-            files.check_output(scores_file)  # now, and not when all is computed
+        if parallel.is_first():  # now, and not when all is computed
+            if scores_file is not None:
+                files.check_output(scores_file, files.replacing(overwrite))
+            if directory is not None and directory.is_dir():
+                ranking.check_place(directory, files.replacing(overwrite, own=True))
     mesh = parallel.mesh() if mesh is None else mesh
     family = families.build(config, mesh)
     with contextlib.closing(checkpoints.open_params(path)) as saved:
@@ -136,7 +142,7 @@ def evaluate_checkpoint(
         return family.test(params)
     result, arrays = family.test_scores(params)
     if parallel.is_first():
-        files.write_npz(scores_file, arrays)
+        files.write_npz(scores_file, arrays, files.replacing(overwrite))
     return result
 
 

@@ -23,7 +23,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from hlformer_jax import parallel
+from hlformer_jax import files, parallel
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training.checkpoints import Progress
@@ -43,6 +43,7 @@ class ScalarLog:
         if not writes:
             return
         path = workdir / "metrics.jsonl"
+        files.check_output(path, "any")  # no link
         path.touch()
         if path.stat().st_size < position:
             raise OSError(

@@ -57,7 +57,7 @@ def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsy
         "v_a",
     ]
     captions.write_text("v_c#enc#0 it\nv_z#enc#0 it\n")
-    assert moments.main(options) == 1
+    assert moments.main([*options, "--overwrite"]) == 1
     assert "caption.txt:2: video 'v_z' has no annotation" in capsys.readouterr().err
 
 
@@ -76,3 +76,21 @@ def test_tvr_gives_the_trees_of_the_specification(capsys):
     assert moments.main([str(TVR / "tvr_val_release.jsonl")]) == 0
     table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
     assert [int(trees) for _, trees in table] == [447, 1249, 394, 79, 10, 2179]
+
+
+def test_what_is_there_is_not_replaced_unless_with_overwrite(tmp_path, capsys):
+    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
+    content, out = given.read_bytes(), tmp_path / "out.jsonl"
+    out.write_bytes(b"theirs")
+    (tmp_path / "link").symlink_to(out)
+    refused = [
+        [f"--out={out}"], [f"--trees={out}"], [f"--out={tmp_path}", "--overwrite"],
+        [f"--out={tmp_path / 'link'}", "--overwrite"], [f"--trees={given}", "--overwrite"],
+        [f"--out={tmp_path / 'x'}", f"--trees={tmp_path / 'x'}"],
+    ]  # fmt: skip
+    for flags in refused:
+        assert moments.main([str(given), *flags]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+    assert out.read_bytes() == b"theirs" and given.read_bytes() == content
+    assert moments.main([str(given), f"--out={out}", "--overwrite"]) == 0
+    assert out.read_bytes() != b"theirs"

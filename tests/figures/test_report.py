@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import processes
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.figures import drawing, report
 
 
@@ -21,7 +22,7 @@ def test_a_figure_is_drawn_into_the_run_s_directory(directory):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(directory / "figures" / "windows.png")
     names = {path.name for path in (directory / "figures").iterdir()}
-    assert names == {"windows.png", "windows.svg", "windows.csv"}
+    assert names == {"windows.png", "windows.svg", "windows.csv", files.WRITTEN}
 
 
 @pytest.mark.slow  # a process each
@@ -43,6 +44,31 @@ def test_what_is_wrong_is_one_line(directory, arguments, line):
     assert done.returncode == 1
     [said] = done.stderr.strip().splitlines()
     assert said.startswith("error: ") and line in said
+
+
+def test_pictures_replace_their_own_alone_and_where_a_person_says_none(tmp_path):
+    figure = drawing.Figure()
+    for _ in range(2):
+        drawing.write(figure, tmp_path / "a", {"x": [1]})
+    for kind in drawing.KINDS:
+        before = (tmp_path / f"a.{kind}").read_bytes()
+        (tmp_path / f"a.{kind}").write_bytes(b"theirs")
+        with pytest.raises(files.OutputError):
+            drawing.write(figure, tmp_path / "a", {"x": [1]})
+        assert (tmp_path / f"a.{kind}").read_bytes() == b"theirs"
+        (tmp_path / f"a.{kind}").write_bytes(before)
+    with pytest.raises(files.OutputError):
+        drawing.write(figure, tmp_path / "a", {"x": [1]}, files.replacing(False))
+    drawing.write(figure, tmp_path / "a", {"x": [1]}, files.replacing(True))
+
+
+@pytest.mark.slow  # a process each
+def test_a_figure_that_is_there_is_told_before_a_run_is_loaded(tmp_path):
+    (tmp_path / "windows.svg").write_bytes(b"theirs")
+    for name in ("windows", "report"):
+        done = _finish(name, "--workdir=nowhere", f"--out={tmp_path}")
+        assert done.returncode == 1 and "windows.svg is there already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["windows.svg"]
 
 
 def test_the_curves_of_a_run_are_drawn_again_in_its_directory(tmp_path):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import pytest
 import sweeps
 
 from hlformer_jax import files
@@ -46,8 +47,8 @@ def test_a_task_that_was_overtaken_writes_the_complete_table(small, tmp_path, mo
     sweep, planned = small
     write = tables.write
 
-    def overtaken(table, root):
-        write(table, root)
+    def overtaken(table, root, replace):
+        write(table, root, replace)
         if table["finished"] == 0:  # meanwhile another task ends
             files.write_json(
                 root / planned[0].directory / "result.json", sweeps.result(planned[0], 8.0)
@@ -56,3 +57,23 @@ def test_a_task_that_was_overtaken_writes_the_complete_table(small, tmp_path, mo
     monkeypatch.setattr(tables, "write", overtaken)
     assert publish.write(sweep, planned, tmp_path)["finished"] == 1
     assert json.loads((tmp_path / "table.json").read_text())["finished"] == 1
+
+
+def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path):
+    sweep, planned = small
+    (tmp_path / "notes.md").write_text("theirs")
+    for _ in range(2):
+        publish.check_place(tmp_path, "own")
+        publish.write(sweep, planned, tmp_path)
+    for name in (*tables.NAMES, "sweep.png", "sweep.svg"):
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(b"theirs")
+        with pytest.raises(files.OutputError, match=name):
+            publish.check_place(tmp_path, "own")
+        with pytest.raises(files.OutputError, match=name):
+            publish.write(sweep, planned, tmp_path)
+        assert (tmp_path / name).read_bytes() == b"theirs"
+        (tmp_path / name).write_bytes(before)
+    (tmp_path / "table.md").write_bytes(b"theirs")
+    publish.write(sweep, planned, tmp_path, files.replacing(True, own=True))
+    publish.write(sweep, planned, tmp_path)

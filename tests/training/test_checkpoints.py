@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import runs
 
+from hlformer_jax import files
 from hlformer_jax.training import checkpoints
 from hlformer_jax.training.checkpoints import CheckpointError, Progress, RunCheckpoints
 from hlformer_jax.training.step import TrainState
@@ -76,6 +77,30 @@ def test_results_without_checkpoints_still_say_whose_they_are(tmp_path):
     checkpoints.check_workdir(tmp_path, runs.tree())
     with pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now"):
         checkpoints.check_workdir(tmp_path, runs.tree(**{"optim.learning_rate": 0.5}))
+
+
+@pytest.mark.parametrize("name", [*checkpoints.WRITTEN, "config.json"])
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_what_a_run_did_not_write_stays(tmp_path, name, kind):
+    directory, theirs = tmp_path / "run", tmp_path / "theirs"
+    directory.mkdir()
+    theirs.write_text('{"mine": 1}')
+    place = directory / name
+    make = {
+        "file": lambda: place.write_bytes(theirs.read_bytes()),
+        "link": lambda: place.symlink_to(theirs),
+        "directory": place.mkdir,
+    }
+    make[kind]()
+    before = place.lstat()
+    with pytest.raises((checkpoints.WorkdirError, files.OutputError)):
+        checkpoints.claim_workdir(directory, runs.tree(), "data")
+    assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
+
+
+def test_other_files_beside_a_run_do_not_matter(tmp_path):
+    (tmp_path / "slurm-1.out").write_text("theirs")
+    checkpoints.claim_workdir(tmp_path, runs.tree(), "data").close()
 
 
 def test_a_run_that_is_under_way_is_refused(tmp_path):
