@@ -5,7 +5,6 @@ docs/data.md has the formats.
 """
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -186,18 +185,7 @@ def shown(value: Any) -> str:
 # Caption lists
 
 
-@dataclasses.dataclass(frozen=True)
-class ListedCaption(Caption):
-    """A caption and its line.
-
-    Attributes:
-      line: its line in the list, from 1.
-    """
-
-    line: int
-
-
-def read_captions(path: Path) -> dict[str, tuple[ListedCaption, ...]]:
+def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
     """Reads a caption list: CAPTION_ID SENTENCE a line, the video's id before the id's first #.
 
     Args:
@@ -209,7 +197,7 @@ def read_captions(path: Path) -> dict[str, tuple[ListedCaption, ...]]:
     Raises:
       DataError: at the first line that is not a caption.
     """
-    videos: dict[str, list[ListedCaption]] = {}
+    videos: dict[str, list[Caption]] = {}
     lines: dict[str, int] = {}
     for number, (where, line) in enumerate(read_lines(path), 1):
         caption = _parse_caption(where, line.strip(), number)
@@ -223,7 +211,7 @@ def read_captions(path: Path) -> dict[str, tuple[ListedCaption, ...]]:
     return {video: tuple(captions) for video, captions in videos.items()}
 
 
-def _parse_caption(where: str, line: str, number: int) -> ListedCaption:
+def _parse_caption(where: str, line: str, number: int) -> Caption:
     if "\r" in line:
         raise DataError(f"{where}: a carriage return inside the line; remove it")
     match = _CAPTION.fullmatch(line)
@@ -248,7 +236,7 @@ def _parse_caption(where: str, line: str, number: int) -> ListedCaption:
             f"{where}: caption id {caption_id!r} holds a '/' or a zero byte, which an HDF5 name "
             f"cannot; rename it"
         )
-    return ListedCaption(caption_id, sentence, number)
+    return Caption(caption_id, sentence, line=number)
 
 
 # Moments

@@ -50,24 +50,6 @@ NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
 """The files, in the order in which they are put into place."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TimedCaption(Caption):
-    """A caption whose moment may be known.
-
-    Attributes:
-      start: second at which the moment begins; None where that is not known.
-      end: second at which it ends.
-    """
-
-    start: float | None = None
-    end: float | None = None
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its moment is known."""
-        return self.start is not None and self.end is not None
-
-
 def contents(folder: str | Path) -> dict[str, Any]:
     """The table of contents of a folder of features.
 
@@ -140,7 +122,7 @@ class ExtractedReader(Reader):
             self._word_rows: dict[str, tuple[int, int]] = _row_ranges(table["words"])
             self._splits = {
                 split: {
-                    video: tuple(TimedCaption(*fields) for fields in captions)
+                    video: tuple(Caption(*fields) for fields in captions)
                     for video, captions in table["splits"][split].items()
                 }
                 for split in SPLITS
@@ -154,7 +136,7 @@ class ExtractedReader(Reader):
         self._words = self._map(WORDS, self._word_rows, widths[1])
 
     @property
-    def splits(self) -> Mapping[str, Mapping[str, Sequence[TimedCaption]]]:
+    def splits(self) -> Mapping[str, Mapping[str, Sequence[Caption]]]:
         """The captions of every video of train, val and test, with their moments."""
         return self._splits
 
@@ -200,7 +182,7 @@ class ExtractedReader(Reader):
             (video, caption)
             for video, captions in self._splits[split].items()
             for caption in captions
-            if caption.is_timed
+            if _is_timed(caption)
         ]
         rate = self.frames_per_second() if timed else 1.0
         return {
@@ -251,7 +233,7 @@ class TimedReader(ExtractedReader):
         for split, videos in self._splits.items():
             timed = {
                 video: tuple(
-                    sorted((x for x in captions if x.is_timed), key=lambda x: x.start or 0.0)
+                    sorted((x for x in captions if _is_timed(x)), key=lambda x: x.start or 0.0)
                 )
                 for video, captions in videos.items()
             }
@@ -275,6 +257,14 @@ class TimedReader(ExtractedReader):
             )
             videos.append(TimedVideo(video, self.num_frames(video) * self._period, moments))
         return annotate(COLLECTION, videos, self)
+
+
+def _fields(caption: Caption) -> tuple[str, str, float | None, float | None]:
+    return caption.caption_id, caption.sentence, caption.start, caption.end
+
+
+def _is_timed(caption: Caption) -> bool:
+    return caption.start is not None and caption.end is not None
 
 
 def _row_ranges(table: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -312,7 +302,7 @@ def write(
     folder: Path,
     feature: str,
     encoder: Mapping[str, Any],
-    splits: Mapping[str, Mapping[str, Sequence[TimedCaption]]],
+    splits: Mapping[str, Mapping[str, Sequence[Caption]]],
     frames: Iterator[tuple[str, Float[np.ndarray, "T D"]]],
     words: Iterator[tuple[str, Float[np.ndarray, "T E"]]],
     overwrite: bool = False,
@@ -347,7 +337,7 @@ def write(
             "text_dim": text_dim,
             "max_words": max(end - start for start, end in word_rows.values()),
             "splits": {
-                split: {video: [dataclasses.astuple(c) for c in own] for video, own in of.items()}
+                split: {video: [_fields(caption) for caption in own] for video, own in of.items()}
                 for split, of in splits.items()
             },
             "frames": frame_rows,

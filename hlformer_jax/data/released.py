@@ -30,7 +30,7 @@ from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax.data import annotations, trees
-from hlformer_jax.data.annotations import ListedCaption, TimedVideo
+from hlformer_jax.data.annotations import TimedVideo
 from hlformer_jax.data.released_files import (
     TEACHER_CAPTIONS,
     TEACHER_FRAMES,
@@ -46,14 +46,14 @@ from hlformer_jax.data.released_files import (
 from hlformer_jax.data.source import (
     SPLITS,
     TAUGHT_SPLIT,
+    Caption,
+    Captions,
     DataError,
     MissingSourceError,
     Reader,
     Teacher,
     digest,
 )
-
-ListedCaptions = Mapping[str, tuple[ListedCaption, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +232,7 @@ class ReleasedReader(Reader):
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
         self._ids = collection.feature_dir / "id.txt"
-        self._splits: dict[str, ListedCaptions] = {
-            split: self._read_captions(split) for split in SPLITS
-        }
+        self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
         with contextlib.ExitStack() as stack:
             self._frames = FrameFeatures(collection.feature_dir, collection.visual_dim)
             stack.callback(self._frames.close)
@@ -256,7 +254,7 @@ class ReleasedReader(Reader):
         self._warn_of_shared_videos()
 
     @property
-    def splits(self) -> Mapping[str, ListedCaptions]:
+    def splits(self) -> Mapping[str, Captions]:
         """For every split, the captions of every video, in order of first appearance."""
         return self._splits
 
@@ -302,7 +300,7 @@ class ReleasedReader(Reader):
         file = self._teacher_frames if part == "frames" else self._teacher_captions
         return f"{file.path}: the teacher's {part} of video {video!r}"
 
-    def _read_captions(self, split: str) -> ListedCaptions:
+    def _read_captions(self, split: str) -> Captions:
         return annotations.read_captions(self.collection.captions(split))
 
     def _read_rows(self) -> dict[str, Rows]:
@@ -379,7 +377,7 @@ class MomentReader(ReleasedReader):
         name = self.collection.collection
         return annotations.annotate(name, self._timed[split], self, self._trees[split])
 
-    def _read_captions(self, split: str) -> ListedCaptions:
+    def _read_captions(self, split: str) -> Captions:
         path = self._moments.captions(split)
         read = annotations.read_moments(path)
         for video, line in read:
@@ -397,7 +395,7 @@ class MomentReader(ReleasedReader):
             self._trees[split] = [trees.tree_to_json(tree, known[tree.video]) for tree in given]
         return {
             video.video: tuple(
-                ListedCaption(moment.moment_id, moment.text, line) for moment in video.moments
+                Caption(moment.moment_id, moment.text, line=line) for moment in video.moments
             )
             for video, line in read
         }

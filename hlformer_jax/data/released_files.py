@@ -251,7 +251,7 @@ class _FrameLists:
 
 
 class FrameFeatures:
-    """The file, open; its size is that of its shape, and a sample of its values makes sense.
+    """feature.bin, open; its size is that of its shape, and a sample of its values makes sense.
 
     Attributes:
       path: feature.bin.
@@ -289,48 +289,43 @@ class FrameFeatures:
             while len(target):
                 count = os.preadv(self._file.fileno(), [target], offset)
                 if count == 0:
-                    raise DataError(
-                        f"{self.path}: became shorter while it was read; download it again"
-                    )
+                    raise self._fault("became shorter while it was read")
                 target, offset = target[count:], offset + count
         if not np.array_equal(order, np.arange(len(rows))):
             unordered, frames = frames, np.empty_like(frames)
             frames[order] = unordered
         return frames.astype(np.float32, copy=False)
 
+    def _fault(self, what: str) -> DataError:
+        return DataError(f"{self.path}: {what}; download it again")
+
     def _check_size(self) -> None:
         size, expected = self.path.stat().st_size, self.num_rows * self.width * 4
-        if size != expected:
-            guess = {expected * 2: "float64", expected // 2: "float16"}.get(size)
-            guess = f" (as many as for {guess}, which is not read)" if guess else ""
-            raise DataError(
-                f"{self.path}: is {abs(size - expected)} bytes too "
-                f"{'long' if size > expected else 'short'}: shape.txt says {self.num_rows} x "
-                f"{self.width} float32, {expected} bytes, and the file has {size}{guess}; download "
-                f"it again"
-            )
+        if size == expected:
+            return
+        guess = {expected * 2: "float64", expected // 2: "float16"}.get(size)
+        guess = f" (as many as for {guess}, which is not read)" if guess else ""
+        raise self._fault(
+            f"is {abs(size - expected)} bytes too {'long' if size > expected else 'short'}: "
+            f"shape.txt says {self.num_rows} x {self.width} float32, {expected} bytes, and the "
+            f"file has {size}{guess}"
+        )
 
     def _check_sample(self) -> None:
         """Looks at a sample of rows for numbers stored in another format than float32."""
         sample = np.linspace(0, self.num_rows - 1, min(self.num_rows, _SAMPLED_ROWS))
         values = self.read(np.unique(sample.astype(np.int32)))
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs
-            zero = not values.any()
-            plausible = _plausible(values)
+            zero, plausible = not values.any(), _plausible(values)
             swapped = _plausible(values.view(">f4").astype(np.float32))
         if zero:
-            raise DataError(
-                f"{self.path}: is zero in every row that was looked at, as after a download that"
-                " was broken off; download it again"
+            raise self._fault("is zero in every row of a sample, as after a broken download")
+        if not plausible:
+            guess = "big-endian float32" if swapped else "float64, integers or damaged"
+            raise self._fault(
+                f"its numbers make no sense as little-endian float32 (magnitudes beyond "
+                f"{MAX_MAGNITUDE:g} or mostly below {_MIN_MAGNITUDE:g}); they look {guess}"
             )
-        if plausible:
-            return
-        guess = "big-endian float32" if swapped else "float64, integers or damaged"
-        raise DataError(
-            f"{self.path}: its numbers make no sense as little-endian float32 (magnitudes beyond "
-            f"{MAX_MAGNITUDE:g} or mostly below {_MIN_MAGNITUDE:g}); they look {guess}; "
-            f"convert the file or download it again"
-        )
 
 
 def _read_num_rows(path: Path, width: int) -> int:
@@ -365,12 +360,12 @@ def _plausible(values: np.ndarray) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureKind:
-    """What a file holds, as messages call it.
+    """The content of an HDF5 file of features, as messages call it.
 
     Attributes:
-      item: what has an id.
-      rows: what its rows are, in the plural.
-      features: what the features are of.
+      item: the things that have an id, such as caption.
+      rows: their rows, such as words.
+      features: the kind of features, such as text.
       field: the field of the configuration that has their width.
       max_rows: rows that an item may have.
       single: whether an item with one row may be a vector, without an axis of rows.
@@ -395,12 +390,12 @@ class FeatureFile:
     """An HDF5 file of features, open.
 
     A file can declare what it does not hold: datasets of any size, or that lie in other files, some
-    of which never end. What is read is known, and bounded, before.
+    of which never end. So sizes and storage are known, and bounded, before anything is read.
 
     Attributes:
-      path: where it lies.
+      path: the file.
       width: E, the width of its features.
-      kind: what it holds.
+      kind: its content.
     """
 
     def __init__(self, path: Path, width: int, kind: FeatureKind = WORDS) -> None:
@@ -420,113 +415,90 @@ class FeatureFile:
         """Returns whether the file has something of that name."""
         return bool(self._file.id.links.exists(name.encode()))
 
-    def count(self, caption: str, listed: str) -> int:
-        """Counts the words of a caption, and checks that they can be read.
+    def count(self, item: str, listed: str) -> int:
+        """Counts the rows of an item, and checks that they can be read.
 
         Args:
-          caption: its id.
-          listed: where the caption is listed, for messages.
+          item: its id, of a caption or a video.
+          listed: the line that lists it, for messages.
 
         Returns:
-          The number of its words.
+          The number of its rows.
 
         Raises:
           DataError: if the file has no such features, or they are not as they should be.
         """
         try:
-            return self._count(caption, listed)
+            return self._count(item, listed)
         except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
-            raise DataError(
-                f"{self.path}: is damaged at {self.kind.item} {caption!r} ({error}); download it "
-                f"again"
-            ) from None
+            raise self._fault(item, f"are damaged ({error})") from None
 
-    def read(self, caption: str, words: int) -> np.ndarray:
-        """Reads the features of a caption whose words were counted, float32 [words, E]."""
-        features = np.empty((words, self.width), np.float32)
+    def read(self, item: str, rows: int) -> np.ndarray:
+        """Reads the features of an item whose rows were counted, float32 [rows, E]."""
+        features = np.empty((rows, self.width), np.float32)
         try:
-            dataset = h5py.h5d.open(self._file.id, caption.encode())
+            dataset = h5py.h5d.open(self._file.id, item.encode())
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, features)
         except (RuntimeError, OSError, KeyError) as error:
-            raise DataError(
-                f"{self.path}: the features of {self.kind.item} {caption!r} cannot be read "
-                f"({error}); download it again"
-            ) from None
+            raise self._fault(item, f"cannot be read ({error})") from None
         return features
 
-    def _count(self, caption: str, listed: str) -> int:
-        name = caption.encode()
-        named = f"{self.path}: the features of {self.kind.item} {caption!r}"
-        links = self._file.id.links
+    def _fault(self, item: str, what: str, remedy: str = "download the file again") -> DataError:
+        return DataError(f"{self.path}: the features of {self.kind.item} {item!r} {what}; {remedy}")
+
+    def _count(self, item: str, listed: str) -> int:
+        name, kind, links = item.encode(), self.kind, self._file.id.links
         if not links.exists(name):
-            raise self._absent(caption, listed)
+            raise self._absent(item, listed)
         if links.get_info(name).type != h5py.h5l.TYPE_HARD:
             # It may lead to another file, which opening it would open, whatever that is.
-            raise DataError(
-                f"{named} are a link; they must lie in the file itself, download it again"
-            )
+            raise self._fault(item, "are a link, and must lie in the file itself")
         try:
             # The low-level call is several times faster than File.__getitem__.
             dataset = h5py.h5d.open(self._file.id, name)
         except KeyError:
-            raise DataError(
-                f"{self.path}: {caption!r} is a group or a type; its features must be a dataset at "
-                f"the top level, download it again"
-            ) from None
+            what = "are a group or a type, and must be a dataset at the top level"
+            raise self._fault(item, what) from None
         shape, dtype = dataset.shape, dataset.dtype
         if dtype.kind != "f":
-            raise DataError(f"{named} are {dtype}, not floating point; download them again")
-        if self.kind.single and shape is not None and len(shape) == 1:
+            raise self._fault(item, f"are {dtype}, not floating point")
+        if kind.single and shape is not None and len(shape) == 1:
             shape = (1, *shape)
-        rows = self.kind.rows
         if shape is None or len(shape) != 2:
-            raise DataError(f"{named} have shape {shape}, not ({rows}, width); download them again")
-        words, width = shape
+            raise self._fault(item, f"have shape {shape}, not ({kind.rows}, width)")
+        rows, width = shape
         if width != self.width:
-            raise DataError(
-                f"{named} are {width} wide, the configuration says {self.width}; set "
-                f"{self.kind.field} to {width}, or use the {self.kind.features} features that "
-                f"belong to it"
-            )
-        if words == 0:
-            raise DataError(f"{named} have no {rows}; remove the {self.kind.item}")
-        if words > self.kind.max_rows:
-            raise DataError(
-                f"{named} are said to be of {words} {rows}, more than {self.kind.max_rows}; the "
-                f"file is damaged, download it again"
-            )
+            remedy = f"set {kind.field} to {width}, or use the {kind.features} features that fit"
+            what = f"are {width} wide, the configuration says {self.width}"
+            raise self._fault(item, what, remedy)
+        if rows == 0:
+            raise self._fault(item, f"have no {kind.rows}", f"remove the {kind.item}")
+        if rows > kind.max_rows:
+            raise self._fault(item, f"are said to be {rows} {kind.rows}, more than {kind.max_rows}")
         if dataset.get_offset() is None:  # None but for plain values inside of this file
-            self._check_storage(dataset, named)
-        return int(words)
+            self._check_storage(item, dataset)
+        return int(rows)
 
-    def _check_storage(self, dataset: h5py.h5d.DatasetID, named: str) -> None:
+    def _check_storage(self, item: str, dataset: h5py.h5d.DatasetID) -> None:
         properties = dataset.get_create_plist()
-        kind = properties.get_layout()
-        if kind == h5py.h5d.VIRTUAL or properties.get_external_count():
-            raise DataError(
-                f"{named} lie in another file; they must lie in the file itself, download it again"
-            )
+        layout = properties.get_layout()
+        if layout == h5py.h5d.VIRTUAL or properties.get_external_count():
+            raise self._fault(item, "lie in another file, and must lie in the file itself")
         if dataset.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
-            raise DataError(
-                f"{named} were never written, or in part, and would be read as zeros; download "
-                f"them again"
-            )
-        if kind == h5py.h5d.CHUNKED:
+            what = "were never written, or in part, and would be read as zeros"
+            raise self._fault(item, what)
+        if layout == h5py.h5d.CHUNKED:
             chunk = properties.get_chunk()  # a whole one is read, however few of its values are
             if math.prod(chunk) > self.kind.max_rows * self.width:
-                raise DataError(
-                    f"{named} are stored in chunks of {chunk} values; the file is damaged, "
-                    f"download it again"
-                )
+                raise self._fault(item, f"are stored in chunks of {chunk} values")
 
-    def _absent(self, caption: str, listed: str) -> DataError:
+    def _absent(self, item: str, listed: str) -> DataError:
         """The error for a name that the file does not have."""
         group = next(self._groups(), None)
         hint = f"; {self.path} nests them in groups such as {group!r}" if group else ""
         return DataError(
-            f"{listed}: {self.kind.item} {caption!r} has no features in {self.path}{hint}; they "
-            f"must be a dataset of that name at the top level, correct the id or download both "
-            f"again"
+            f"{listed}: {self.kind.item} {item!r} has no features in {self.path}{hint}; they must "
+            f"be a dataset of that name at the top level, correct the id or download both again"
         )
 
     def _groups(self) -> Iterator[str]:

@@ -55,10 +55,16 @@ class Caption:
     Attributes:
       caption_id: key of its word features, unique in its split.
       sentence: its text.
+      start: second at which its moment begins; None where that is not known.
+      end: second at which it ends.
+      line: its line in the file that lists it, from 1; 0 where there is none.
     """
 
     caption_id: str
     sentence: str
+    start: float | None = None
+    end: float | None = None
+    line: int = 0
 
 
 Captions: TypeAlias = Mapping[str, Sequence[Caption]]

@@ -39,7 +39,7 @@ def evaluation_rows(
     num_rows: Int[np.ndarray, " U"],
     num_frames: int,
     short_video: str = "span",
-) -> Int[np.ndarray, "U F"]:
+) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
     """The rows that an evaluation reads of nodes: F at equal distances, rounded down.
 
     Args:
@@ -49,10 +49,10 @@ def evaluation_rows(
       short_video: one of `SHORT_VIDEOS`.
 
     Returns:
-      Rows of the videos, int32; -1 where padded.
+      As `training_intervals`, of intervals of one row.
     """
     places = np.linspace(rows[:, 0], rows[:, 1], num_frames, axis=1).astype(np.int32)
-    return _short(places, num_rows, short_video)
+    return _short(places, num_rows, short_video), np.ones_like(places)
 
 
 def training_intervals(
@@ -137,13 +137,7 @@ class NodeIndices(NamedTuple):
 
 
 class TreeIndices(NamedTuple):
-    """What a training step gathers.
-
-    Attributes:
-      nodes: its nodes.
-      subtrees: its items.
-      below: which of its nodes descends from which.
-    """
+    """The nodes, the items and the kinship of nodes of a training step; see `typing.TreeBatch`."""
 
     nodes: NodeIndices
     subtrees: Subtrees
@@ -183,20 +177,19 @@ def gather_nodes(
     return parallel.constrain(mesh, nodes)
 
 
-def gather_batch(features: Features, indices: TreeIndices, mesh: Mesh, seed: int) -> TreeBatch:
-    """The batch of one step (inside of jit); as `gather_nodes`."""
-    nodes = gather_nodes(features, indices.nodes, mesh, seed)
-    subtrees, below = parallel.constrain(
-        mesh, jax.tree.map(jnp.asarray, (indices.subtrees, indices.below))
-    )
-    return TreeBatch(nodes, subtrees, below)
-
-
 # Feeds
 
 
 class _TreeFeed(DeviceFeed[B]):
-    """What both feeds share: which rows of the features the nodes of a step read."""
+    """A feed of nodes.
+
+    Attributes:
+      split: the split.
+      nodes: number of nodes that a batch is padded to.
+      intervals: the rows of frames that each node is read from, such as `training_intervals`.
+    """
+
+    intervals: staticmethod
 
     def __init__(
         self, split: TreeSplit, groups: Sequence[Group], mesh: Mesh, resident: bool
@@ -204,20 +197,18 @@ class _TreeFeed(DeviceFeed[B]):
         self.split = split
         most = max(len(self._nodes(step)) for group in groups for step in group.steps)
         self.nodes = parallel.round_up(most, mesh.size)
-        self._intervals = self._choices()
+        self._intervals = self.intervals(
+            split.rows, split.num_rows, split.num_frames, split.short_video
+        )
         super().__init__(split.features, np.unique(split.video), groups, mesh, resident)
 
     def _nodes(self, step: np.ndarray) -> np.ndarray:
         """Numbers of the nodes of a step, each once."""
-        raise NotImplementedError
-
-    def _choices(self) -> tuple[np.ndarray, np.ndarray]:
-        """The intervals of every node's frames: their first rows, and their numbers of rows."""
-        raise NotImplementedError
+        return step
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> Any:
-        """What a step gathers, of its items and the rows that its nodes read."""
-        raise NotImplementedError
+        """The indices of a step, of its items and the rows that its nodes read."""
+        return nodes
 
     def _videos(self, group: Group) -> np.ndarray:
         nodes = np.concatenate([self._nodes(step) for step in group.steps])
@@ -261,46 +252,29 @@ class _TreeFeed(DeviceFeed[B]):
 
 
 class NodeFeed(_TreeFeed[Nodes]):
-    """Nodes in batches, each with frames at equal distances: what an evaluation encodes.
+    """Nodes in batches, each with frames at equal distances, for an evaluation to encode.
 
-    Attributes:
-      split: the split.
-      groups: the steps; each has numbers of nodes (`feed.in_order`).
-      mesh: the devices.
-      resident: whether the whole split lies on the devices.
-      steps: number of steps of the longest group.
-      nodes: number of nodes that a batch is padded to.
+    The steps of its groups are numbers of nodes (`feed.in_order`).
     """
+
+    intervals = staticmethod(evaluation_rows)
 
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> Nodes:
         """The nodes of a step of a chunk, counted from 0 (inside of jit)."""
         return gather_nodes(features, jax.tree.map(lambda x: x[step], indices), self.mesh)
 
-    def _nodes(self, step: np.ndarray) -> np.ndarray:
-        return step
-
-    def _choices(self) -> tuple[np.ndarray, np.ndarray]:
-        split = self.split
-        rows = evaluation_rows(split.rows, split.num_rows, split.num_frames, split.short_video)
-        return rows, np.ones_like(rows)
-
-    def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> NodeIndices:
-        return nodes
-
 
 class SubtreeFeed(_TreeFeed[TreeBatch]):
     """Training items in batches, with frames drawn anew at every step; see `step.Feed`.
 
+    The steps of its groups are numbers of training items.
+
     Attributes:
-      split: the training split.
-      groups: the steps of a whole run; each has numbers of training items.
-      mesh: the devices.
-      resident: whether the whole split lies on the devices.
       batch_size: number of items of a step.
       seed: seed of the draws.
-      steps: number of steps of the longest group.
-      nodes: number of nodes that a batch is padded to.
     """
+
+    intervals = staticmethod(training_intervals)
 
     def __init__(
         self,
@@ -318,14 +292,14 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
     def gather(self, features: Features, indices: Any, step: Int[Array, ""]) -> TreeBatch:
         """The batch of a step of a chunk, counted from 0 (inside of jit)."""
         index = jax.tree.map(lambda x: x[step], indices)
-        return gather_batch(features, index, self.mesh, self.seed)
+        nodes = gather_nodes(features, index.nodes, self.mesh, self.seed)
+        subtrees, below = parallel.constrain(
+            self.mesh, jax.tree.map(jnp.asarray, (index.subtrees, index.below))
+        )
+        return TreeBatch(nodes, subtrees, below)
 
     def _nodes(self, step: np.ndarray) -> np.ndarray:
         return np.unique(self.split.pool.subtrees[step])
-
-    def _choices(self) -> tuple[np.ndarray, np.ndarray]:
-        split = self.split
-        return training_intervals(split.rows, split.num_rows, split.num_frames, split.short_video)
 
     def _gathered(self, step: np.ndarray, nodes: NodeIndices) -> TreeIndices:
         pool, size = self.split.pool, parallel.round_up(self.batch_size, self.mesh.size)

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hlformer_jax.data import extracted
-from hlformer_jax.data.extracted import TimedCaption
+from hlformer_jax.data import extracted, source
 from hlformer_jax.search.captions import SPLITS, Caption
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -79,7 +78,7 @@ def write(
 
 def divide(
     captions: Sequence[Caption], seed: int
-) -> dict[str, dict[str, tuple[TimedCaption, ...]]]:
+) -> dict[str, dict[str, tuple[source.Caption, ...]]]:
     """Divides captions into train, val and test: as they say, or else by video at random.
 
     Args:
@@ -112,10 +111,10 @@ def divide(
         videos[row]: SPLITS[0 if rank < train else 1 if rank < train + val else 2]
         for rank, row in enumerate(order)
     }
-    splits: dict[str, dict[str, tuple[TimedCaption, ...]]] = {split: {} for split in SPLITS}
+    splits: dict[str, dict[str, tuple[source.Caption, ...]]] = {split: {} for split in SPLITS}
     for count, caption in enumerate(captions):
         own = splits[caption.split or drawn[caption.video]]
-        timed = TimedCaption(f"{count}", caption.sentence, caption.start, caption.end)
+        timed = source.Caption(f"{count}", caption.sentence, caption.start, caption.end)
         own[caption.video] = (*own.get(caption.video, ()), timed)
     for split, of in splits.items():
         if not of:

@@ -7,8 +7,8 @@ from corpora import SMALL, assert_refused, edit, line
 
 from hlformer_jax.config import default
 from hlformer_jax.data import annotations
-from hlformer_jax.data.annotations import AnnotatedMoment, ListedCaption, Span, TimedVideo
-from hlformer_jax.data.source import DataError
+from hlformer_jax.data.annotations import AnnotatedMoment, Span, TimedVideo
+from hlformer_jax.data.source import Caption, DataError
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LONG = "9" * 5000
@@ -176,7 +176,7 @@ def test_blanks_characters_and_line_ends_of_real_captions_are_read(tiny, write):
         edit(path, lambda data: data.replace(b"\n", b"\r\n"))
     with collection.open() as reader:
         first, *others = (captions[0] for captions in reader.splits["train"].values())
-        assert first == ListedCaption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', 1)
+        assert first == Caption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', line=1)
         assert {other.sentence for other in others} == {"a person does thing 0"}
         assert len(reader.splits["test"]) == 2
 

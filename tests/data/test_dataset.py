@@ -9,9 +9,8 @@ from hlformer_jax.config import default
 from hlformer_jax.data import annotations, dataset, extracted, synthetic, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
-from hlformer_jax.data.extracted import TimedCaption
 from hlformer_jax.data.released import Collection
-from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.source import SPLITS, Caption, DataError
 from hlformer_jax.data.synthetic import SyntheticSource
 
 
@@ -183,7 +182,7 @@ def write_own(folder, fps=2.0, times=((4.0, 9.0), (0.0, 4.0), (None, None))):
     splits = {
         split: {
             f"{split}.mp4": [
-                TimedCaption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
+                Caption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
             ]
         }
         for split in SPLITS

@@ -13,16 +13,14 @@ from hlformer_jax.data.dataset import open_data
 from hlformer_jax.data.extracted import (
     ExtractedReader,
     ExtractedSource,
-    TimedCaption,
     TimedReader,
     TimedSource,
 )
-from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.source import SPLITS, Caption, DataError
 
 CAPTIONED = {
     split: {
-        f"{split}/{k}.mp4": [TimedCaption(f"{split}#{k}", "a circle", 1.0, 2.5 + k)]
-        for k in range(2)
+        f"{split}/{k}.mp4": [Caption(f"{split}#{k}", "a circle", 1.0, 2.5 + k)] for k in range(2)
     }
     for split in ("train", "val", "test")
 }
@@ -92,7 +90,7 @@ def test_times_of_captions_are_those_that_were_written(folder, tmp_path):
 
 def test_captions_without_times_are_known_to_have_none(folder):
     untimed = {
-        split: {video: [TimedCaption(own[0].caption_id, "x")] for video, own in of.items()}
+        split: {video: [Caption(own[0].caption_id, "x")] for video, own in of.items()}
         for split, of in CAPTIONED.items()
     }
     of = lambda names, features: ((name, features(name)) for name in names)
@@ -185,7 +183,7 @@ def own(folder, times, fps=2.0):
     splits = {
         split: {
             f"{split}.mp4": [
-                TimedCaption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
+                Caption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
             ]
         }
         for split in SPLITS

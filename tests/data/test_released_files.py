@@ -256,7 +256,7 @@ def _captions(number, new, split="train"):
 HDF5_FAULTS = {
     "text_damaged": (
         lambda c: edit(c.text_features, lambda d: d[:2000] + bytes(len(d) - 2000)),
-        ["roberta_tiny_query_feat.hdf5", "download it again"],
+        ["roberta_tiny_query_feat.hdf5", "damaged"],
     ),
     "caption_other_infix": (
         _captions(3, b"train_1#dec#1 a person"),

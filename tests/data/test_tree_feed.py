@@ -35,7 +35,7 @@ N = 12
 
 def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
-    places = tree_feed.evaluation_rows(rows, L, N)
+    places, _ = tree_feed.evaluation_rows(rows, L, N)
     for (first, last), own in zip(rows.tolist(), places.tolist(), strict=True):
         assert own == [int(first + (last - first) * k / (N - 1) + 1e-9) for k in range(N)]
         assert (own[0], own[-1]) == (first, last)
@@ -53,14 +53,14 @@ def test_training_intervals_cover_the_span_and_meet_at_their_ends():
 
 def test_a_short_video_may_be_read_whole_whatever_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
-    places = tree_feed.evaluation_rows(rows, L, N, "whole")
+    places, _ = tree_feed.evaluation_rows(rows, L, N, "whole")
     low, count = tree_feed.training_intervals(rows, L, N, "whole")
     whole = [0, 1, 2, 3, 4, 5, 6, *[-1] * 5]
     for short in (3, 4):
         assert places[short].tolist() == low[short].tolist() == whole
         assert (count[short] == 1).all()
     inside = [0, 1, 2, 5]
-    np.testing.assert_array_equal(places[inside], tree_feed.evaluation_rows(rows, L, N)[inside])
+    np.testing.assert_array_equal(places[inside], tree_feed.evaluation_rows(rows, L, N)[0][inside])
     np.testing.assert_array_equal(low[inside], tree_feed.training_intervals(rows, L, N)[0][inside])
 
 
