@@ -189,7 +189,7 @@ class Evaluator:
         cosines = {name: parallel.to_host(rows) for name, rows in cosines.items()}
         data, spans = self._config.data, split.caption_spans()
         counts = split.captions_per_video
-        found = []
+        overlaps = []
         for first, count, frames in zip(
             np.cumsum(counts) - counts, counts, split.source_frames_per_video, strict=True
         ):
@@ -198,8 +198,8 @@ class Evaluator:
                 {name: rows[own] for name, rows in cosines.items()},
                 int(frames), data.max_clips, data.max_frames,
             )  # fmt: skip
-            found.append(localisation.overlaps(scores, spans[own]))
-        return np.concatenate(found)
+            overlaps.append(localisation.overlaps(scores, spans[own]))
+        return np.concatenate(overlaps)
 
     def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Blocks of one size; zeros fill the last."""
@@ -223,7 +223,7 @@ def _rank(
 def _position_cosines(
     stored: Corpus, queries: Float[Array, "Q H"], own: Int[Array, " Q"], size: int
 ) -> dict[str, Float[Array, "Q _"]]:
-    """What each position of its own video says for every query, `size` of them at a time."""
+    """Cosines of every query and the positions of its own video, `size` queries at a time."""
 
     def block(x: tuple[Array, Array]) -> dict[str, Array]:
         query, video = x

@@ -57,7 +57,7 @@ class Relatives(NamedTuple):
 
 
 class NodeRanks(NamedTuple):
-    """What is known of every query; ranks are from 1, ties as in `ranking`.
+    """Ranks of every query, from 1; ties as in `ranking`.
 
     Attributes:
       rank: rank of its own node.
@@ -73,7 +73,7 @@ class NodeRanks(NamedTuple):
 
 
 def relatives(pool: Pool, by_group: bool = False) -> Relatives:
-    """What the ranks look at.
+    """How the nodes of a pool are related, for the ranks.
 
     Args:
       pool: the nodes.
@@ -114,8 +114,8 @@ def node_ranks(
       The ranks, on the host.
     """
     size = parallel.round_up(min(block, len(queries)), mesh.size)
-    found = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
-    return NodeRanks(*(parallel.to_host(x) for x in found))
+    ranks = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
+    return NodeRanks(*(parallel.to_host(x) for x in ranks))
 
 
 @functools.cache
@@ -158,8 +158,8 @@ def _ranks(
         )
 
     blocks = jnp.arange(-(-count // size) * size).reshape(-1, size)
-    found = jax.lax.map(block, blocks)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], found)
+    ranks = jax.lax.map(block, blocks)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], ranks)
 
 
 def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
@@ -172,12 +172,12 @@ def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
 
 
 def metrics_by_leaves(
-    found: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
+    ranks: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
 ) -> dict[str, float]:
     """Metrics of all queries and by the number of leaves of their trees, 5 for five or more.
 
     Args:
-      found: ranks by the name of their direction, t2v or v2t.
+      ranks: ranks by the name of their direction, t2v or v2t.
       leaves: see `leaf_groups`.
 
     Returns:
@@ -185,11 +185,11 @@ def metrics_by_leaves(
     """
     named = {
         f"{direction}/{name}": value
-        for direction, one in found.items()
+        for direction, one in ranks.items()
         for name, value in node_metrics(one.rank).items()
     }
     for count in np.unique(leaves):
-        for direction, one in found.items():
+        for direction, one in ranks.items():
             for name, value in node_metrics(one.rank[leaves == count]).items():
                 named[f"leaves={count}/{direction}/{name}"] = value
     return named
@@ -244,22 +244,22 @@ def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
     """
     order = np.argsort(pool.tree, kind="stable")
     starts = np.flatnonzero(np.diff(pool.tree[order], prepend=-1))
-    found = []
+    taus = []
     for rows in np.split(order, starts[1:]):
         if len(rows) < 3:
             continue
         level = np.sign(pool.level[rows][:, None] - pool.level[rows][None])
         near = _sign(norm[rows][None] - norm[rows][:, None], norm[rows])
         scale = np.sqrt(np.sum(level != 0) * np.sum(near != 0))
-        found.append(np.sum(level * near) / scale if scale else 0.0)
-    return float(np.mean(found)) if found else np.nan
+        taus.append(np.sum(level * near) / scale if scale else 0.0)
+    return float(np.mean(taus)) if taus else np.nan
 
 
-def confusion(found: NodeRanks, pool: Pool) -> dict[str, float]:
+def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
     """How often an inner node's first result is another node of its own tree.
 
     Args:
-      found: ranks of the nodes as queries.
+      ranks: ranks of the nodes as queries.
       pool: the nodes.
 
     Returns:
@@ -267,7 +267,7 @@ def confusion(found: NodeRanks, pool: Pool) -> dict[str, float]:
       is no inner node.
     """
     inner = np.flatnonzero(pool.level > 0)
-    first = found.first[inner]
+    first = ranks.first[inner]
     own = (pool.tree[first] == pool.tree[inner]) & (first != inner)
     code = lambda a, b: a.astype(np.int64) * len(pool.tree) + b
     pairs = {
@@ -283,11 +283,11 @@ def confusion(found: NodeRanks, pool: Pool) -> dict[str, float]:
     return {"OwnTree": mean(own)} | {name: mean(own & kind) for name, kind in kinds.items()}
 
 
-def is_a(found: NodeRanks) -> dict[str, float]:
+def is_a(ranks: NodeRanks) -> dict[str, float]:
     """Whether a parent's nearest nodes of the other modality, but its own, are its children.
 
     Args:
-      found: ranks of the nodes as queries.
+      ranks: ranks of the nodes as queries.
 
     Returns:
       MAP, the mean average precision of the children, and MeanRank, their mean rank among what is
@@ -296,7 +296,7 @@ def is_a(found: NodeRanks) -> dict[str, float]:
     References:
       Nickel and Kiela, Poincaré embeddings for learning hierarchical representations, 2017.
     """
-    children = found.children[(found.children > 0).any(axis=-1)]
+    children = ranks.children[(ranks.children > 0).any(axis=-1)]
     if not len(children):
         return {"MAP": np.nan, "MeanRank": np.nan}
     real = children > 0
@@ -325,7 +325,7 @@ def fit_direction(
 
 
 def hierarchy_metrics(
-    pool: Pool, norms: Coordinates, cosines: Coordinates, found: Mapping[str, NodeRanks]
+    pool: Pool, norms: Coordinates, cosines: Coordinates, ranks: Mapping[str, NodeRanks]
 ) -> dict[str, float]:
     """All metrics of the hierarchy, by names that begin with "hierarchy/".
 
@@ -333,7 +333,7 @@ def hierarchy_metrics(
       pool: the nodes.
       norms: norms of their points.
       cosines: cosines of their points and the direction of time.
-      found: ranks by the name of their direction, t2v or v2t.
+      ranks: ranks by the name of their direction, t2v or v2t.
     """
     parents, children = pool.edges.T
     left, right = pool.siblings.T
@@ -345,7 +345,7 @@ def hierarchy_metrics(
         for name, value in (("NormAcc", general), ("OrderAcc", early))
     }
     named |= {f"{name}/RadiusTau": radius_tau(x, pool) for name, x in norms._asdict().items()}
-    for direction, one in found.items():
+    for direction, one in ranks.items():
         values = confusion(one, pool) | is_a(one)
         values["WithinTree"] = 100 * float(np.mean(one.within == 1))
         named |= {f"{direction}/{name}": value for name, value in values.items()}
@@ -450,9 +450,9 @@ class NodeEvaluator:
 
         return {"t2v": rank(points.text, points.video), "v2t": rank(points.video, points.text)}
 
-    def result(self, found: dict[str, NodeRanks], split: TreeSplit) -> Result:
+    def result(self, ranks: dict[str, NodeRanks], split: TreeSplit) -> Result:
         """Metrics of the ranks, over all nodes and by the number of leaves of their trees."""
-        named = metrics_by_leaves(found, leaf_groups(split.pool))
+        named = metrics_by_leaves(ranks, leaf_groups(split.pool))
         return Result(named, split.num_nodes, len(split.pool.videos))
 
     def evaluate(self, params: Any, feed: NodeFeed) -> Result:
@@ -469,15 +469,15 @@ class NodeEvaluator:
           direction: the direction of time.
         """
         points, split = self.encode(params, feed), feed.split
-        found = self.ranks(points, split)
+        ranks = self.ranks(points, split)
         toward = parallel.replicate(self._mesh, direction.astype(np.float32))
         measured = [self._measure(x, toward) for x in points]
         norms, cosines = (
             Coordinates(*(parallel.to_host(x[k]).astype(np.float64) for x in measured))
             for k in (0, 1)
         )
-        result = self.result(found, split)
-        more = hierarchy_metrics(split.pool, norms, cosines, found)
+        result = self.result(ranks, split)
+        more = hierarchy_metrics(split.pool, norms, cosines, ranks)
         return dataclasses.replace(result, metrics=result.metrics | more)
 
     def fit_direction(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, " n"]:

@@ -79,14 +79,14 @@ def moments(
     begins = good & np.concatenate([[True], ~good[:-1] | apart])
     ends = good & np.concatenate([~good[1:] | apart, [True]])
     edges = np.append(np.where(apart, times[:-1] + period, times[1:]), times[-1] + period)
-    found = []
+    best = []
     for first, last in zip(np.flatnonzero(begins), np.flatnonzero(ends), strict=True):
         peak = first + _peak(scores[first : last + 1])
         start = float(times[first])
         end = max(float(edges[last]), start + period)
-        found.append(Moment(start, end, float(times[peak]), float(scores[peak])))
-    found.sort(key=lambda moment: (-moment.score, moment.start))
-    return found[:count]
+        best.append(Moment(start, end, float(times[peak]), float(scores[peak])))
+    best.sort(key=lambda moment: (-moment.score, moment.start))
+    return best[:count]
 
 
 def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
@@ -127,12 +127,12 @@ def overlaps(
     Returns:
       From 0 to 1, float32; NaN for captions without times.
     """
-    found = np.full(len(spans), np.nan, np.float32)
+    overlap = np.full(len(spans), np.nan, np.float32)
     for k, span in enumerate(spans):
         if span is not None:
             [moment] = first_moments(scores[k : k + 1], span.duration)
-            found[k] = intersection_over_union(moment, span.start, span.end)
-    return found
+            overlap[k] = intersection_over_union(moment, span.start, span.end)
+    return overlap
 
 
 def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:

@@ -30,7 +30,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 class Similarities(NamedTuple):
-    """What the training losses compare, [Q, V] each; those of a branch that is off are None.
+    """Similarities of the training losses, [Q, V] each; those of a branch that is off are None.
 
     Attributes:
       clip_cosine: cosines of captions and videos in the clip branch.
@@ -91,7 +91,7 @@ class TrainingScorer(Scorer, Protocol):
         max_clips: int,
         max_frames: int,
     ) -> Float[np.ndarray, "*batch F"]:
-        """What the positions over each frame of a video say together; higher is better.
+        """Scores of the frames of a video, each by the positions over it; higher is better.
 
         Args:
           cosines: as `position_cosines` gives them.
@@ -242,9 +242,9 @@ class MaximumSimilarity:
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
         """The first of the best positions of each branch."""
-        found = self.position_cosines(queries, stored)
+        branches = self.position_cosines(queries, stored)
         return {
-            name: jnp.argmax(branch, axis=-1).astype(jnp.int32) for name, branch in found.items()
+            name: jnp.argmax(branch, axis=-1).astype(jnp.int32) for name, branch in branches.items()
         }
 
     def position_cosines(
@@ -345,11 +345,11 @@ class BranchwiseSimilarity(MaximumSimilarity):
     ) -> Similarities:
         """Maxima over positions, each branch with its own query."""
         alone = {"clips": videos._replace(frames=None), "frames": videos._replace(clips=None)}
-        found = {
+        each = {
             name: MaximumSimilarity.similarities(self, part, alone[name], owner)
             for name, part in self.of_branches(queries).items()
         }
-        return Similarities(*found["clips"][:2], *found["frames"][2:])
+        return Similarities(*each["clips"][:2], *each["frames"][2:])
 
 
 @flax.struct.dataclass
@@ -448,10 +448,10 @@ def samples_to_frames(
 
     Where a video has no more than L frames, each was read as it is, and the rest is padding.
     """
-    most = scores.shape[-1]
-    if num_frames <= most:
+    length = scores.shape[-1]
+    if num_frames <= length:
         return scores[..., :num_frames]
-    return spans_to_frames(scores, transforms.boundaries(num_frames, most), num_frames)
+    return spans_to_frames(scores, transforms.boundaries(num_frames, length), num_frames)
 
 
 def spans_to_frames(

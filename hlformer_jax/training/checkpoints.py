@@ -14,6 +14,7 @@ STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were w
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -73,7 +74,7 @@ class Series:
     def __init__(self, directory: Path, clean: bool = False, keep: int = 1) -> None:
         """Opens a directory of which the last `keep` are kept.
 
-        `clean` removes what a killed save left, for the one who writes.
+        `clean` removes the temporary files of a killed save; for the process that writes.
         """
         # Orbax reports every save at the level of information; a run has its own log.
         logging.get_absl_logger().addFilter(_not_orbax)
@@ -150,9 +151,9 @@ class Series:
 
     def forget_after(self, step: int | None) -> None:
         """Removes the checkpoints of later steps; of all, where it is None."""
-        for found in self._manager.all_steps():
-            if step is None or found > step:
-                self._manager.delete(found)
+        for saved in self._manager.all_steps():
+            if step is None or saved > step:
+                self._manager.delete(saved)
 
     def _directory(self, step: int) -> Path:
         return Path(self._manager.directory, str(step))
@@ -175,13 +176,13 @@ class Series:
             raise CheckpointError(f"{where} ({reason[:200]}): {hint}") from error
 
     def _check_shapes(self, metadata: Any, like: Any) -> None:
-        found, wanted = _shapes(metadata), _shapes(like)
+        saved, wanted = _shapes(metadata), _shapes(like)
         if differing := sorted(
-            name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
+            name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)
         ):
             name = differing[0]
             raise CheckpointError(
-                f"{self._manager.directory}: {name} has shape {found.get(name, 'none')} in the"
+                f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
                 f" checkpoint and {wanted.get(name, 'none')} in the configured model"
                 f" ({len(differing)} of {len(wanted)} parameters differ); set config.model"
                 " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim, text_dim) to"
@@ -252,7 +253,7 @@ def open_params(path: Path) -> Series:
 
 
 class Progress(NamedTuple):
-    """What a run knows of itself beside its state; saved with it.
+    """The progress of a run, saved beside its state.
 
     Attributes:
       best_epoch: the epoch, from 0, of the best validation; -1 before the first.
@@ -363,15 +364,8 @@ def _sum(path: Path) -> str:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {".".join(_key(entry) for entry in path): np.shape(leaf) for path, leaf in leaves}
-
-
-def _key(entry: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
+    return {name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _not_orbax(record: Any) -> bool:
@@ -394,7 +388,7 @@ def claim_workdir(
         find out whether that one's configuration and data are theirs.
 
     Returns:
-      What keeps other processes out of the directory until it is closed.
+      A stack that keeps other processes out of the directory until it is closed.
 
     Raises:
       WorkdirError: when a run with another configuration or other data was started there.
@@ -445,8 +439,8 @@ def check_workdir_data(workdir: Path, fingerprint: str) -> None:
     Raises:
       WorkdirError: when the run of the directory was started on other data.
     """
-    found = _recorded(workdir)
-    if found is not None and found.get("data_fingerprint") != fingerprint:
+    recorded = _recorded(workdir)
+    if recorded is not None and recorded.get("data_fingerprint") != fingerprint:
         raise WorkdirError(
             f"{workdir} holds a run on other data (other files, or their times changed in a copy):"
             " correct config.data, or give the checkpoint by --checkpoint and another --workdir"
@@ -454,12 +448,12 @@ def check_workdir_data(workdir: Path, fingerprint: str) -> None:
 
 
 def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
-    found = _recorded(workdir)
-    if found is None:
+    recorded = _recorded(workdir)
+    if recorded is None:
         return
-    there = found.get("data_fingerprint")
+    there = recorded.get("data_fingerprint")
     fingerprint = there if fingerprint is None else fingerprint
-    differences = _differences(_flat(found), _flat(_wanted(config, fingerprint)))
+    differences = _differences(_flat(recorded), _flat(_wanted(config, fingerprint)))
     if differences:
         hint = (
             " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
@@ -479,12 +473,12 @@ def _recorded(workdir: Path) -> dict[str, Any] | None:
         return None
     files.check_output(path, "any")  # no link
     try:
-        found: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
+        recorded: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
-    if not isinstance(found, dict) or not {"config", "data_fingerprint"} <= found.keys():
+    if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} is not of a run: choose another --workdir")
-    return found
+    return recorded
 
 
 def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
@@ -501,10 +495,10 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     movable = {f"config.{field}" for field in (*MOVABLE, *RETIRED)}
     return [
-        f"{name} ({found.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
-        for name in sorted(found.keys() | wanted.keys())
-        if name not in movable and found.get(name) != wanted.get(name)
+        f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
+        for name in sorted(recorded.keys() | wanted.keys())
+        if name not in movable and recorded.get(name) != wanted.get(name)
     ]

@@ -159,7 +159,7 @@ class Trainer:
       checkpoints: the checkpoints of the run.
       steps: takes the steps of a chunk, compiled.
       state: the training state.
-      progress: what is known beside it.
+      progress: progress of the run.
     """
 
     config: ConfigDict

@@ -181,8 +181,8 @@ class Objective:
         weights = values
         if "distillation" in self.terms:
             rate = values["distillation_rate"]
-            left = distillation.decay(options.distillation_decay, rate, epoch)
-            weights = values | {"distillation": values["distillation"] * left}
+            share = distillation.decay(options.distillation_decay, rate, epoch)
+            weights = values | {"distillation": values["distillation"] * share}
         return weighted_sum({name: terms[name]() for name in self.terms}, weights)
 
 
