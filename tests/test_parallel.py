@@ -40,7 +40,7 @@ config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of 
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
 split = Split(SimulatedVideos(13, 31, config.data), config.data)
-optimiser = optim.build(config, 10)
+optimiser = optim.build(config.optim, models.build(config).module, 10)
 project = functools.partial(models.project, config=config)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
 wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x

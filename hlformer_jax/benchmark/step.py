@@ -51,7 +51,7 @@ class Training:
         groups = schedule.groups(1, longest)
         self.feed = VideoFeed(self.split, groups, self.mesh, config.train.batch_size, resident)
         self.steps_per_epoch = schedule.steps_per_epoch
-        self._optimiser = optim.build(config, 100 * self.steps_per_epoch)
+        self._optimiser = optim.build(config.optim, model.module, 100 * self.steps_per_epoch)
         state = init_state(models.init_params(model, config), self._optimiser)
         self.state: TrainState = parallel.replicate(self.mesh, state)
         self._project = functools.partial(models.project, model)

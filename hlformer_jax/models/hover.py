@@ -11,7 +11,8 @@ other by stereographic projection.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -421,6 +422,14 @@ class Hover(nn.Module):
     """
 
     options: HoverOptions
+
+    stacked: ClassVar[tuple[str, ...]] = ()
+    undecayed: ClassVar[tuple[str, ...]] = layers.UNDECAYED
+    rates: ClassVar[Mapping[str, str]] = {
+        "hyperbolic": "hyperbolic_rate",
+        "log_scale": "scale_rate",
+    }
+    """What the optimiser asks, as of `TwoBranch`; the rates are fields of `config.optim`."""
 
     def setup(self) -> None:
         """Builds the encoders, a lift for each, and the two parameters beside them."""

@@ -187,6 +187,15 @@ class TwoBranch(nn.Module):
     query_per_branch: ClassVar[bool] = False
     """Whether both branches read the frames, each with a sentence embedding of its own (DL-DKD)."""
 
+    stacked: ClassVar[tuple[str, ...]] = ("bank", "bank_2")
+    """Names of modules whose parameters have a leading axis of blocks; see `training.optim`."""
+
+    undecayed: ClassVar[tuple[str, ...]] = layers.UNDECAYED
+    """Names of parameters, or of modules whose parameters, do not decay."""
+
+    rates: ClassVar[Mapping[str, str]] = {}
+    """Names of parameters with a learning rate of their own, by the field of `config.optim`."""
+
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a checked configuration asks for."""

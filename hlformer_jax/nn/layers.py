@@ -3,8 +3,8 @@
 Parameters are float32 and drawn from N(0, 0.02), biases 0, norms 1, as in the released code. Dense
 layers compute in `dtype`; normalisation, softmax and geometry in float32 whatever it is.
 
-Names matter: the optimiser decays no parameter whose name is `bias`, nor the `scale` of a norm
-named `LayerNorm` (see optim.py), and torch_checkpoint.py maps released names to these.
+Names matter: `UNDECAYED` has those of parameters that the released optimiser does not decay, and
+torch_checkpoint.py maps released names to these.
 """
 
 from typing import Any
@@ -18,6 +18,9 @@ from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
 INITIALISER = nn.initializers.normal(0.02)
+
+UNDECAYED = ("bias", "LayerNorm")
+"""Names of parameters that do not decay, and of norms whose scale does not."""
 
 
 def layer_norm(name: str, dtype: Any) -> nn.LayerNorm:

@@ -1,4 +1,4 @@
-"""The family of HOVER: its objective (eq. 9), its optimiser and its `Family`."""
+"""The family of HOVER: its objective (eq. 9) and its `Family`."""
 
 import contextlib
 import functools
@@ -267,8 +267,13 @@ class HOVER:
         return build_objective(self._config, self.model)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
-        """The released optimiser; see `Family`."""
-        return optimiser(self._config, total_steps)
+        """The released optimiser, with a rate for each group of parameters; see `Family`.
+
+        The released code decays the biases of the hyperbolic layers too, which at its rate of 1e-7
+        shrinks them by 1.5e-4 of their size in the 5,085 steps of its training; here no bias is
+        decayed.
+        """
+        return optim.build(self._config.optim, self.model, total_steps)
 
     def feed(self, groups: Sequence[Group]) -> SubtreeFeed:
         """Training batches, on the devices where their features fit; see `Family`."""
@@ -344,34 +349,3 @@ class HOVER:
 
     def _fits(self, split: TreeSplit) -> bool:
         return fits(split.features, self._mesh, self._config)
-
-
-def optimiser(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
-    """The optimiser of the released code, with a rate for each group of parameters.
-
-    All gradients are clipped together, then as in `optim`. The released code decays the biases of
-    the hyperbolic layers too, which at its rate of 1e-7 shrinks them by 1.5e-4 of their size in the
-    5,085 steps of its training; here no bias is decayed.
-
-    Args:
-      config: a configuration of HOVER.
-      total_steps: number of steps of the run.
-    """
-    fields = config.optim
-    schedule = optim.SCHEDULES[fields.schedule](fields.learning_rate, fields.warmup, total_steps)
-
-    def factor(names: tuple[str, ...]) -> float:
-        if "hyperbolic" in names:
-            return float(fields.hyperbolic_rate / fields.learning_rate)
-        if "log_scale" in names:
-            return float(fields.scale_rate / fields.learning_rate)
-        return 1.0
-
-    return optax.chain(
-        optax.clip_by_global_norm(fields.global_clip),
-        optim.clip_by_tensor_norm(fields.clip_norm),
-        optim.scale_by_bert_adam(fields.beta1, fields.beta2, fields.epsilon),
-        optax.add_decayed_weights(fields.weight_decay, mask=optim.decay_mask),
-        optax.scale_by_learning_rate(schedule),
-        optim.scale_by_factor(factor),
-    )

@@ -5,12 +5,12 @@ stands outside the root; decay is decoupled and follows the learning rate; the r
 linearly and falls linearly to 0, and is 0 at step 0.
 
 A bank of blocks keeps the parameters of its K blocks in one array. Where the released code treats
-a tensor on its own (clipping), each block's slice is treated on its own here.
+a tensor on its own (clipping), each block's slice is treated on its own here. Which parameters
+these are, which do not decay, and which have a rate of their own, is declared by the model.
 """
 
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,23 @@ Params = Any
 
 TORCH_CLIP_EPSILON = 1e-6
 """Added to the norm by PyTorch's clip_grad_norm_."""
+
+
+@runtime_checkable
+class Declared(Protocol):
+    """A module's declarations, by names of its parameters or of the modules that hold them."""
+
+    @property
+    def stacked(self) -> Collection[str]:
+        """Of parameters with a leading axis of blocks."""
+
+    @property
+    def undecayed(self) -> Collection[str]:
+        """Of parameters that do not decay."""
+
+    @property
+    def rates(self) -> Mapping[str, str]:
+        """Of parameters with a learning rate of their own, and the field of `config.optim`."""
 
 
 class BertAdamState(NamedTuple):
@@ -71,32 +88,41 @@ SCHEDULES = {"linear": linear_warmup, "warmup_cosine": warmup_cosine}
 """Schedules by the name that `config.optim.schedule` has, where a family has the field."""
 
 
-def scale_by_factor(factor: Callable[[tuple[str, ...]], float]) -> optax.GradientTransformation:
-    """Scales the update of each parameter by a factor of its own.
+def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Scales the updates of parameters that have, or are in a module that has, one of the names."""
+
+    def scale(path: tuple, update: jax.Array) -> jax.Array:
+        factor = next((factors[name] for name in _names(path) if name in factors), 1.0)
+        return update * jnp.asarray(factor, update.dtype)
+
+    return _of_each(scale)
+
+
+def clip_by_tensor_norm(
+    max_norm: float, stacked: Collection[str] = ()
+) -> optax.GradientTransformation:
+    """Scales each released parameter tensor's gradient to a norm of at most `max_norm`.
 
     Args:
-      factor: takes the names on the way to a parameter.
+      max_norm: the largest norm.
+      stacked: see `Declared`.
     """
 
-    def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
-        del params
-        scale = lambda path, x: x * jnp.asarray(factor(tuple(_names(path))), x.dtype)
-        return jax.tree_util.tree_map_with_path(scale, updates), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def clip_by_tensor_norm(max_norm: float) -> optax.GradientTransformation:
-    """Scales each released parameter tensor's gradient to a norm of at most `max_norm`."""
-
     def clip(path: tuple, gradient: jax.Array) -> jax.Array:
-        axes = tuple(range(1 if is_stacked(path) else 0, gradient.ndim))
+        first = 1 if _any_name(path, stacked) else 0
+        axes = tuple(range(first, gradient.ndim))
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient), axis=axes, keepdims=True))
         return gradient * jnp.minimum(max_norm / (norm + TORCH_CLIP_EPSILON), 1)
 
+    return _of_each(clip)
+
+
+def _of_each(function: Callable[[tuple, jax.Array], jax.Array]) -> optax.GradientTransformation:
+    """A transformation without a state of each update by its path."""
+
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         del params
-        return jax.tree_util.tree_map_with_path(clip, updates), state
+        return jax.tree_util.tree_map_with_path(function, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -119,36 +145,41 @@ def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.Grad
     return optax.GradientTransformation(init, update)
 
 
-def decay_mask(params: Params) -> Params:
-    """True where the released code decays: not `bias`, not the scale of an input `LayerNorm`.
-
-    The scales of the blocks' norm1 and norm2, curvature, alphas and scales are decayed; the
-    attention's scalar `bias` is not.
-    """
-
-    def decays(path: tuple, _: Any) -> bool:
-        names = _names(path)
-        return names[-1] != "bias" and "LayerNorm" not in names
-
+def decay_mask(params: Params, undecayed: Collection[str]) -> Params:
+    """True for parameters that decay; see `Declared.undecayed`."""
+    decays = lambda path, _: not _any_name(path, undecayed)
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def is_stacked(path: tuple) -> bool:
-    """Whether the leaf at that path carries a leading axis of blocks, those of a layer's bank."""
-    return any(re.fullmatch(r"bank(_\d+)?", name) for name in _names(path))
+def _any_name(path: tuple, names: Collection[str]) -> bool:
+    return any(name in names for name in _names(path))
 
 
 def _names(path: tuple) -> list[str]:
     return [str(entry.key) for entry in path if hasattr(entry, "key")]
 
 
-def build(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
-    """Returns the optimiser of `config.optim` for a run of `total_steps` steps."""
-    optim = config.optim
-    schedule = linear_warmup(optim.learning_rate, optim.warmup, total_steps)
-    return optax.chain(
-        clip_by_tensor_norm(optim.clip_norm),
-        scale_by_bert_adam(optim.beta1, optim.beta2, optim.epsilon),
-        optax.add_decayed_weights(optim.weight_decay, mask=decay_mask),
-        optax.scale_by_learning_rate(schedule),
-    )
+def build(fields: ConfigDict, module: Declared, total_steps: int) -> optax.GradientTransformation:
+    """The optimiser of a run.
+
+    Args:
+      fields: `config.optim`. Where it has a `global_clip` (HOVER), all gradients are clipped
+        together first; where it has a `schedule`, that is the schedule.
+      module: the model.
+      total_steps: number of steps of the run.
+    """
+    schedule = SCHEDULES[fields.get("schedule", "linear")]
+    chain = [
+        clip_by_tensor_norm(fields.clip_norm, module.stacked),
+        scale_by_bert_adam(fields.beta1, fields.beta2, fields.epsilon),
+        optax.add_decayed_weights(
+            fields.weight_decay, mask=lambda params: decay_mask(params, module.undecayed)
+        ),
+        optax.scale_by_learning_rate(schedule(fields.learning_rate, fields.warmup, total_steps)),
+    ]
+    if "global_clip" in fields:
+        chain.insert(0, optax.clip_by_global_norm(fields.global_clip))
+    if module.rates:
+        rates = {name: fields[field] for name, field in module.rates.items()}
+        chain.append(scale_by_name({n: x / fields.learning_rate for n, x in rates.items()}))
+    return optax.chain(*chain)

@@ -345,7 +345,7 @@ class PRVR:
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:
         """The released optimiser; see `Family`."""
-        return optim.build(self._config, total_steps)
+        return optim.build(self._config.optim, self.model.module, total_steps)
 
     def feed(self, groups: Sequence[Group]) -> VideoFeed:
         """Training batches, on the devices where they fit; see `Family`."""

@@ -90,7 +90,8 @@ def test_operations_of_a_step_are_those_counted_by_hand():
     # Beside products there are normalisation, softmax, geometry: tens of operations an element.
     assert 1 <= counted / by_hand < 1.1
 
-    optimiser, loss = optim.build(config, 10), prvr.build_objective(config, model)
+    optimiser = optim.build(config.optim, model.module, 10)
+    loss = prvr.build_objective(config, model)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
     counted = parallel.count_flops(take, loss, state, batch)

@@ -85,7 +85,7 @@ def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_di
 def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(trees_dir):
     rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
     config = runs.hover(trees_dir, **{f"optim.{name}": value for name, value in rates.items()})
-    transform = hover.optimiser(config, 10)
+    transform = families.build(config).optimiser(10)
     params = {"log_scale": np.float32(1), "lift": {"hyperbolic": np.ones(2, np.float32)}, "x": 1.0}
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, jax.numpy.float32), params)
     state = transform.init(params)

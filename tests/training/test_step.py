@@ -75,7 +75,8 @@ def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
 def _program(**options):
     """The step of a configuration, traced but not compiled, as text."""
     config = runs.retrieval("", **options)
-    model, optimiser = models.build(config), optim.build(config, 10)
+    model = models.build(config)
+    optimiser = optim.build(config.optim, model.module, 10)
     loss = prvr.build_objective(config, model, 5, 2)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
     batch = models.zero_batch(config, videos=2, captions=3)
@@ -115,7 +116,9 @@ def _tree(seed):
 
 def test_a_bank_is_clipped_block_by_block_and_other_tensors_whole():
     gradient = _tree(0)
-    clipped, _ = optim.clip_by_tensor_norm(1.0).update(gradient, optax.EmptyState())
+    clipped, _ = optim.clip_by_tensor_norm(1.0, ("bank", "bank_2")).update(
+        gradient, optax.EmptyState()
+    )
     for block in [*clipped["bank"]["kernel"], *clipped["bank_2"]["kernel"]]:
         np.testing.assert_allclose(np.linalg.norm(block), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(clipped["dense"]["kernel"], gradient["dense"]["kernel"])
