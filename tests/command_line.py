@@ -44,7 +44,7 @@ def _serve(module):
     name = f"{module}.__main__" if last in ("sweep", "benchmark") else module
     program = importlib.import_module(name)
     # What the commands load when their flags are right.
-    for lazy in ("training.loop", "training.loaded_run", "sweep.publish", "sweep.runs"):
+    for lazy in ("training.loop", "training.loaded_run", "sweep.tables", "sweep.runs"):
         importlib.import_module(f"hlformer_jax.{lazy}")
     results = []
     for arguments in json.load(sys.stdin):

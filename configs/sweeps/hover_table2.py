@@ -5,6 +5,7 @@
 
 PATH holds both collections, with features of the same widths. The table's other sets, MSR-VTT and
 MSVD, are not here: they have no moments, and their captions are in no file that the project reads.
+Beside "flat", the baseline on frozen features, are the published figures of CLIP4Clip.
 """
 
 from ml_collections import ConfigDict
@@ -25,9 +26,9 @@ def get_config(name: str = "") -> ConfigDict:
         name,
         title="HOVER, Table 2: from ActivityNet to Charades (Hierarchy), zero-shot",
         base="../hover.py:activitynet",
-        variants={"CLIP4Clip": {**FLAT, **zero_shot}, "HOVER": zero_shot},
+        variants={"flat": {**FLAT, **zero_shot}, "HOVER": zero_shot},
         published={
-            "CLIP4Clip": figures(0.7, 2.8, 5.0, 0.8, 2.6, 4.5, 0.025),
+            "flat": figures(0.7, 2.8, 5.0, 0.8, 2.6, 4.5, 0.025),
             "HOVER": figures(1.0, 4.7, 8.1, 1.0, 3.9, 6.3, 0.032),
         },
         metrics=METRICS,

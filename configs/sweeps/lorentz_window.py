@@ -4,8 +4,8 @@
         --config.base.data.manual_dir=PATH
 
 The released window multiplies logits that are at most 0, which favours far positions; "corrected"
-adds its logarithm, which favours near ones (hlformer_jax/config.py, `lorentz_window`). Published
-is the released one alone: SumR 154.9.
+adds its logarithm, which favours near ones (`config.model.lorentz_window`). Published is the
+released one alone: SumR 154.9.
 """
 
 from ml_collections import ConfigDict

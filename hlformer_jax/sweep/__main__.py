@@ -78,7 +78,7 @@ def _perform(
     # Imported here so that everything before, and --help, answers without loading JAX.
     from hlformer_jax import files
     from hlformer_jax.figures import curves
-    from hlformer_jax.sweep import publish, runs, tables
+    from hlformer_jax.sweep import runs, tables
     from hlformer_jax.training.loop import Stopped
 
     def after(run: definition.Run) -> None:
@@ -86,16 +86,16 @@ def _perform(
             curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a picture that fails is no reason to end the sweep
             _report(f"no curves of {run.title}: {error}")
-        publish.write(sweep, planned, root, replace)
+        tables.publish(sweep, planned, root, replace)
 
     replace = files.replacing(OVERWRITE.value, own=True)
     logging.set_verbosity(logging.WARNING)
     try:
-        publish.check_place(root, replace)
+        tables.check_place(root, replace)
         runs.check(planned, root)
         runs.open_data([run for run in mine if not runs.finished(run, root)], root)
         failures = runs.perform(mine, root, _report, after)
-        tables.show(publish.write(sweep, planned, root, replace))
+        tables.show(tables.publish(sweep, planned, root, replace))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status

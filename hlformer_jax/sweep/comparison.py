@@ -39,7 +39,7 @@ from hlformer_jax.sweep.definition import Run
 DRAWS = 10_000
 LEVEL = 0.95
 
-_AT_ONCE = 500
+_DRAWS_AT_ONCE = 500
 """Draws that lie in memory together."""
 
 
@@ -71,44 +71,44 @@ def compare(
       two are None where one of the two has no more than a run on each.
 
     Raises:
-      OSError: when what a run left cannot be read.
+      OSError: when the ranks of a run cannot be read.
     """
     named = {name for pair in pairs for name in pair}
     corpora = list(dict.fromkeys(run.corpus for run in runs))
     read = [_read([run for run in runs if run.corpus == corpus], named, root) for corpus in corpora]
     drawn = [_draw(scores, np.random.default_rng(k)) for k, scores in enumerate(read) if scores]
-    found = []
+    compared = []
     for first, second in pairs:
         common = [draws for draws in drawn if first in draws and second in draws]
         if common:
-            found.append({"first": first, "second": second, **_compare(first, second, common)})
-    return found
+            compared.append({"first": first, "second": second, **_compare(first, second, common)})
+    return compared
 
 
 def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -> dict[str, Any]:
-    """What is said of two variants by their draws on each corpus that both have runs on."""
+    """The comparison of two variants by their draws on each corpus that both have runs on."""
     pairs = [(draws[first], draws[second]) for draws in common]
     difference = float(np.mean([a.value - b.value for a, b in pairs]))
     queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
-    said: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
+    result: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
     freedom = [sum(draws.runs - 1 for draws in own) for own in zip(*pairs, strict=True)]
     if not min(freedom):
-        return {**said, "queries_seeds": None, "real": None}
+        return {**result, "queries_seeds": None, "real": None}
     seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)
     quantile = (1 + LEVEL) / 2
     stretch = stdtrit(sum(freedom), quantile) / ndtri(quantile)
     low, high = _interval(queries + stretch * seeds)
-    return {**said, "queries_seeds": (low, high), "real": low > 0 or high < 0}
+    return {**result, "queries_seeds": (low, high), "real": low > 0 or high < 0}
 
 
 def contributions(ranks: np.ndarray) -> np.ndarray:
     """What each query adds to SumR, times the number of queries."""
-    found: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
-    return found
+    added: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
+    return added
 
 
 def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
-    """What the finished runs on a corpus left; None where none did."""
+    """The contributions of the finished runs on a corpus; None where none is finished."""
     sums: dict[str, list[np.ndarray]] = {}
     counts = None
     for run in runs:
@@ -140,18 +140,18 @@ class Draws(NamedTuple):
 
 
 def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
-    """Draws of each variant from what its runs on a corpus left."""
+    """Draws of each variant from its runs on a corpus."""
     videos = len(scores.counts)
     stacked = np.concatenate([*scores.sums.values(), scores.counts[None]])
     drawn = []
-    for start in range(0, DRAWS, _AT_ONCE):
-        size = min(_AT_ONCE, DRAWS - start)
+    for start in range(0, DRAWS, _DRAWS_AT_ONCE):
+        size = min(_DRAWS_AT_ONCE, DRAWS - start)
         chosen = rng.integers(videos, size=(size, videos)) + videos * np.arange(size)[:, None]
         times = np.bincount(chosen.ravel(), minlength=size * videos).reshape(size, videos)
         drawn.append(times @ stacked.T)
     totals = np.concatenate(drawn)
     runs = totals[:, :-1] / totals[:, -1:]
-    found, first = {}, 0
+    draws, first = {}, 0
     for name, sums in scores.sums.items():
         own, first = runs[:, first : first + len(sums)], first + len(sums)
         value = float(np.mean(sums.sum(axis=-1) / scores.counts.sum()))
@@ -159,8 +159,8 @@ def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
         picked = rng.integers(len(sums), size=own.shape)
         stretch = np.sqrt(len(sums) / max(len(sums) - 1, 1))
         spread = np.take_along_axis(own, picked, axis=-1).mean(axis=-1) - means
-        found[name] = Draws(value, means, stretch * spread, len(sums))
-    return found
+        draws[name] = Draws(value, means, stretch * spread, len(sums))
+    return draws
 
 
 def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:

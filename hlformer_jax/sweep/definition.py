@@ -1,24 +1,9 @@
 """The definition of a sweep: a base configuration, its variants, their seeds; and the runs of it.
 
-A file in ``configs/sweeps/`` calls `define`. The configuration it gives has
-
-    title       the title of the table and the plot
-    base        a complete configuration; `--config.base.train.epochs=3` changes it for all variants
-    variants    name -> the fields in which a variant differs, nested like the configuration;
-                "base": NAME takes one of `bases` in place of `base`
-    published   name -> published metrics of a variant, as far as known
-    metrics     test metrics that the tables show; the plots show the last
-    seeds       the seeds that each variant is trained with
-    quantity    the swept quantity, where there is one: the axis of the plot
-    values      name -> value of that quantity; math.inf is drawn at the right end, and a variant
-                without a value across
-    series      name -> the line of the plot that a variant is a point of
-    bases       further complete configurations by name; what the command line changes of `base`
-                it changes of these as well (a value that `base` had already is no change)
-    corpora     name -> folder below `data.manual_dir`: every variant is trained on each of them;
-                without any, on what the configuration says
-    pairs       pairs of variants that are compared query by query (`comparison`)
-    defined     `base` as the file gives it, to know what the command line changed
+A file in ``configs/sweeps/`` calls `define`, whose arguments are the fields of the configuration
+that it gives. Of those, `base` and `bases` are complete configurations: what the command line
+changes of `base` (`--config.base.train.epochs=3`) it changes of all bases (a value that `base` had
+already is no change); `defined` is `base` as the file gives it, to know what was changed.
 
 Nothing here loads JAX, so that a configuration file loads in no time.
 """
@@ -88,20 +73,23 @@ def define(
         compare with nothing published.
       title: the title of the table and the plot.
       base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
-      variants: name -> fields in which it differs from the base.
-      published: name -> published metrics.
-      seeds: the seeds of each variant.
-      quantity: the name of the swept quantity, "" for variants that are categories.
-      values: name -> value of that quantity.
-      series: name -> line of the plot; all are one by default.
+      variants: name -> the fields in which a variant differs, nested like the configuration;
+        "base": NAME takes one of `bases` in place of `base`.
+      published: name -> published metrics of a variant, as far as known.
+      seeds: the seeds that each variant is trained with.
+      quantity: the swept quantity, the axis of the plot; "" for variants that are categories.
+      values: name -> value of that quantity; math.inf is drawn at the right end, and a variant
+        without a value across.
+      series: name -> the line of the plot that a variant is a point of; all are one by default.
       bases: name -> further configuration files, written like `base`.
-      metrics: names of the test metrics that the tables show; the plots show the last.
+      metrics: test metrics that the tables show; the plots show the last.
       settings: fields that all bases have otherwise than their files, nested.
-      corpora: name -> folder below `data.manual_dir`.
-      pairs: pairs of variants to compare query by query.
+      corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
+        without any, on what the configuration says.
+      pairs: pairs of variants that are compared query by query (`comparison`).
 
     Returns:
-      The sweep, locked; see the module's docstring.
+      The sweep, locked.
 
     Raises:
       ConfigError: when `name` is another, or a configuration file is not there.

@@ -1,6 +1,6 @@
 """The runs of a sweep, one after another, each an ordinary training run in its own directory.
 
-    DIR/VARIANT/seedN/     what every run leaves, and
+    DIR/VARIANT/seedN/     the files of every run, and
         result.json        when it is finished: metrics, cost, versions
         failure.json       when its last attempt failed: why
 
@@ -174,7 +174,7 @@ def versions() -> dict[str, str]:
     return known
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_result(path: Path) -> dict[str, Any] | None:
     """A result or a failure; None where there is none."""
     try:
         content: dict[str, Any] = files.parse_json(path.read_text(encoding="utf-8"))

@@ -1,32 +1,200 @@
-"""The tables of a sweep: table.json, .md, .csv and what is printed, all views of `summary`."""
+"""The results of a sweep so far: every variant's metrics over its finished runs, and their views.
+
+The spread is the sample's standard deviation over seeds (n - 1), over several corpora the root of
+the mean of its squares; one seed has none. A rank is that of a variant among all, by the last
+metric, in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the
+plot and what is printed are views of one `Table`.
+"""
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.markup
 import rich.table
+from ml_collections import ConfigDict
 
 from hlformer_jax import command, files
-from hlformer_jax.retrieval import ranking
+from hlformer_jax.config import ConfigError
+from hlformer_jax.figures import curves
+from hlformer_jax.retrieval import localisation, ranking
 from hlformer_jax.sweep import comparison
-from hlformer_jax.sweep.summary import Table
+from hlformer_jax.sweep.definition import Run, changed_fields
+from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
-NAMES = ("table.json", "table.md", "table.csv")
+Table = dict[str, Any]
+"""The content of table.json."""
+
+NAMES = ("table.json", "table.md", "table.csv", "sweep.png", "sweep.svg")
+"""The files of a sweep's results."""
+
+LOCATIONS = ("data.manual_dir", "data.data_dir")
+"""Fields that say where data lies, and nothing of the result."""
+
+COSTS = {
+    "parameters": "parameters",
+    "flops_video": "GFLOPs/video",
+    "flops_caption": "MFLOPs/caption",
+    "seconds_per_epoch": "s/epoch",
+}
+"""What a variant costs, and the heads of its columns."""
+
+
+def check_place(root: Path, replace: files.Replace) -> None:
+    """Refuses a directory whose tables or plot must not be replaced.
+
+    Raises:
+      OSError: saying which.
+    """
+    for name in NAMES:
+        files.check_output(root / name, replace)
+
+
+def publish(
+    sweep: ConfigDict, runs: Sequence[Run], root: Path, replace: files.Replace = "own"
+) -> Table:
+    """Writes the tables and the plot of a sweep.
+
+    Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
+    writes again, so that what the last leaves is complete.
+
+    Args:
+      sweep: its configuration.
+      runs: all its runs, not only those of this task.
+      root: its directory.
+      replace: which tables and plots there are replaced.
+
+    Returns:
+      The table.
+    """
+    table = collect(sweep, runs, root)
+    while True:
+        write(table, root, replace)
+        newest = collect(sweep, runs, root)
+        if newest == table:
+            return table
+        table = newest
 
 
 def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
-    """Writes table.json, table.md and table.csv into the sweep's directory, each whole."""
+    """Writes table.json, table.md, table.csv and the plot into the sweep's directory."""
     files.write_json(root / "table.json", table, replace)
     files.write_bytes(root / "table.md", markdown(table).encode(), replace)
     files.write_bytes(root / "table.csv", as_csv(table).encode(), replace)
+    curves.draw_sweep(table, root, replace)
 
 
-COSTS = ("parameters", "GFLOPs/video", "MFLOPs/caption", "s/epoch")
+def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
+    """Collects the results of a sweep's runs so far.
+
+    Args:
+      sweep: its configuration.
+      runs: all its runs.
+      root: its directory.
+
+    Returns:
+      The content of table.json.
+
+    Raises:
+      ConfigError: when a result lacks one of the sweep's metrics.
+    """
+    rows = []
+    finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
+    known = [result["metrics"] for result in finished.values() if result is not None]
+    localised = bool(known) and all(set(localisation.METRICS) <= set(own) for own in known)
+    names = [*sweep.metrics, *(localisation.METRICS if localised else ())]
+    for name in sweep.variants:
+        results, failures, missing = [], [], []
+        for run in (run for run in runs if run.variant == name):
+            directory = root / run.directory
+            result = finished[run.directory]
+            if result is not None:
+                place = {"directory": str(run.directory), "title": run.title}
+                results.append({**result, **place})
+                continue
+            missing.append(run.seed)
+            failure = read_result(directory / FAILURE)
+            if failure is not None:
+                failures.append({"title": run.title, "reason": failure["reason"]})
+        value = sweep["values"].get(name)
+        rows.append(
+            {
+                "variant": name,
+                # JSON has no infinity; Python's float takes this word for it.
+                "value": "inf" if value is not None and math.isinf(value) else value,
+                "series": sweep.series.get(name, ""),
+                "published": dict(sweep.published.get(name, {})),
+                **_summary(results, names),
+                "seeds": [result["seed"] for result in results],
+                "missing_seeds": missing,
+                "failures": failures,
+                "runs": results,
+            }
+        )
+    if sweep.corpora:
+        _rank(rows, sweep.metrics[-1])
+    return {
+        "title": sweep.title,
+        "quantity": sweep.quantity,
+        "metrics": list(sweep.metrics),
+        "localisation": list(localisation.METRICS) if localised else [],
+        "corpora": list(sweep.corpora),
+        "comparisons": comparison.compare(sweep.pairs, runs, root),
+        "select": " or ".join(sorted({run.config.eval.select for run in runs})),
+        "changed": {
+            name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
+        },
+        "finished": sum(len(row["runs"]) for row in rows),
+        "total": len(runs),
+        "variants": rows,
+    }
+
+
+def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    for result in results:
+        if missing := [name for name in names if name not in result["metrics"]]:
+            raise ConfigError(
+                f"config.metrics: {result['directory']} has no {', '.join(missing)}, but"
+                f" {', '.join(result['metrics'])}: change the sweep's metrics"
+            )
+    metrics = {name: [result["metrics"][name] for result in results] for name in names}
+    seconds = [result["seconds_per_epoch"] for result in results]
+    first = results[0] if results else {}
+    return {
+        "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
+        "std": {name: _deviation(results, x) for name, x in metrics.items()},
+        "parameters": first.get("parameters"),
+        "flops_video": first.get("flops_video"),
+        "flops_caption": first.get("flops_caption"),
+        "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
+    }
+
+
+def _deviation(results: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
+    """Standard deviation over seeds, of several corpora the root of the mean of its squares."""
+    corpora: dict[str, list[float]] = {}
+    for result, value in zip(results, values, strict=True):
+        corpora.setdefault(result.get("corpus", ""), []).append(value)
+    squares = [np.var(own, ddof=1) for own in corpora.values() if len(own) > 1]
+    return float(np.sqrt(np.mean(squares))) if squares else None
+
+
+def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
+    """Adds the mean rank of each variant, from 1; None while no seed of a corpus is complete."""
+    cells: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        for run in row["runs"]:
+            cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
+    complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
+    ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
+    for k, row in enumerate(rows):
+        row["rank"] = float(np.mean([own[k] for own in ranks])) if ranks else None
 
 
 class Section(NamedTuple):
@@ -48,18 +216,18 @@ def sections(table: Table) -> list[Section]:
     metrics, ranked = table["metrics"], bool(table["corpora"])
     over = "corpora and seeds" if ranked else "seeds"
     head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}"]
-    rows = [[*head, "runs" if ranked else "seeds", *COSTS]]
+    rows = [[*head, "runs" if ranked else "seeds", *COSTS.values()]]
     rows += [_cells(row, metrics, ranked) for row in table["variants"]]
     note = (
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."
     )
-    found = [Section(table["title"], rows, note)]
+    parts = [Section(table["title"], rows, note)]
     if table["localisation"]:
         names = table["localisation"]
         rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
         note = f"The first moment in the caption's own video, in percent; over {over} as above."
-        found.append(Section("Localisation", rows, note))
+        parts.append(Section("Localisation", rows, note))
     if table["comparisons"]:
         head = ["", "difference", "queries", "queries, seeds", "real"]
         rows = [head, *map(_compared, table["comparisons"])]
@@ -67,8 +235,8 @@ def sections(table: Table) -> list[Section]:
             f"Differences of SumR with {comparison.LEVEL:.0%} intervals of a paired bootstrap over"
             " queries, and over queries and seeds; real is what does not hold 0 in the latter."
         )
-        found.append(Section("Comparisons", rows, note))
-    return found
+        parts.append(Section("Comparisons", rows, note))
+    return parts
 
 
 def _cells(row: Mapping[str, Any], metrics: Sequence[str], ranked: bool) -> list[str]:
@@ -136,52 +304,23 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """The table as CSV: a column for every mean, deviation and published metric."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            "variant",
-            "series",
-            "value",
-            "seeds",
-            "missing",
-            "failed",
-            *(["rank"] if table["corpora"] else []),
-            *(
-                f"{name}_{kind}"
-                for name in (*table["metrics"], *table["localisation"])
-                for kind in ("mean", "std", "published")
-            ),
-            "parameters",
-            "flops_video",
-            "flops_caption",
-            "seconds_per_epoch",
-        ]
-    )
+    """The table as CSV: a column for every mean, deviation and published metric; None is empty."""
+    rows = []
     for row in table["variants"]:
-        kinds = row["mean"], row["std"], row["published"]
-        # None becomes an empty cell.
-        writer.writerow(
-            [
-                row["variant"],
-                row["series"],
-                row["value"],
-                len(row["seeds"]),
-                len(row["missing_seeds"]),
-                len(row["failures"]),
-                *([row["rank"]] if table["corpora"] else []),
-                *(
-                    kind.get(name)
-                    for name in (*table["metrics"], *table["localisation"])
-                    for kind in kinds
-                ),
-                row["parameters"],
-                row["flops_video"],
-                row["flops_caption"],
-                row["seconds_per_epoch"],
-            ]
-        )
+        cells = {name: row[name] for name in ("variant", "series", "value")}
+        cells |= {"seeds": len(row["seeds"]), "missing": len(row["missing_seeds"])}
+        cells["failed"] = len(row["failures"])
+        if table["corpora"]:
+            cells["rank"] = row["rank"]
+        for name in (*table["metrics"], *table["localisation"]):
+            cells |= {
+                f"{name}_{kind}": row[kind].get(name) for kind in ("mean", "std", "published")
+            }
+        rows.append(cells | {name: row[name] for name in COSTS})
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
 
 
@@ -210,10 +349,8 @@ def show(table: Table) -> None:
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return "-"
-    written = ranking.format_metric(metric, mean)
-    return (
-        written if deviation is None else f"{written} ± {ranking.format_metric(metric, deviation)}"
-    )
+    values = [value for value in (mean, deviation) if value is not None]
+    return " ± ".join(ranking.format_metric(metric, value) for value in values)
 
 
 def _published(metric: str, value: float | None) -> str:

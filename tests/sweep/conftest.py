@@ -1,15 +1,44 @@
-"""A sweep of three variants and two seeds."""
+"""Sweeps of one's own, and results of their runs without running them."""
 
 import pytest
-import sweeps
+from processes import ROOT
 
 from hlformer_jax.sweep import definition
 
 
 @pytest.fixture
-def small():
-    """The sweep and its six runs."""
-    sweep = sweeps.sweep(
+def sweep_of():
+    """Defines a sweep as a file in configs/sweeps/ would."""
+    here = str(ROOT / "configs" / "sweeps" / "here.py")
+
+    def define(variants, name="", base="../anet.py", **more):
+        more = {"title": "a | title", "base": base, "variants": variants, **more}
+        return definition.define(here, name, **more)
+
+    return define
+
+
+@pytest.fixture
+def result_of():
+    """The content of a run's result.json, with a SumR."""
+
+    def result(run, sum_recall):
+        metrics = dict(
+            zip(definition.METRICS, (1.0, 2.0, 3.0, sum_recall - 6, sum_recall), strict=True)
+        )
+        cost = {"parameters": 1234567, "flops_video": 2.5e9, "flops_caption": 1.5e6}
+        return {
+            "variant": run.variant, "corpus": run.corpus, "seed": run.seed, "metrics": metrics,
+            "seconds_per_epoch": 1.5, "versions": {"jax": "0"}, **cost,
+        }  # fmt: skip
+
+    return result
+
+
+@pytest.fixture
+def small(sweep_of):
+    """A sweep of three variants and two seeds, and its six runs."""
+    sweep = sweep_of(
         {"full": {}, "w/ a|b": {"model": {"fusion": "mean"}}, "bad": {"model": {"gaze": False}}},
         published={"full": definition.metrics(1.0, 2.0, 3.0, 4.0, 10.0), "bad": {"SumR": 9.0}},
         seeds=(0, 1),

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-import sweeps
 from processes import ROOT
 
 from hlformer_jax import models
@@ -45,14 +44,14 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"name": "fast"}, "no variant 'fast'"),
     ],
 )
-def test_a_wrong_sweep_is_one_clear_line(more, message):
+def test_a_wrong_sweep_is_one_clear_line(sweep_of, more, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        expand(sweeps.sweep(**({"variants": {"full": {}}} | more)))
+        expand(sweep_of(**({"variants": {"full": {}}} | more)))
     assert "\n" not in str(caught.value)
 
 
-def test_runs_have_the_base_with_their_overrides_and_seed():
-    sweep = sweeps.sweep(
+def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
+    sweep = sweep_of(
         {"full": {}, "w/ 0.5": {"model": {"fusion": "mean", "euclidean_widths": (0.5,)}}},
         seeds=(3, 5),
     )
@@ -71,11 +70,9 @@ def test_runs_have_the_base_with_their_overrides_and_seed():
     assert sweep.base.to_dict() == default().to_dict()
 
 
-def test_debug_shrinks_the_base_and_keeps_what_a_variant_is():
+def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
-    sweep = sweeps.sweep(
-        {"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}}
-    )
+    sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})
     assert not sweep.published  # it would stand beside what it cannot be compared with
     [run] = expand(sweep)
     assert run.config.model.euclidean_widths == (0.0, 0.5, 1.0)
@@ -86,8 +83,8 @@ def test_debug_shrinks_the_base_and_keeps_what_a_variant_is():
     models.build(run.config)
 
 
-def test_what_the_command_line_changes_holds_for_every_base_but_not_against_a_variant():
-    sweep = sweeps.sweep(
+def test_what_the_command_line_changes_holds_for_every_base_but_not_against_a_variant(sweep_of):
+    sweep = sweep_of(
         {"tvr": {"base": "tvr"}, "own": {"base": "tvr", "train": {"epochs": 7}}, "anet": {}},
         bases={"tvr": "../tvr.py"},
         seeds=(0,),

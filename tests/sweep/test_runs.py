@@ -5,18 +5,17 @@ import signal
 from pathlib import Path
 
 import pytest
-import sweeps
 
 from hlformer_jax import files
 from hlformer_jax.config import ConfigError
-from hlformer_jax.sweep import runs, summary, tables
+from hlformer_jax.sweep import runs, tables
 from hlformer_jax.sweep.definition import expand
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
 from hlformer_jax.training.metrics import NonFiniteLossError
 
 
-def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
+def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small, tmp_path):
     sweep, planned = small
     called, told = [], []
 
@@ -25,7 +24,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
         assert directory == tmp_path / run.directory
         if run.variant == "bad" and run.seed == 1 and len(called) <= len(planned):
             raise NonFiniteLossError("step 4: loss is not finite\nand more")
-        return sweeps.result(run, 10.0 + run.seed)
+        return result_of(run, 10.0 + run.seed)
 
     failures = runs.perform(planned, tmp_path, told.append, execute=execute)
     assert called == [run.directory for run in planned]
@@ -33,7 +32,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
     assert failures == {Path("bad/seed1"): reason}
     assert told[0] == "run 1 of 6: full, seed 0"
     assert told[-1] == f"failed: bad, seed 1: {reason}"
-    table = summary.collect(sweep, planned, tmp_path)
+    table = tables.collect(sweep, planned, tmp_path)
     assert (table["finished"], table["total"]) == (5, 6)
     assert table["variants"][2]["failures"] == [{"title": "bad, seed 1", "reason": reason}]
     assert reason in tables.markdown(table)
@@ -43,7 +42,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(small, tmp_path):
     assert called[6:] == [Path("bad/seed1")]
     assert told[-2:] == ["5 of 6 runs are finished already", "run 6 of 6: bad, seed 1"]
     assert not (tmp_path / "bad/seed1/failure.json").exists()
-    assert tables.notes(summary.collect(sweep, planned, tmp_path)) == []
+    assert tables.notes(tables.collect(sweep, planned, tmp_path)) == []
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
     assert len(called) == 7
 
@@ -74,14 +73,14 @@ def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(small, 
     assert called == [planned[0].directory, *(run.directory for run in planned[2:])]
 
 
-def test_a_run_that_another_process_does_is_left_to_it(small, tmp_path):
+def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_path):
     _, planned = small
     told = []
 
     def execute(run, directory):
         if run == planned[1]:
             raise OccupiedError("a run is under way")
-        return sweeps.result(run, 10.0)
+        return result_of(run, 10.0)
 
     assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
     assert "left to the process that does it" in told[2]
@@ -105,8 +104,8 @@ def test_a_changed_sweep_is_refused_where_another_was_begun(small, tmp_path):
     runs.check(expand(sweep), tmp_path)  # nothing was saved: no run to mix it up with
 
 
-def test_a_model_that_cannot_be_is_refused_before_any_run(tmp_path):
-    sweep = sweeps.sweep({"full": {}, "both off": {"model": {"gaze": False, "glance": False}}})
+def test_a_model_that_cannot_be_is_refused_before_any_run(sweep_of, tmp_path):
+    sweep = sweep_of({"full": {}, "both off": {"model": {"gaze": False, "glance": False}}})
     with pytest.raises(ConfigError, match="variant 'both off': .*both off: keep one"):
         runs.check(expand(sweep), tmp_path)
     nothing = {name: 0.0 for name in ("query_diversity", "partial_order")}
@@ -114,4 +113,4 @@ def test_a_model_that_cannot_be_is_refused_before_any_run(tmp_path):
         f"{branch}_{term}": 0.0 for branch in ("clip", "frame") for term in ("triplet", "nce")
     }
     with pytest.raises(ConfigError, match="variant 'no loss': .*nothing to train"):
-        runs.check(expand(sweeps.sweep({"no loss": {"loss": nothing}})), tmp_path)
+        runs.check(expand(sweep_of({"no loss": {"loss": nothing}})), tmp_path)

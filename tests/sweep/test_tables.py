@@ -1,4 +1,4 @@
-"""The tables of a sweep: means and deviations, as numbers, text and columns."""
+"""The results of a sweep, as data, text and columns: means, deviations, ranks, what is changed."""
 
 import csv
 import io
@@ -6,22 +6,23 @@ import json
 
 import numpy as np
 import pytest
-import sweeps
 
 from hlformer_jax import files
 from hlformer_jax.config import ConfigError
-from hlformer_jax.sweep import publish, summary, tables
+from hlformer_jax.figures import curves
+from hlformer_jax.sweep import tables
+from hlformer_jax.sweep.definition import expand
 
 
 @pytest.fixture
-def table(small, tmp_path):
+def table(result_of, small, tmp_path):
     sweep, planned = small
     sums = {"full": (10.25, 11.5), "w/ a|b": (9.0,), "bad": ()}
     for run in planned:
         if run.seed < len(sums[run.variant]):
-            result = sweeps.result(run, sums[run.variant][run.seed])
+            result = result_of(run, sums[run.variant][run.seed])
             files.write_json(tmp_path / run.directory / "result.json", result)
-    return publish.write(sweep, planned, tmp_path)
+    return tables.publish(sweep, planned, tmp_path)
 
 
 def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
@@ -51,20 +52,20 @@ def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
     assert lines[-1] == "- 3 of 6 runs are not finished"
 
 
-def test_a_result_without_a_metric_of_the_sweep_is_named(small, tmp_path):
+def test_a_result_without_a_metric_of_the_sweep_is_named(result_of, small, tmp_path):
     sweep, planned = small
-    result = sweeps.result(planned[0], 10.0)
+    result = result_of(planned[0], 10.0)
     del result["metrics"]["R@5"]
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
     with pytest.raises(ConfigError, match="full/seed0 has no R@5, but R@1, R@10"):
-        summary.collect(sweep, planned, tmp_path)
+        tables.collect(sweep, planned, tmp_path)
 
 
-def test_an_epoch_of_minutes_is_written_in_whole_seconds(small, tmp_path):
+def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_path):
     sweep, planned = small
-    result = sweeps.result(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
+    result = result_of(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
-    assert tables.sections(publish.write(sweep, planned, tmp_path))[0].rows[1][-1] == "1,234"
+    assert tables.sections(tables.publish(sweep, planned, tmp_path))[0].rows[1][-1] == "1,234"
 
 
 def test_csv_is_numbers(table, tmp_path):
@@ -80,3 +81,151 @@ def test_the_printed_table_has_every_column_where_it_is_no_terminal(table, capsy
     tables.show(table)
     out = capsys.readouterr().out
     assert all(word in out for word in ("R@100", "s/epoch", "w/ a|b", "10.88 ± 0.88", "3 of 6"))
+
+
+SUMS = {
+    ("a", "5"): (10.0, 12.0),
+    ("a", "6"): (50.0, 54.0),
+    ("b", "5"): (11.0, 11.5),
+    ("b", "6"): (49.0, 60.0),
+}
+
+
+@pytest.fixture
+def finished(sweep_of, result_of, tmp_path):
+    """A sweep of two variants on two corpora with two seeds, done."""
+    sweep = sweep_of(
+        {"a": {}, "b": {"model": {"fusion": "mean"}}},
+        seeds=(0, 1),
+        corpora={"5": "five", "6": "six"},
+        settings={"eval": {"moments": "m.json"}, "data": {"manual_dir": "/corpora"}},
+        pairs=[("a", "b")],
+    )
+    planned = expand(sweep)
+    for run in planned:
+        sum_recall = SUMS[run.variant, run.corpus][run.seed]
+        result = result_of(run, sum_recall)
+        result["metrics"] |= {
+            "IoU 0.3": 40.0,
+            "IoU 0.5": 30.0 + run.seed,
+            "IoU 0.7": 9.0,
+            "mIoU": 1,
+        }
+        files.write_json(tmp_path / run.directory / "result.json", result)
+        ranks = np.random.default_rng(run.seed).integers(1, 30, 20).astype(np.int32)
+        content = {"ranks": ranks, "videos": np.arange(20) // 2}
+        files.write_npz(tmp_path / run.directory / "test_queries.npz", content)
+    return sweep, planned
+
+
+def test_each_corpus_has_its_folder_and_its_runs(finished):
+    _, planned = finished
+    assert len(planned) == 8
+    first, second = planned[0], planned[2]
+    assert (first.title, str(first.directory)) == ("a, corpus 5, seed 0", "a/5/seed0")
+    assert first.config.data.manual_dir == "/corpora/five"
+    assert second.config.data.manual_dir == "/corpora/six" and second.variant == "a"
+    assert all(run.config.eval.moments == "m.json" for run in planned)
+
+
+def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seeds(
+    finished, tmp_path
+):
+    a, b = tables.collect(*finished, tmp_path)["variants"]
+    assert a["mean"]["SumR"] == np.mean([10, 12, 50, 54])
+    within = [np.var([10, 12], ddof=1), np.var([50, 54], ddof=1)]
+    assert a["std"]["SumR"] == pytest.approx(np.sqrt(np.mean(within)))
+    # b is ahead of a with seed 0 on corpus 5, and with seed 1 on corpus 6.
+    assert (a["rank"], b["rank"]) == (1.5, 1.5)
+    assert a["mean"]["IoU 0.5"] == 30.5 and a["std"]["IoU 0.5"] == pytest.approx(np.sqrt(0.5))
+
+
+def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
+    table = tables.publish(*finished, tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "| SumR | rank |" in text and "± standard deviation over seeds within a corpus" in text
+    assert "## Localisation" in text and "| a | 40.00 ± 0.00 | 30.50 ± 0.71 |" in text
+    assert "## Comparisons" in text
+    assert "| a − b | +0.00 |" in text and text.count("| no |") == 1
+    assert "IoU 0.5_mean" in (tmp_path / "table.csv").read_text()
+    tables.show(table)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("Localisation", "mIoU", "Comparisons", "rank"))
+
+
+def test_a_rank_waits_for_all_variants(finished, tmp_path):
+    sweep, planned = finished
+    for run in planned:
+        if run.variant == "b":
+            (tmp_path / run.directory / "result.json").unlink()
+    a, b = tables.collect(sweep, planned, tmp_path)["variants"]
+    assert a["rank"] is None and b["rank"] is None
+    tables.publish(sweep, planned, tmp_path)
+
+
+def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
+    sweep, planned = small
+    assert tables.publish(sweep, planned, tmp_path)["changed"] == {}
+    with sweep.unlocked():
+        sweep.base.train.epochs = 7
+        sweep.base.data.data_dir = "anywhere"
+    assert tables.publish(sweep, planned, tmp_path)["changed"] == {"train.epochs": 7}
+    assert "settings than the published ones: train.epochs = 7" in (
+        (tmp_path / "table.md").read_text(encoding="utf-8")
+    )
+
+
+def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tmp_path, capsys):
+    names = ("t2v/R@1", "v2t/R@1", "mean")
+    sweep = sweep_of({"full": {}}, metrics=names, published={"full": {"mean": 6.0}}, seeds=(0,))
+    planned = expand(sweep)
+    result = result_of(planned[0], 10.0) | {
+        "metrics": dict(zip(names, (4.0, 6.0, 5.0), strict=True))
+    }
+    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    assert curves.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
+    tables.show(table)
+    out = capsys.readouterr().out
+    assert "SumR" not in out and "published mean" in out and "v2t/R@1" in out
+    assert "| full | 4.00 | 6.00 | 5.00 | 6.0 |" in (tmp_path / "table.md").read_text()
+    [row] = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
+
+
+def test_a_task_that_was_overtaken_writes_the_complete_table(
+    result_of, small, tmp_path, monkeypatch
+):
+    sweep, planned = small
+    write = tables.write
+
+    def overtaken(table, root, replace):
+        write(table, root, replace)
+        if table["finished"] == 0:  # meanwhile another task ends
+            files.write_json(
+                root / planned[0].directory / "result.json", result_of(planned[0], 8.0)
+            )
+
+    monkeypatch.setattr(tables, "write", overtaken)
+    assert tables.publish(sweep, planned, tmp_path)["finished"] == 1
+    assert json.loads((tmp_path / "table.json").read_text())["finished"] == 1
+
+
+def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path):
+    sweep, planned = small
+    (tmp_path / "notes.md").write_text("theirs")
+    for _ in range(2):
+        tables.check_place(tmp_path, "own")
+        tables.publish(sweep, planned, tmp_path)
+    for name in tables.NAMES:
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(b"theirs")
+        with pytest.raises(files.OutputError, match=name):
+            tables.check_place(tmp_path, "own")
+        with pytest.raises(files.OutputError, match=name):
+            tables.publish(sweep, planned, tmp_path)
+        assert (tmp_path / name).read_bytes() == b"theirs"
+        (tmp_path / name).write_bytes(before)
+    (tmp_path / "table.md").write_bytes(b"theirs")
+    tables.publish(sweep, planned, tmp_path, files.replacing(True, own=True))
+    tables.publish(sweep, planned, tmp_path)
