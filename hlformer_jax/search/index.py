@@ -291,8 +291,8 @@ class Index:
         try:
             with _full_disk_named(self.directory), files.lock(self.directory):
                 if self._written:
-                    self.manifest, notes = manifest.read(self.directory)
-                    self._newest = not notes
+                    now = Index.open(self.directory)
+                    self.manifest, self._newest = now.manifest, now._newest
                 self._clear_drafts()
                 self._take_stock()
                 self._renamed.clear()
