@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hlformer_jax.errors import command_line
 from hlformer_jax.search import decoding, encoding
 from hlformer_jax.search.arrays import VectorFile, VideoArrays
 from hlformer_jax.search.decoding import Done, Failed, Frames, Job, Opened, Source, Vectors, Video
@@ -130,6 +131,11 @@ class _Run:
     def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
         root, known = self._index.root, self._index.manifest
+        if not known.root:
+            raise SearchError(
+                f"{self._index.directory} does not know its folder any more:"
+                f" {command_line('search', 'index', 'FOLDER', f'--index={self._index.directory}')}"
+            )
         if not root.is_dir():
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"

@@ -14,7 +14,7 @@ import numpy as np
 
 from hlformer_jax.data import extracted, source
 from hlformer_jax.search.captions import SPLITS, Caption
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 
 SHARES = (0.8, 0.1)
@@ -57,6 +57,13 @@ def write(
             f"{len(missing)} of the captions' videos are not in the index and are left out,"
             f" first {missing[0]!r}"
         )
+    asked = sorted({caption.video for caption in captions} & known)
+    try:
+        index.check(index.manifest.videos[name].content for name in asked)
+    except DamagedError as error:
+        for line in error.contents.values():
+            tell(f"{line}; left out")
+        known -= {one for one in asked if index.manifest.videos[one].content in error.contents}
     kept = [caption for caption in captions if caption.video in known]
     splits = divide(kept, seed)
     sentences = {one.caption_id: one.sentence for of in splits.values() for own in of.values()

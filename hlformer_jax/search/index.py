@@ -292,6 +292,7 @@ class Index:
             with _full_disk_named(self.directory), files.lock(self.directory):
                 if self._written:
                     now = Index.open(self.directory)
+                    now.manifest.root = now.manifest.root or self.manifest.root
                     self.manifest, self._newest = now.manifest, now._newest
                 self._clear_drafts()
                 self._take_stock()

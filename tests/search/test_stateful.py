@@ -159,7 +159,9 @@ class Machine(RuleBasedStateMachine):
 
     def opened(self):
         try:
-            return Index.open(self.directory)
+            index = Index.open(self.directory)
+            index.manifest.root = index.manifest.root or str(self.films)
+            return index
         except SearchError:
             assert not self.records or self.damaged >= set(self.records.values())
             return archive.create(self.directory, self.films)
@@ -294,8 +296,10 @@ class Machine(RuleBasedStateMachine):
         for path in there:
             damage(path, number, how)
         try:
-            Index.open(self.directory)
+            lost = Index.open(self.directory).manifest.excluded != self.excluded
         except SearchError:  # nothing says any more that it is an index: it would be refused
+            lost = True
+        if lost:
             for path, content in zip(there, before, strict=True):
                 path.write_bytes(content)
 
@@ -355,7 +359,11 @@ class Machine(RuleBasedStateMachine):
         if not self.look():
             return []
         library = search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
-        return [(one.video, one.score, one.moments) for one in library.query(sentence, k=9)]
+        found = []  # BLAS rounds a product by how many rows there are
+        for hit in library.query(sentence, k=9):
+            moments = [(one.start, one.end, round(float(one.score), 5)) for one in hit.moments]
+            found.append((hit.video, round(hit.score, 5), moments))
+        return found
 
     @invariant()
     def nothing_else_changes(self):
