@@ -1,12 +1,16 @@
 """Sizes, data and parameters on which models are tested: as small as their options allow."""
 
 from pathlib import Path
+from typing import Any
 
+import flax.struct
 import jax
 import numpy as np
 
 from hlformer_jax import models
 from hlformer_jax.config import default
+from hlformer_jax.models.registry import Model
+from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.typing import Batch, Captions, Videos
 
 VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
@@ -65,3 +69,29 @@ def config_files():
     """The configurations of the family that need nothing behind their colon."""
     paths = (Path(__file__).parents[1] / "configs").glob("*.py")
     return sorted(path for path in paths if path.stem not in ("own", "hover", "hover_own"))
+
+
+class LinearModule:
+    """What the objective asks a Linen module."""
+
+    has_lift, guides_frames, query_per_branch = False, False, False
+
+
+@flax.struct.dataclass
+class Linear(Model):
+    """Stands for a `models.Model`: its embeddings are products of features and one matrix."""
+
+    hyperparameters: Any = None
+    module: Any = flax.struct.field(pytree_node=False, default=LinearModule)
+
+    def apply(self, params, inputs, *_, method, rngs):
+        if method == "encode_query":
+            return inputs.words[:, 0] @ params
+        return VideoEncoding(inputs.clips @ params, inputs.frames @ params)
+
+
+def cosine_maxima(queries, positions):
+    """[Q, V] the best cosine and the best dot product of a query among a video's positions."""
+    dots = np.einsum("qh,vlh->qvl", queries, positions)
+    norms = np.linalg.norm(queries, axis=-1)[:, None, None] * np.linalg.norm(positions, axis=-1)
+    return (dots / np.where(norms > 0, norms, 1)).max(-1), dots.max(-1)

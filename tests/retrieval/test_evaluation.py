@@ -1,8 +1,8 @@
 """The evaluation of a split, against NumPy over all its examples at once; the linear baseline."""
 
-import linear
 import numpy as np
 import pytest
+import tiny
 
 from hlformer_jax import parallel
 from hlformer_jax.config import default
@@ -33,7 +33,7 @@ def split(config):
 
 @pytest.fixture(scope="module")
 def evaluator(config):
-    return Evaluator(linear.Linear(), config, parallel.mesh())
+    return Evaluator(tiny.Linear(), config, parallel.mesh())
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,7 @@ def expected(config, split):
     clips = np.stack([example.clips for example in examples])
     frames = np.stack([pad(example.frames) for example in examples])
     clip, frame = (
-        linear.cosine_maxima(queries @ MATRIX, positions @ MATRIX)[0]
-        for positions in (clips, frames)
+        tiny.cosine_maxima(queries @ MATRIX, positions @ MATRIX)[0] for positions in (clips, frames)
     )
     return config.model.clip_weight * clip + config.model.frame_weight * frame
 
@@ -76,7 +75,7 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         start, end = np.sort(rng.uniform(0, lengths[video], 2))
         spans[name] = Span(float(start), float(end), float(lengths[video]))
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    evaluator = Evaluator(linear.Linear(), config, parallel.mesh())
+    evaluator = Evaluator(tiny.Linear(), config, parallel.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0

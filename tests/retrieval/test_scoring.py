@@ -3,10 +3,10 @@
 import family
 import jax
 import jax.numpy as jnp
-import linear
 import numpy as np
 import pytest
 import released
+import tiny
 
 from hlformer_jax import models
 from hlformer_jax.data import transforms
@@ -47,7 +47,7 @@ def test_losses_see_the_maxima_over_the_positions_of_each_branch(missing):
     expected = [
         part
         for branch in videos
-        for part in ((None, None) if branch is None else linear.cosine_maxima(queries, branch))
+        for part in ((None, None) if branch is None else tiny.cosine_maxima(queries, branch))
     ]
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours is None) == (theirs is None)
@@ -59,12 +59,12 @@ def test_the_score_is_the_weighted_sum_and_its_positions_are_those_of_the_maxima
     videos, queries = _encoded()
     scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
     stored = scorer.store(videos, "float32")
-    clip, frame = (linear.cosine_maxima(queries, branch)[0] for branch in videos)
+    clip, frame = (tiny.cosine_maxima(queries, branch)[0] for branch in videos)
     np.testing.assert_allclose(scorer.scores(queries, stored), 0.7 * clip + 0.3 * frame, atol=1e-6)
     own = jax.tree.map(lambda x: x[:3], stored)  # one video for each query
     for name, branch in videos._asdict().items():
         each = [
-            linear.cosine_maxima(q[None], v[:, None])[0][0]
+            tiny.cosine_maxima(q[None], v[:, None])[0][0]
             for q, v in zip(queries, branch, strict=False)
         ]
         np.testing.assert_array_equal(scorer.locate(queries, own)[name], np.argmax(each, axis=1))
@@ -122,11 +122,11 @@ SCORER = BranchwiseSimilarity(np.asarray([0.7, 0.3], np.float32))
 
 def test_each_branch_is_compared_with_its_own_half_of_the_query():
     found = jax.jit(SCORER.similarities)(QUERIES, VIDEOS, np.zeros(3, np.int32))
-    clip = linear.cosine_maxima(QUERIES[:, :6], VIDEOS.clips)
-    frame = linear.cosine_maxima(QUERIES[:, 6:], VIDEOS.frames)
+    clip = tiny.cosine_maxima(QUERIES[:, :6], VIDEOS.clips)
+    frame = tiny.cosine_maxima(QUERIES[:, 6:], VIDEOS.frames)
     for ours, theirs in zip(found, (*clip, *frame), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(clip[0], linear.cosine_maxima(QUERIES[:, 6:], VIDEOS.clips)[0])
+    assert not np.allclose(clip[0], tiny.cosine_maxima(QUERIES[:, 6:], VIDEOS.clips)[0])
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 import tiny
-from linear import Linear, cosine_maxima
+from tiny import Linear, cosine_maxima
 
 from hlformer_jax import models
 from hlformer_jax.config import WEIGHTS, ConfigError

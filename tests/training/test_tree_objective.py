@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import tree_batches
 
 from hlformer_jax.config import default, preset
 from hlformer_jax.models import hover
@@ -15,9 +14,50 @@ from hlformer_jax.models.hover import Points
 from hlformer_jax.training.hover import build_objective
 from hlformer_jax.typing import Nodes, Subtrees, TreeBatch
 
+# Two trees and a chain. Tree 0: leaves 0 1 2, parents 3 = (0, 1), 4 = (1, 2), root 5 = (3, 4).
+# Tree 1: leaves 6 7, root 8. Tree 2, a chain: leaf 9, root 10.
+ITEMS = ((5, 3, 4), (3, 0, 1), (4, 1, 2), (8, 6, 7), (10, 9, 9))
+PAIR = (True, True, True, True, False)
+BELOW = {5: (0, 1, 2, 3, 4), 3: (0, 1), 4: (1, 2), 8: (6, 7), 10: (9,)}
+TREE = (0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2)
+LEVEL = (0, 0, 0, 1, 1, 2, 0, 0, 1, 0, 1)
+POSITION = (0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 0)
+
+
+def _trees(items=(0, 1, 2, 3, 4), padding=0):
+    """The batch of some of the items, with padded items and nodes behind."""
+    count, rows = len(TREE) + padding, np.zeros((len(items) + padding, 3), np.int32)
+    rows[: len(items)] = [ITEMS[k] for k in items]
+    used = np.zeros(count, bool)
+    used[np.unique(rows[: len(items)])] = True
+    below = np.zeros((count, count), bool)
+    for node, under in BELOW.items():
+        below[node, list(under)] = True
+    number = lambda values: np.array([*values, *[0] * padding], np.int32)
+    real = np.arange(len(items) + padding) < len(items)
+    pair = np.array([PAIR[k] for k in items] + [False] * padding)
+    empty = np.zeros((count, 1, 1), np.float32)
+    nodes = Nodes(
+        *(empty, np.ones((count, 1), bool), empty, np.ones((count, 1), bool)),
+        *(used, number(TREE), number(LEVEL), number(POSITION)),
+    )
+    return TreeBatch(nodes, Subtrees(rows, pair, real), below)
+
+
+def _points(seed=0, padding=0, poison=0.0, n=3):
+    """Points of the unit ball for all nodes of both modalities; `poison` where padded."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.normal(size=(2, len(TREE), n))
+    drawn *= rng.uniform(0.2, 0.8, (2, len(TREE), 1)) / np.linalg.norm(
+        drawn, axis=-1, keepdims=True
+    )
+    rest = np.full((2, padding, n), poison)
+    return np.concatenate([drawn, rest], axis=1).astype(np.float32)
+
+
 SCALE, DIRECTION = 3.0, np.array([0.5, -1.0, 2.0], np.float32)
 MARGIN, CONE = 0.1, 0.25
-EVERY = tuple(range(len(tree_batches.ITEMS)))
+EVERY = tuple(range(len(ITEMS)))
 
 
 def _config(**options):
@@ -88,12 +128,12 @@ def _hinge(low, high, form):
 
 
 def _related(u, w):
-    below = tree_batches.BELOW
+    below = BELOW
     return u == w or w in below.get(u, ()) or u in below.get(w, ())
 
 
 def _expected(points, items, form="corrected", masked="none", norm="ball", distance=_euclidean):
-    (video, text), items = points.astype(np.float64), [tree_batches.ITEMS[k] for k in items]
+    (video, text), items = points.astype(np.float64), [ITEMS[k] for k in items]
     slots = (0, 1) if form == "released" else (1, 2)
     free = lambda rows, columns, where: (
         lambda i, j: i == j or masked not in where or not _related(rows[i], columns[j])
@@ -146,7 +186,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_form_equals_loops_over_its_definition(case):
     options = CASES[case]
-    batch, points = tree_batches.batch(), tree_batches.points()
+    batch, points = _trees(), _points()
     expected = _expected(
         points,
         EVERY,
@@ -176,9 +216,9 @@ def test_every_form_equals_loops_over_its_definition(case):
     ids=["slots", "batch, closure and cones", "ball"],
 )
 def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
-    clean, padded = tree_batches.batch((0, 3, 4)), tree_batches.batch((0, 3, 4), padding=2)
-    points = tree_batches.points()
-    poisoned = tree_batches.points(padding=2, poison=np.nan)
+    clean, padded = _trees((0, 3, 4)), _trees((0, 3, 4), padding=2)
+    points = _points()
+    poisoned = _points(padding=2, poison=np.nan)
     # What is in the batch but in none of its items is padding as well.
     poisoned[:, ~padded.nodes.mask] = np.nan
     one, other = _terms(points, clean, **case), _terms(poisoned, padded, **case)
@@ -190,14 +230,14 @@ def test_padding_reaches_neither_value_nor_gradient_whatever_it_holds(case):
 
 
 def test_a_single_item_has_no_negatives():
-    found = _terms(tree_batches.points(), tree_batches.batch((3,)))
+    found = _terms(_points(), _trees((3,)))
     assert found["align"] == found["tree"] == 0
 
 
 def test_all_terms_are_the_same_in_any_order_of_the_items():
-    points = tree_batches.points()
-    one = _terms(points, tree_batches.batch())
-    other = _terms(points, tree_batches.batch(EVERY[::-1]))
+    points = _points()
+    one = _terms(points, _trees())
+    other = _terms(points, _trees(EVERY[::-1]))
     assert other == pytest.approx(one, rel=2e-6)
 
 
@@ -207,16 +247,16 @@ def _perfect():
     unit = DIRECTION / np.linalg.norm(DIRECTION)
     across = np.cross(unit, [1.0, 0.0, 0.0])
     across /= np.linalg.norm(across)
-    points = np.zeros((2, len(tree_batches.TREE), 3))
-    for node, level in enumerate(tree_batches.LEVEL):
-        angle = 0.3 + 0.5 * tree_batches.POSITION[node] + 0.1 * level
+    points = np.zeros((2, len(TREE), 3))
+    for node, level in enumerate(LEVEL):
+        angle = 0.3 + 0.5 * POSITION[node] + 0.1 * level
         points[:, node] = (0.8 - 0.2 * level) * (np.cos(angle) * unit + np.sin(angle) * across)
     return points.astype(np.float32)
 
 
 @pytest.mark.parametrize("term", ["chain", "order"])
 def test_a_perfect_embedding_costs_nothing_and_is_not_moved(term):
-    points, batch = _perfect(), tree_batches.batch()
+    points, batch = _perfect(), _trees()
     assert _terms(points, batch)[term] == 0
     np.testing.assert_array_equal(_gradient(term, points, batch), 0)
     # As printed it is rewarded, and moved for ever.
@@ -226,7 +266,7 @@ def test_a_perfect_embedding_costs_nothing_and_is_not_moved(term):
 
 @pytest.mark.parametrize("term", ["chain", "order"])
 def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
-    batch, points = tree_batches.batch((3,)), _perfect()
+    batch, points = _trees((3,)), _perfect()
     # Of tree 1: its root out, its leaves in, and in the wrong order of time.
     points[:, [6, 7]] = points[:, [7, 6]] * 0.5
     points[:, 8] *= 1.4
@@ -235,7 +275,7 @@ def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
 
 
 def test_the_released_form_never_looks_at_the_right_child():
-    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    points, batch = _points(), _trees((1, 3))
     for term in ("tree", "chain"):
         gradient = _gradient(term, points, batch, **{"loss.form": "released"})
         np.testing.assert_array_equal(gradient[:, [1, 7]], 0)
@@ -245,7 +285,7 @@ def test_the_released_form_never_looks_at_the_right_child():
 
 def test_the_direction_of_time_may_be_turned_round_with_left_and_right():
     # A13: which end of the direction is early is a choice of names.
-    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    points, batch = _points(), _trees((1, 3))
     rows = batch.subtrees.nodes[:, [0, 2, 1]]
     turned = batch._replace(subtrees=batch.subtrees._replace(nodes=rows))
     config = _config()
@@ -266,7 +306,7 @@ def _move(points, by):
 
 
 def test_isometries_change_what_they_should_and_nothing_else():
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     moved, rotation = _move(points, [0.2, -0.1, 0.15]), np.linalg.qr(np.eye(3) + 0.5)[0]
     one, other = _terms(points, batch, **BALL), _terms(moved, batch, **BALL)
     for name in ("align", "tree"):
@@ -288,16 +328,14 @@ def _probability(anchor, positive, negatives):
 
 
 def test_descendants_of_every_node_are_positives_where_the_closure_is_asked_for():
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     for masked in ("none", "tree"):
         values = []
-        for (u, under), (a, b) in itertools.product(
-            tree_batches.BELOW.items(), (points, points[::-1])
-        ):
+        for (u, under), (a, b) in itertools.product(BELOW.items(), (points, points[::-1])):
             for w in under:
                 others = [
                     b[x]
-                    for x in range(len(tree_batches.TREE))
+                    for x in range(len(TREE))
                     if x not in (u, w) and not (masked == "tree" and _related(u, x))
                 ]
                 values.append(-np.log(_probability(a[u], b[w], others)))
@@ -308,7 +346,7 @@ def test_descendants_of_every_node_are_positives_where_the_closure_is_asked_for(
 
 
 def test_children_are_anchors_too_where_that_is_asked_for():
-    points, batch = tree_batches.points(), tree_batches.batch((1, 3))
+    points, batch = _points(), _trees((1, 3))
     one = _terms(points, batch)["tree"]
     both = _terms(points, batch, **{"loss.tree_anchor": "both"})["tree"]
     reverse = 0.0
@@ -319,7 +357,7 @@ def test_children_are_anchors_too_where_that_is_asked_for():
 
 
 def test_one_softmax_over_all_nodes_is_that_of_every_node_once():
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     found = _terms(points, batch, **{"loss.align_over": "batch"})["align"]
     allowed = lambda i, j: True
     pairs = ((points[0], points[1]), (points[1], points[0]))
@@ -327,7 +365,7 @@ def test_one_softmax_over_all_nodes_is_that_of_every_node_once():
 
 
 def test_the_chain_of_single_children_is_of_those_alone():
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     single = _terms(points, batch, **{"loss.chain_edges": "single"})["chain"]
     assert single == pytest.approx(_expected(points, (4,))["chain"], rel=1e-5)
 
@@ -342,9 +380,9 @@ def _outside(x, y):
 
 @pytest.mark.parametrize(("edges", "items"), [("all", EVERY), ("single", (4,))])
 def test_the_chain_of_cones_is_the_angle_by_which_children_are_outside(edges, items):
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     options = {"loss.chain_form": "cone", "loss.min_radius": CONE, "loss.chain_edges": edges}
-    (video, text), chosen = points, [tree_batches.ITEMS[k] for k in items]
+    (video, text), chosen = points, [ITEMS[k] for k in items]
     expected = [
         _outside(a[item[0]], b[child])
         for item in chosen
@@ -357,8 +395,8 @@ def test_the_chain_of_cones_is_the_angle_by_which_children_are_outside(edges, it
 
 
 def test_children_straight_behind_their_parents_cost_nothing_in_cones_of_every_space():
-    batch = tree_batches.batch((3, 4))
-    points = np.zeros((2, len(tree_batches.TREE), 3), np.float32)
+    batch = _trees((3, 4))
+    points = np.zeros((2, len(TREE), 3), np.float32)
     points[:] = np.array([0.3, 0.1, -0.2], np.float32)
     points[:, [6, 7, 9]] *= 2
     for geometry in ("euclidean", "poincare", "lorentz"):
@@ -371,7 +409,7 @@ def test_children_straight_behind_their_parents_cost_nothing_in_cones_of_every_s
 
 
 def test_the_order_of_all_leaves_of_a_tree_has_those_that_no_parent_shares():
-    points, batch = tree_batches.points(), tree_batches.batch()
+    points, batch = _points(), _trees()
     found = _terms(points, batch, **{"loss.order_pairs": "leaves"})["order"]
     unit = DIRECTION / np.linalg.norm(DIRECTION)
     cosine = points @ unit / np.linalg.norm(points, axis=-1)
@@ -385,7 +423,7 @@ def test_the_order_of_all_leaves_of_a_tree_has_those_that_no_parent_shares():
 
 
 def test_the_released_direction_is_not_made_a_unit_vector():
-    points, batch = tree_batches.points(), tree_batches.batch((3,))
+    points, batch = _points(), _trees((3,))
     found = _terms(points, batch, **{"loss.order_base": "released"})["order"]
     product = points @ DIRECTION / np.linalg.norm(points, axis=-1)
     values = [_hinge(product[1 - a, 7], product[a, 6], "corrected") for a in (0, 1)]
