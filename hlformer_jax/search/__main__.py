@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from hlformer_jax import command
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.commands import COMMANDS, COMPILING
+from hlformer_jax.search.commands import COMMANDS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,9 +25,10 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     found = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
     commands = found.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        own = commands.add_parser(name, help=module.HELP, description=module.HELP)
-        module.add_arguments(own)
+    for name, about in COMMANDS.items():
+        own = commands.add_parser(name, help=about.help, description=about.help)
+        for option in about.options:
+            own.add_argument(option.name, **option.settings)
     return found
 
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="hlformer.legible")
     options = parser().parse_args(argv)
     try:
-        if options.command in COMPILING:
+        if COMMANDS[options.command].compiles:
             from hlformer_jax import parallel
 
             parallel.keep_programs()

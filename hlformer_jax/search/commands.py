@@ -1,0 +1,751 @@
+"""The commands of the search: what each takes, and what it does. `COMMANDS` lists them.
+
+A function of a command takes its parsed options and returns the exit status; what is wrong is
+raised as a `UserError`, which `__main__` prints as one line.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlformer_jax import files
+from hlformer_jax.errors import command_line
+from hlformer_jax.search import captions, encoding, filters, manifest, packed, rankers
+from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
+from hlformer_jax.search.extract import index_folder, real_video
+from hlformer_jax.search.index import Index, check_rate
+from hlformer_jax.search.library import Hit, Library
+from hlformer_jax.search.manifest import EncoderFacts
+from hlformer_jax.search.report import Progress, Report
+from hlformer_jax.search.store import MEMORY
+
+Options = argparse.Namespace
+
+MAX_NAME = 200
+"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
+
+
+class Option(NamedTuple):
+    """An option, or an argument, as argparse takes it."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def but(self, **settings: Any) -> "Option":
+        """The same with other settings."""
+        return self._replace(settings={**self.settings, **settings})
+
+
+def option(name: str, help: str, **settings: Any) -> Option:
+    """An option, described by `help`."""
+    return Option(name, {"help": help, **settings})
+
+
+def flag(name: str, help: str) -> Option:
+    """An option without a value."""
+    return option(name, help, action="store_true")
+
+
+path = functools.partial(option, type=files.given_path)
+
+FOLDER = path("folder", "the videos, in it and below", metavar="FOLDER")
+INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
+OWN_INDEX = path("--index", "the index; default FOLDER/.hlformer-search", metavar="DIR")
+ENCODER = option("--encoder", "where the encoder of the index is, if it moved", metavar="ID|PATH")
+NEW_ENCODER = ENCODER.but(
+    help=f"hub id or folder of the encoder; default that of the index, or {encoding.DEFAULT}"
+)
+FPS = option("--fps", "frames a second; default 1", type=float)
+CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", metavar="RUN")
+OVERWRITE = flag("--overwrite", "replace what is there")
+JSON = flag("--json", "print JSON")
+RANKER = (
+    option("--ranker", "segments (the default) or best_frame, without training", metavar="NAME"),
+    CHECKPOINT,
+    ENCODER,
+    option("--store", "a Qdrant server that ranks: http://HOST:6333/COLLECTION", metavar="URL"),
+)
+WORK = (
+    option("--workers", "decoding processes; default half the cores", type=int),
+    flag("--retry", "try again what failed before"),
+    option(
+        "--timeout", "for decoding one video; default two minutes and ten times its length",
+        type=float, metavar="SECONDS",
+    ),
+    option("--ray", "extract on a Ray cluster; local: Ray on this machine", metavar="ADDRESS"),
+)  # fmt: skip
+TIME = functools.partial(option, metavar="TIME", required=True)
+
+
+# Indexing
+
+
+def _index(options: Options) -> int:
+    """Brings an index up to date with a folder, or makes it."""
+    directory = options.index or options.folder / ".hlformer-search"
+    _check_work(options)
+    index, encoder = _prepared(
+        directory, options.folder, options.encoder, options.fps, options.move_root,
+        options.checkpoint,
+    )  # fmt: skip
+    if options.checkpoint is not None:
+        _check_model(options.checkpoint, index.manifest.encoder)
+        with index.writing():
+            index.manifest.checkpoint = str(options.checkpoint.resolve())
+    _report(_extract(index, encoder, options), index)
+    if any(one.indexed for one in index.manifest.videos.values()):
+        Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
+    return 0
+
+
+def _add(options: Options) -> int:
+    """Indexes files of the folder, and leaves the others alone."""
+    index = _opened(options.index)
+    video = real_video()
+    chosen: list[Path] = []
+    for given in options.paths:
+        # Not resolved at its end: a link in the folder is a path of the folder.
+        place = given.parent.resolve() / given.name if given.name else given.resolve()
+        if not place.exists():
+            raise SearchError(f"{given} is not there: give files of {index.root}")
+        if not place.is_relative_to(index.root):
+            raise SearchError(
+                f"{given} is not in {index.root}, the folder of this index: move it there, or index"
+                " its own folder by another --index"
+            )
+        chosen += video.find(place, _tell) if place.is_dir() else [place]
+    encoder = encoding.reload(index.manifest.encoder, options.encoder)
+    _report(_extract(index, encoder, options, chosen), index)
+    return 0
+
+
+def _prepared(
+    directory: Path,
+    folder: Path,
+    given: str | None,
+    fps: float | None,
+    move_root: bool = False,
+    checkpoint: Path | None = None,
+) -> tuple[Index, Any]:
+    """Opens the index of a folder, or makes it, and loads its encoder.
+
+    Args:
+      directory: the directory of the index.
+      folder: the folder of the videos.
+      given: the encoder that was asked for; None: that of the index, or the default.
+      fps: the rate that was asked for; None: that of the index, or 1.
+      move_root: whether an index of another folder becomes that of this one.
+      checkpoint: a trained model, which is checked before anything is made.
+
+    Raises:
+      SearchError: when the index is of another folder, rate or encoder, the directory holds
+        something else, or there is no video to make an index of.
+    """
+    if not folder.is_dir():
+        raise SearchError(f"{folder} is no folder: give the folder of the videos")
+    if fps is not None:
+        check_rate(fps)
+    index = None
+    try:
+        index = Index.open(directory)
+    except DamagedError:  # of which nothing is left
+        manifest.check_place(directory)
+    except SearchError:
+        manifest.check_place(directory)
+        if any((directory / name).exists() for name in (manifest.NAME, manifest.MARK)):
+            raise
+    if index is None:
+        inside = directory.resolve()
+        found = real_video().find(folder, _tell)
+        if not any(inside not in path.resolve().parents for path in found):
+            raise SearchError(f"{folder} holds no video that FFmpeg reads")
+        encoder, places = encoding.load(given or encoding.DEFAULT)
+        if checkpoint is not None:
+            _check_model(checkpoint, EncoderFacts.of(encoder))
+        rate = 1.0 if fps is None else fps
+        return Index.create(directory, folder, encoder, rate, places), encoder
+    for note in index.notes:
+        _tell(note)
+    if fps is not None and fps != index.manifest.fps:
+        raise SearchError(
+            f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
+            " others: leave --fps out, or make a new index by --index"
+        )
+    root = str(folder.resolve())
+    if move_root and root != index.manifest.root:
+        _tell(f"{index.root} is now {root}")
+    elif index.manifest.root not in (root, ""):
+        raise SearchError(
+            f"{directory} is the index of {index.root}: give that folder, another --index, or"
+            f" --move-root where it is now {root}"
+        )
+    encoder = encoding.reload(index.manifest.encoder, given)
+    index.check_encoder(encoder)
+    if root != index.manifest.root:
+        with index.writing():
+            index.manifest.root = root
+    return index, encoder
+
+
+def _check_model(run: Path, facts: EncoderFacts) -> None:
+    """Refuses a trained model that is none, or of another encoder."""
+    from hlformer_jax.search import model
+
+    model.check_encoder(model.read_config(run), run, facts)
+
+
+def _check_work(options: Options) -> None:
+    """Refuses options of `WORK` that mean nothing."""
+    if options.workers is not None and options.workers < 0:
+        raise SearchError(f"--workers={options.workers}: give 0 or more")
+    if options.timeout is not None and not options.timeout > 0:
+        raise SearchError(f"--timeout={options.timeout:g}: give seconds above 0")
+
+
+def _extract(
+    index: Index, encoder: Any, options: Options, only: Iterable[Path] | None = None
+) -> Report:
+    """Indexes with a progress bar on standard error, where that is a terminal."""
+    _check_work(options)
+    source = None
+    if options.ray is not None:
+        from hlformer_jax.search import cluster
+
+        given = options.encoder
+        if given is not None and os.path.isdir(given):
+            given = os.path.abspath(given)
+        load = functools.partial(encoding.reload, index.manifest.encoder, given)
+        source = cluster.source(options.ray, index, load, options.workers)
+    with _bar("video") as bar:
+
+        def show(progress: Progress) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            times = f"{clock(progress.position)}/{clock(progress.duration)}"
+            bar.set_postfix_str(
+                f"{progress.speed:.1f}x real time, {progress.video[-40:]!r} {times}"
+            )
+
+        return index_folder(
+            index,
+            encoder,
+            workers=options.workers,
+            retry=options.retry,
+            timeout=options.timeout,
+            only=only,
+            source=source,
+            tell=lambda line: bar.write(line, file=sys.stderr),
+            progress=show,
+        )
+
+
+def _report(done: Report, index: Index) -> None:
+    """Prints what indexing did."""
+    counts = {
+        "indexed": done.indexed,
+        "found again by their content": done.known,
+        "unchanged": done.unchanged,
+        "offline (kept; prune drops what will not come back)": done.offline,
+        "not to be read (kept)": done.unreadable,
+        "gone": done.gone,
+        "failed": done.failed,
+        "failed before (--retry tries them again)": done.skipped,
+    }
+    print(f"{index.directory}: {_listed(counts)}")
+    if done.seconds:
+        taken = f"{clock(done.seconds)} of video in {clock(done.elapsed)}"
+        print(f"{taken}, {done.speed:.1f}x real time")
+
+
+# Asking
+
+
+def _query(options: Options) -> int:
+    """Prints the videos and moments of a sentence, as a table or JSON."""
+    chosen = options.folder, options.since, options.until
+    hits = _library(options).query(options.sentence, options.k, *chosen, options.moments)
+    for line in hits.warnings:
+        print(printable(line), file=sys.stderr)
+    if options.json:
+        print(json.dumps([_as_json(hit) for hit in hits], indent=2))
+    else:
+        _print_hits(hits)
+    return 0
+
+
+def _as_json(hit: Hit) -> dict[str, object]:
+    """A hit as programs read it; times in seconds, rounded to milliseconds."""
+    return {
+        "id": hit.id,
+        "video": legible(hit.video),
+        "date": filters.iso(hit.date),
+        "date_of": hit.date_of,
+        "score": float(hit.score),
+        "moments": [
+            {name: round(getattr(moment, name), 3) for name in ("start", "end", "peak")}
+            | {"score": float(moment.score)}
+            for moment in hit.moments
+        ],
+    }
+
+
+def _print_hits(hits: Sequence[Hit]) -> None:
+    """Prints a table: rank, score, the best moment, the date and whose, and the file."""
+    if not hits:
+        print("nothing was found: no video passes the filters")
+        return
+    rows = [("rank", "score", "moment", "date", "file")]
+    for rank, hit in enumerate(hits, 1):
+        moment = hit.moments[0]
+        # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
+        span = f"{clock(moment.start)}–{clock(-(-moment.end // 1))}"
+        date = f"{filters.iso(hit.date)[:10]} ({hit.date_of})"
+        rows.append((str(rank), f"{hit.score:.3f}", span, date, printable(hit.video)))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for rank_, score, span, date, video in rows:
+        cells = rank_.rjust(widths[0]), score.rjust(widths[1]), span.ljust(widths[2])
+        print("  ".join((*cells, date.ljust(widths[3]), video)))
+
+
+def _serve(options: Options) -> int:
+    """Serves the page until Ctrl-C."""
+    encoding.extra("search.page.server").serve(
+        _library(options),
+        options.port,
+        options.host,
+        options.open,
+        token_file=options.token_file,
+        no_token=options.no_token,
+        allow_hosts=options.allow_host,
+    )
+    return 0
+
+
+def _evaluate(options: Options) -> int:
+    """Prints recalls of videos and of moments on captions, for each ranker."""
+    from hlformer_jax.retrieval import ranking
+    from hlformer_jax.search.evaluation import evaluate
+
+    replace = files.replacing(options.overwrite)
+    if options.json:
+        files.check_output(options.json, replace)
+    asked = captions.read(options.captions)
+    if options.split:
+        asked = [caption for caption in asked if caption.split == options.split]
+        if not asked:
+            raise SearchError(f"{options.captions} has no caption of {options.split}")
+    # Loaded once: all rankers ask the same encoder.
+    first = Library(options.index, encoder=options.encoder)
+    encoder = first.encoder
+    libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
+    libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
+    with _bar("caption", len(asked) * len(libraries)) as bar:
+        table = {one.ranker_name: evaluate(one, asked, bar.update) for one in libraries}
+    count = len(first.ranked())
+    rows = dict(zip(told_apart(list(table)), table.values(), strict=True))
+    ranking.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
+    if options.json:
+        figures = {"captions": len(asked), "videos": count, "rankers": table}
+        files.write_json(options.json, figures, replace)
+    return 0
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
+    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
+    shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
+    return [
+        name if name in rankers.ROWS else os.path.relpath(os.path.abspath(name), shared)
+        for name in names
+    ]
+
+
+# The index itself
+
+
+def _status(options: Options) -> int:
+    """Prints what an index holds, and what failed."""
+    index = _opened(options.index)
+    summary = index.summary()
+    noted = [entry for entry in index.entries() if entry.reason]
+    if options.json:
+        told: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
+        for entry in noted:
+            kind = "failures" if entry.state == "failed" else "warnings"
+            told[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        print(json.dumps(jsonable(summary | told), indent=2))
+        return 0
+    print(f"index     {printable(summary['index'])}")
+    print(f"folder    {printable(summary['folder'])}")
+    print(f"encoder   {summary['encoder']}, {summary['fps']:g} frames a second")
+    if summary["checkpoint"]:
+        print(f"ranker    {summary['checkpoint']}")
+    print(
+        f"videos    {summary['videos']}, {clock(summary['seconds'])} long,"
+        f" {summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
+    )
+    if summary["offline"]:
+        print(f"offline   {summary['offline']} of them (kept; prune lists and drops them)")
+    if summary["removed"]:
+        print(f"removed   {summary['removed']} (add brings one back)")
+    if summary["failed"]:
+        print(f"failed    {summary['failed']} (index --retry tries them again)")
+    for entry in noted:
+        kind = "failed" if entry.state == "failed" else "warning"
+        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    return 0
+
+
+def _remove(options: Options) -> int:
+    """Takes videos out of an index, or none where one is unknown; their files stay."""
+    index = _opened(options.index)
+    with index.writing():
+        names = dict.fromkeys(index.name_of(video) for video in options.videos)
+        contents = {index.manifest.videos[name].content for name in names}
+        for name in names:
+            index.drop(name)
+            index.manifest.excluded.add(name)
+        index.discard_unused(contents)
+    print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
+    return 0
+
+
+def _prune(options: Options) -> int:
+    """Lists the videos that are offline; with --yes, drops them for good."""
+    index = _opened(options.index)
+    if not index.root.is_dir():
+        raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
+    names = index.offline()
+    for name in names:
+        print(printable(name))
+    if not options.yes:
+        print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
+        return 0
+    with index.writing():
+        away = set(index.offline()) & set(names)
+        contents = {index.manifest.videos[name].content for name in away}
+        for name in away:
+            index.drop(name)
+        index.discard_unused(contents)
+    print(f"dropped {len(away)} videos, {len(index.manifest.videos)} are left")
+    return 0
+
+
+def _verify(options: Options) -> int:
+    """Reads an index through and prints what is damaged."""
+    index = Index.open(options.index)
+    wrong = index.verify() | packed.damaged(index.directory)
+    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
+    for line in wrong.values():
+        print(line)
+    total = len({one.content for one in index.manifest.videos.values() if one.indexed})
+    total += len(packed.own_files(index.directory))
+    if wrong:
+        again = command_line("search", "index", index.root, f"--index={options.index}")
+        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
+    print(f"{total} files are whole")
+    return 0
+
+
+# What leaves the index
+
+
+def _cut(options: Options) -> int:
+    """Cuts a clip out of a video and prints its path."""
+    index = Index.open(options.index)
+    name = index.name_of(options.video)
+    start, end = seconds(options.start), seconds(options.end)
+    if end <= start:
+        raise SearchError(f"--end={options.end} is not after --start={options.start}")
+    if not options.margin >= 0:
+        raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
+    out = options.out or Path(clip_name(name, start, end))
+    real = Path(os.path.realpath(out))
+    if real.is_relative_to(index.root):
+        if real.relative_to(index.root).as_posix() in index.manifest.videos:
+            raise SearchError(f"--out={out} is a video of the index: choose another name")
+    replace = files.replacing(options.overwrite)
+    video = encoding.extra("video")
+    video.cut(index.root / name, start, end, out, options.margin, replace=replace)
+    print(printable(str(out)))
+    return 0
+
+
+def clip_name(video: str, start: float, end: float) -> str:
+    """The name of a clip, another one for every video and every part of it.
+
+    Args:
+      video: the video's path below the indexed folder; its slashes are written %2F.
+      start: seconds.
+      end: seconds.
+    """
+    times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
+    name = video.replace("%", "%25").replace("/", "%2F")
+    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
+    return f"{name}_{times}.mp4"
+
+
+def _features(options: Options) -> int:
+    """Indexes what is not indexed yet, and writes features of captioned videos to train on."""
+    from hlformer_jax.data import extracted
+    from hlformer_jax.search import features
+
+    if not options.folder.is_dir():
+        raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
+    extracted.check_place(options.out, options.overwrite)
+    asked = captions.read(options.captions)
+    directory = options.index or options.folder / ".hlformer-search"
+    index, encoder = _prepared(directory, options.folder, options.encoder, options.fps)
+    _report(_extract(index, encoder, options), index)
+    counts = features.write(
+        index, encoder, asked, options.out, options.seed, _tell, options.overwrite
+    )
+    listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
+    print(f"{options.out}: captions {listed}")
+    print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
+    return 0
+
+
+def _upload(options: Options) -> int:
+    """Brings a Qdrant server up to date with an index."""
+    if options.store in (None, MEMORY):
+        raise SearchError("give the server to upload to: --store=http://HOST:6333/COLLECTION")
+    library = _library(options)
+    with _bar("video") as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        count = library.upload(show)
+    counts = {
+        "uploaded": count.sent,
+        "moved or touched": count.renamed,
+        "there already": count.kept,
+        "deleted": count.removed,
+        "damaged and not sent (index makes them anew)": count.damaged,
+    }
+    print(f"{options.store}: {_listed(counts)}")
+    return 0
+
+
+def _demo(options: Options) -> int:
+    """Renders videos, trains an encoder on such scenes, and indexes them."""
+    demo = encoding.extra("search.demo")
+    tell = lambda line: print(line, flush=True)
+    demo.make(options.out, options.seed, tell)
+    if options.training:
+        demo.render_training(options.out, options.seed, tell)
+    index = f"--index={options.out / 'index'}"
+    print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
+    return 0
+
+
+# What commands share
+
+
+def _opened(directory: Path) -> Index:
+    """The index of --index; says on standard error what of it is damaged."""
+    index = Index.open(directory)
+    for note in index.notes:
+        _tell(note)
+    return index
+
+
+def _library(options: Options) -> Library:
+    """The library of --index and the options of `RANKER`."""
+    return Library(
+        options.index, options.checkpoint, options.ranker, options.encoder, options.store
+    )
+
+
+def _bar(unit: str, total: int | None = None) -> Any:
+    """A progress bar on standard error, where that is a terminal."""
+    import tqdm
+
+    return tqdm.tqdm(
+        total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
+    )
+
+
+def _tell(line: str) -> None:
+    """Prints a line beside the results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no video"
+
+
+def clock(seconds: float) -> str:
+    """A time as a person reads it: 7:05 or 1:07:05, seconds rounded down."""
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds(text: str) -> float:
+    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted.
+
+    Raises:
+      SearchError: when it is none.
+    """
+    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
+        raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
+    total = 0.0
+    for part in text.split(":"):
+        total = 60 * total + float(part)
+    return total
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+      run: does it; returns the exit status.
+      help: one line.
+      options: what it takes.
+      compiles: whether it runs an encoder or a model, whose programs are kept for the next process.
+    """
+
+    run: Callable[[Options], int]
+    help: str
+    options: tuple[Option, ...]
+    compiles: bool = False
+
+
+COMMANDS: Mapping[str, Command] = {
+    "index": Command(
+        _index, "index a folder of videos, or bring its index up to date",
+        (
+            FOLDER, OWN_INDEX, NEW_ENCODER, FPS,
+            CHECKPOINT.but(help="a trained model that ranks from now on"),
+            flag("--move-root", "the index of another folder is that of this one from now on"),
+            *WORK,
+        ), compiles=True,
+    ),
+    "query": Command(
+        _query, "find the videos and moments of a sentence",
+        (
+            option("sentence", "what is looked for", metavar="SENTENCE"),
+            INDEX,
+            option("--k", "videos at most; default 10", type=int, default=10),
+            option("--moments", "of each video at most; default 3", type=int, default=3),
+            option("--folder", "only videos in this folder of the archive, and below"),
+            option(
+                "--since", "only videos of that year, month, day or time, or later", metavar="DATE"
+            ),
+            option("--until", "likewise, or before", metavar="DATE"),
+            JSON, *RANKER,
+        ), compiles=True,
+    ),
+    "serve": Command(
+        _serve, "serve the page at a local address",
+        (
+            INDEX,
+            option("--port", "default 8000; 0: one that is free", type=int, default=8000),
+            option(
+                "--host", "address to listen on; default this machine alone, 0.0.0.0: everybody"
+                " with the token", default="127.0.0.1", metavar="ADDRESS",
+            ),
+            option(
+                "--allow-host", "a name under which it is reached too, such as nas.local; any"
+                " number of times", action="append", default=[], metavar="NAME",
+            ),
+            path(
+                "--token-file", "a file that holds the token; default one is made where other"
+                " machines reach it", metavar="FILE",
+            ),
+            flag("--no-token", "let everybody who reaches it watch the videos"),
+            flag("--open", "open the page in a browser"),
+            *RANKER,
+        ), compiles=True,
+    ),
+    "status": Command(_status, "show what an index holds and what failed", (INDEX, JSON)),
+    "add": Command(
+        _add, "index files of the folder, removed ones too, and leave the others alone",
+        (path("paths", "files, or folders", nargs="+", metavar="PATH"), INDEX, ENCODER, *WORK),
+        compiles=True,
+    ),
+    "remove": Command(
+        _remove, "take videos out of an index, until they are added again; the files stay",
+        (
+            option("videos", "paths, or ids, as the index has them", nargs="+", metavar="VIDEO"),
+            INDEX,
+        ),
+    ),
+    "prune": Command(
+        _prune, "list the videos that are offline; with --yes, drop them and their vectors",
+        (INDEX, flag("--yes", "drop them")),
+    ),
+    "verify": Command(_verify, "read an index through, and name what is damaged", (INDEX,)),
+    "cut": Command(
+        _cut, "cut a moment out of a video, with margins",
+        (
+            option("video", "path or id, as the index has it", metavar="VIDEO"),
+            INDEX,
+            TIME("--start", "seconds, M:SS or H:MM:SS"),
+            TIME("--end", "likewise"),
+            option("--margin", "seconds more at both ends", type=float, default=0.0),
+            path(
+                "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here",
+                metavar="FILE",
+            ),
+            OVERWRITE,
+        ),
+    ),
+    "evaluate": Command(
+        _evaluate, "report recalls of videos and of moments on captions, for each ranker",
+        (
+            INDEX,
+            path(
+                "--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times'
+                " optional", required=True, metavar="FILE",
+            ),
+            option("--split", "only captions of that split", choices=captions.SPLITS),
+            CHECKPOINT.but(
+                help="a trained model as well; any number of times", action="append", default=[]
+            ),
+            ENCODER,
+            path("--json", "also write the figures there", metavar="FILE"),
+            OVERWRITE,
+        ), compiles=True,
+    ),
+    "features": Command(
+        _features, "make features of captioned videos, to train a model on (configs/own.py)",
+        (
+            FOLDER,
+            path(
+                "--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split"'
+                " where known", required=True, metavar="FILE",
+            ),
+            path("--out", "where to write", required=True, metavar="DIR"),
+            OWN_INDEX, NEW_ENCODER, FPS,
+            option("--seed", "of the splits, where the captions name none", type=int, default=0),
+            OVERWRITE, *WORK,
+        ), compiles=True,
+    ),
+    "upload": Command(
+        _upload, "bring a Qdrant server up to date with an index, to search there by --store",
+        (INDEX, *RANKER),
+    ),
+    "demo": Command(
+        _demo, "make an archive to try the search on, without any video or download",
+        (
+            path(
+                "--out", "gets videos/, captions.jsonl, encoder/ and index/", required=True,
+                metavar="DIR",
+            ),
+            option("--seed", "equal seeds make equal videos", type=int, default=0),
+            flag("--training", "also render captioned videos to train on, in DIR/training"),
+        ), compiles=True,
+    ),
+}  # fmt: skip
+"""By name, in the order in which they are listed."""

@@ -1,0 +1,592 @@
+"""The command line in this process, on films and an encoder that need no package of the extra."""
+
+import itertools
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import archive
+import processes
+import pytest
+import stored
+
+from hlformer_jax.data.extracted import ExtractedReader
+from hlformer_jax.search import commands, encoding, extract, rankers
+from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.commands import COMMANDS
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.store import MEMORY
+
+
+@pytest.fixture
+def films(tmp_path):
+    return archive.folder(tmp_path / "my films")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The fakes in the place of the packages that the extra brings; what they were asked."""
+    seen = SimpleNamespace(encoder=archive.Encoder(), loaded=[], cuts=[], served=[])
+
+    def load(name, tell):
+        seen.loaded.append(name)
+        return seen.encoder
+
+    modules = {
+        "encoders": SimpleNamespace(load=load),
+        "video": SimpleNamespace(
+            **archive.VIDEO._asdict(), cut=lambda *a, replace: seen.cuts.append((a, replace))
+        ),
+        "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
+    }
+    monkeypatch.setattr(encoding, "extra", modules.__getitem__)
+    return seen
+
+
+@pytest.fixture
+def search(calls, capsys):
+    """Calls a command; returns its status, its output and the lines of its complaint."""
+
+    def call(*arguments):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=status, out=out, errors=err.splitlines())
+
+    return call
+
+
+@pytest.fixture
+def index(search, films, tmp_path):
+    directory = tmp_path / "index"
+    done = search("index", films, f"--index={directory}", "--workers=0")
+    assert done.status == 0, done
+    return directory
+
+
+def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, kept):
+    kept.clear()
+    assert search("status", "--index", index).status == 0 and not kept
+    assert search("query", "blue", "--index", index).status == 0 and len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["serach"], "invalid choice: 'serach'"),
+        (["query", "red"], "the following arguments are required: --index"),
+        (["query", "red", "--index=nowhere"], "nowhere holds no index: make one with"),
+        (["query", " ", "--index={index}"], "the sentence is empty"),
+        (["query", "red", "--index={index}", "--k=0"], "k is 0"),
+        (["query", "red", "--index={index}", "--k=many"], "invalid int value: 'many'"),
+        (["query", "red", "--index={index}", "--ranker=best_frames"], "did you mean 'best_frame'?"),
+        (["query", "red", "--index={index}", "--since=soon"], "'soon' is no date"),
+        (["query", "red", "--index={index}", "--until="], "'' is no date"),
+        (["query", "red", "--index={index}", "--checkpoint=nowhere"], "has no config.json"),
+        (["index", "nowhere"], "nowhere is no folder"),
+        (["index", "{films}", "--index={index}", "--fps=2"], "has 1 frames a second and --fps=2"),
+        (["index", "{films}/trips", "--index={index}"], "is the index of "),
+        (["index", "{films}", "--index={index}", "--workers=-1"], "--workers=-1: give 0 or more"),
+        (["index", "{films}", "--index={films}"], "holds other things"),
+        (["index", "{films}", "--index=new", "--fps=-1"], "--fps=-1"),
+        (["index", "{films}", "--index=new", "--fps=0"], "--fps=0"),
+        (["index", "{films}", "--index=new", "--fps=nan"], "--fps=nan"),
+        (["index", ""], "the path is empty"),
+        (["index", "{films}", "--index="], "the path is empty"),
+        (["index", "{films}", "--index={index}", "--timeout=0"], "--timeout=0: give seconds"),
+        (["query", "red", "--index={index}", "--folder=tripps"], "did you mean 'trips'?"),
+        (["evaluate", "--index={index}", "--captions={deep}"], "deep.jsonl:1: this is no JSON"),
+        (
+            ["evaluate", "--index={index}", "--captions={deep}", "--json={deep}"],
+            "deep.jsonl is there already",
+        ),
+        (["features", "{films}", "--captions={deep}", "--out={films}"], "holds other things"),
+        (["add", "nowhere.film", "--index={index}"], "is not there: give files of"),
+        (["add", "{index}", "--index={index}"], "is not in"),
+        (
+            ["remove", "b.flim", "--index={index}"],
+            "holds no video 'b.flim'; did you mean 'b.film'?",
+        ),
+        (["cut", "x", "--index={index}", "--start=1", "--end=2"], "holds no video 'x'"),
+        (["cut", "a.film", "--index={index}", "--start=x", "--end=2"], "'x' is no time"),
+        (["evaluate", "--index={index}", "--captions=nowhere"], "No such file"),
+        (["upload", "--index={index}"], "give the server to upload to: --store=http"),
+        (
+            ["query", "red", "--index={index}", "--store=dir"],
+            "--store=dir is no address of a Qdrant",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_1(
+    search, index, films, arguments, complaint, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text("[" * 100_000)
+    done = search(*(one.format(index=index, films=films, deep=deep) for one in arguments))
+    assert deep.stat().st_size == 100_000
+    assert done.status == 1 and not done.out
+    assert len(done.errors) == 1 and done.errors[0].startswith("error: ")
+    assert complaint in done.errors[0]
+
+
+def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(extract, "fingerprint", interrupted)
+    archive.film(films / "new.film", ["red"])
+    done = search("index", films, f"--index={index}", "--workers=0")
+    assert done.status == 130 and done.errors == [
+        "interrupted: run the same command again to continue"
+    ]
+
+
+def test_every_command_has_help():
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+
+
+def test_as_a_person_starts_it_with_names_that_are_no_text(films, tmp_path):
+    name = os.fsdecode(b"\xff.film")
+    archive.film(films / name, ["red"])
+    directory = archive.indexed(tmp_path / "index", films).directory
+    (films / name).write_bytes(b"broken")
+    archive.fill(Index.open(directory))
+    env = {**processes.environment(), "PYTHONUTF8": "1"}
+    command = processes.command("search", "status", f"--index={directory}")
+    done = subprocess.run(command, capture_output=True, env=env, check=True)
+    assert b"failed    1" in done.stdout and not done.stderr
+    command = processes.command("search", "query", "red", f"--index={directory}", "--ranker=x")
+    done = subprocess.run(command, capture_output=True, env=env, check=False)
+    assert done.returncode == 1 and done.stderr.count(b"\n") == 1
+
+
+def test_times_are_written_and_read():
+    assert [commands.clock(t) for t in (0, 59.9, 60, 3599, 3600, -1)] == [
+        "0:00", "0:59", "1:00", "59:59", "1:00:00", "0:00",
+    ]  # fmt: skip
+    assert [commands.seconds(t) for t in ("5", "1:02.5", "1:00:03")] == [5, 62.5, 3603]
+    for wrong in ("", "-1", "1:", ":3", "1:2:3:4", "nan", "1e3"):
+        with pytest.raises(SearchError, match="is no time"):
+            commands.seconds(wrong)
+
+
+def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
+    done = search("index", films, "--workers=0", "--encoder=colours", "--fps=2")
+    assert done.status == 0
+    assert "3 indexed" in done.out and "x real time" in done.out
+    assert calls.loaded == ["colours"]
+    again = search("index", films, "--workers=0")
+    assert "3 unchanged" in again.out and calls.loaded == ["colours"] * 2
+    assert Index.open(films / ".hlformer-search").manifest.fps == 2
+
+
+def test_without_an_encoder_the_default_is_loaded(index, calls):
+    assert calls.loaded == [encoding.DEFAULT]
+
+
+def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(search, films, index, calls):
+    for name in ("manifest.json", "manifest.previous.json"):
+        (index / name).write_text("{")
+    told = search("status", f"--index={index}")
+    assert told.status == 0 and "videos    3," in told.out and len(told.errors) == 1
+    seen, calls.loaded[:] = calls.encoder.seen, []
+    done = search("index", films, f"--index={index}", "--workers=0")
+    assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == seen
+    assert "manifest.json is damaged" in done.errors[0]
+    assert calls.loaded == [encoding.DEFAULT]  # that of the index
+    assert not search("status", f"--index={index}").errors
+
+
+def test_another_encoder_is_refused_with_what_to_do(search, films, index, calls):
+    calls.encoder = archive.Encoder("0" * 64)
+    done = search("index", films, f"--index={index}", "--encoder=other")
+    assert done.status == 1 and "give --encoder=colours, or a new --index" in done.errors[0]
+    done = search("query", "red", f"--index={index}")
+    assert done.status == 1 and "another fingerprint" in done.errors[0]
+
+
+def test_another_folder_is_refused_unless_the_root_is_moved(search, films, index, tmp_path):
+    films.rename(tmp_path / "elsewhere")
+    for given in (tmp_path / "elsewhere", tmp_path):
+        done = search("index", given, f"--index={index}", "--workers=0")
+        assert done.status == 1 and "--move-root" in done.errors[0]
+    offline = search("query", "red", f"--index={index}")
+    assert offline.status == 0 and "--move-root" in offline.errors[0]
+    moved = search(
+        "index", tmp_path / "elsewhere", f"--index={index}", "--workers=0", "--move-root"
+    )
+    assert moved.status == 0 and "3 unchanged" in moved.out
+    assert not search("query", "red", f"--index={index}").errors
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, made):
+    empty, place = tmp_path / "empty", tmp_path / "index"
+    empty.mkdir()
+    if made:
+        place.mkdir()
+    cases = [
+        ([empty], "holds no video that FFmpeg reads"),
+        ([films, "--fps=0"], "--fps=0"),
+        ([films, "--workers=-1"], "--workers=-1"),
+        ([films, "--checkpoint=nowhere"], "has no config.json"),
+    ]
+    for arguments, complaint in cases:
+        done = search("index", *arguments, f"--index={place}")
+        assert done.status == 1 and complaint in done.errors[0]
+        assert place.exists() == made and not (made and list(place.iterdir()))
+    assert search("index", empty).status == 1 and not list(empty.iterdir())
+
+
+@pytest.mark.parametrize("folder", ["films", "empty"])
+def test_a_directory_of_others_is_refused_whatever_is_wrong_besides(
+    search, films, tmp_path, folder, monkeypatch
+):
+    (tmp_path / "empty").mkdir()
+    project = tmp_path / "project"
+    (project / "videos").mkdir(parents=True)
+    for name in (".env.local", "videos/.gitlab-ci.yml", "videos/a.npz", "manifest.json"):
+        (project / name).write_text("{}")
+    before = archive.everything(project)
+    given = films if folder == "films" else tmp_path / "empty"
+    done = search("index", given, f"--index={project}", "--workers=0")
+    assert done.status == 1 and "holds other things" in done.errors[0]
+    monkeypatch.chdir(project)
+    assert search("index", "videos", "--index=.", "--workers=0").status == 1
+    assert archive.everything(project) == before
+
+
+def test_offline_videos_are_kept_until_they_are_pruned(search, films, index, tmp_path, calls):
+    (films / "trips").rename(tmp_path / "away")
+    done = search("index", films, f"--index={index}", "--workers=0")
+    assert done.status == 0 and "1 offline" in done.out
+    assert "offline   1" in search("status", f"--index={index}").out
+    listed = search("prune", f"--index={index}")
+    assert listed.status == 0 and "trips/c.film" in listed.out and "--yes" in listed.out
+    seen = calls.encoder.seen
+    (tmp_path / "away").rename(films / "trips")
+    assert "3 unchanged" in search("index", films, f"--index={index}", "--workers=0").out
+    assert calls.encoder.seen == seen
+    (films / "trips" / "c.film").unlink()
+    assert "dropped 1 videos, 2" in search("prune", f"--index={index}", "--yes").out
+    assert len(list((index / "videos").iterdir())) == 2
+    assert search("prune", f"--index={index}", "--yes").status == 0
+    films.rename(tmp_path / "unmounted")
+    refused = search("prune", f"--index={index}", "--yes")
+    assert refused.status == 1 and len(list((index / "videos").iterdir())) == 2
+
+
+def test_files_and_folders_are_added_and_the_rest_is_not_looked_at(search, films, index, calls):
+    archive.film(films / "trips" / "d.film", ["white"] * 3)
+    archive.film(films / "e.film", ["white", "red"])
+    archive.film(films / "left out.film", ["green"])
+    (films / "b.film").unlink()
+    seen = calls.encoder.seen
+    added = search("add", films / "trips", films / "e.film", f"--index={index}", "--workers=0")
+    assert added.status == 0 and "2 indexed, 1 unchanged" in added.out
+    assert calls.encoder.seen - seen == 3 + 2
+    names = [entry.video for entry in Index.open(index).entries()]
+    assert names == ["a.film", "b.film", "e.film", "trips/c.film", "trips/d.film"]
+
+
+def test_a_link_of_the_folder_is_a_path_of_the_folder(search, films, index, tmp_path):
+    elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
+    (films / "link.film").symlink_to(elsewhere)
+    refused = search("add", elsewhere, f"--index={index}")
+    assert refused.status == 1 and "move it there, or index its own folder" in refused.errors[0]
+    assert search("add", films / "link.film", f"--index={index}", "--workers=0").status == 0
+    assert "link.film" in Index.open(index).manifest.videos
+
+
+def test_what_is_removed_stays_out_until_it_is_added(search, films, index):
+    identity = Index.open(index).entries()[1].id
+    assert search("remove", identity, films / "a.film", f"--index={index}").status == 0
+    assert (films / "a.film").exists()
+    assert [entry.video for entry in Index.open(index).entries()] == ["trips/c.film"]
+    assert len(list((index / "videos").iterdir())) == 1
+    search("index", films, f"--index={index}", "--workers=0")
+    assert len(Index.open(index).entries()) == 1
+    assert "removed   2" in search("status", f"--index={index}").out
+    assert search("add", films / "a.film", f"--index={index}", "--workers=0").status == 0
+    assert len(Index.open(index).entries()) == 2
+    search("add", films, f"--index={index}", "--workers=0")
+    assert len(Index.open(index).entries()) == 3
+
+
+def test_status_lists_what_failed_and_why(search, films, index):
+    (films / "bad\nname.film").write_bytes(b"broken")
+    done = search("index", films, f"--index={index}", "--workers=0")
+    assert done.status == 0 and "1 failed" in done.out
+    assert len(done.errors) == 1 and "is no film" in done.errors[0]
+    out = search("status", f"--index={index}").out
+    assert "videos    3, 0:54 long" in out and "failed    1" in out and "is no film" in out
+    status = json.loads(search("status", f"--index={index}", "--json").out)
+    assert status["videos"] == 3 and status["failures"][0]["video"] == "bad\nname.film"
+    retried = search("index", films, f"--index={index}", "--workers=0", "--retry")
+    assert "1 failed" in retried.out
+    skipped = search("index", films, f"--index={index}", "--workers=0")
+    assert "1 failed before" in skipped.out and not skipped.errors
+
+
+def test_verify_names_what_is_damaged_and_index_makes_it_anew(search, films, index):
+    assert search("verify", f"--index={index}").out == "4 files are whole\n"
+    path = next((index / "videos").iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+    done = search("verify", f"--index={index}")
+    assert done.status == 1 and path.name in done.out and "1 of 4 files" in done.errors[0]
+    again = search("index", films, f"--index={index}", "--workers=0")
+    assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
+    assert search("verify", f"--index={index}").status == 0
+
+
+def test_verify_reads_packed_rows_through_too(search, films, index):
+    [path] = (index / "packed").iterdir()
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 1
+    path.write_bytes(content)
+    done = search("verify", f"--index={index}")
+    assert done.status == 1 and path.name in done.out
+    assert search("index", films, f"--index={index}", "--workers=0").status == 0
+    assert search("verify", f"--index={index}").status == 0
+
+
+def test_query_prints_a_table_with_rank_score_moment_and_file(search, index):
+    done = search("query", "blue", f"--index={index}", "--k=2", "--ranker=best_frame")
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["rank", "score", "moment", "date", "file"]
+    rank, score, moment, _, whose, video = lines[1].split()
+    assert (rank, score, moment, video) == ("1", "1.000", "0:10–0:14", "trips/c.film")
+    assert whose == "(file)"
+    assert len(lines) == 3 and not done.errors
+
+
+def test_query_json_is_exactly_the_list_that_programs_read(search, index):
+    done = search("query", "red", f"--index={index}", "--json", "--ranker=best_frame")
+    hits = json.loads(done.out)
+    fields = {"id", "video", "date", "date_of", "score", "moments"}
+    assert [set(hit) for hit in hits] == [fields] * 3
+    assert hits[0]["video"] == "a.film"
+    assert all(set(m) == {"start", "end", "peak", "score"} for h in hits for m in h["moments"])
+    first = hits[0]["moments"][0]
+    assert (first["start"], first["end"], first["peak"]) == (5, 8, 6)
+    assert hits == sorted(hits, key=lambda hit: -hit["score"])
+
+
+def test_filters_reach_the_library(search, index):
+    done = search("query", "red", f"--index={index}", "--json", "--folder=trips")
+    assert [hit["video"] for hit in json.loads(done.out)] == ["trips/c.film"]
+    assert (
+        json.loads(search("query", "red", f"--index={index}", "--json", "--until=1999-01-01").out)
+        == []
+    )
+    assert (
+        "nothing was found" in search("query", "red", f"--index={index}", "--since=2999-01-01").out
+    )
+
+
+def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(
+    search, films, index, calls, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    archive.film(films / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff.film"), ["yellow"] * 4)
+    (films / os.fsdecode(b"bad\xe9.film")).write_bytes(b"broken")
+    done = search("index", films, f"--index={index}", "--workers=0")
+    asked = search("query", "yellow", f"--index={index}", "--json", "--k=1")
+    [hit] = json.loads(asked.out)
+    assert hit["video"] == "caf\ufffd/\ufffd.film"
+    texts = [done.out, *done.errors, asked.out]
+    texts.append(search("query", "yellow", f"--index={index}", "--folder=caf\ufffd").out)
+    assert hit["video"] in texts[-1]
+    texts += [search("status", f"--index={index}", *more).out for more in ([], ["--json"])]
+    assert "bad\ufffd.film" in texts[-2] and "bad\\ufffd.film" in texts[-1]
+    for text in texts:
+        text.encode()
+        assert "\\ud" not in text
+    flags = "--start=1", "--end=2", f"--index={index}"
+    assert search("cut", hit["id"], *flags).out.encode()
+    assert calls.cuts[0][0][0] == films / os.fsdecode(b"caf\xe9/\xff.film")
+    assert search("remove", hit["id"], f"--index={index}").status == 0
+    assert search("query", os.fsdecode(b"red \xff"), f"--index={index}").status == 0
+
+
+def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    search("index", films, f"--index={tmp_path / 'index'}", f"--encoder={folder}", "--workers=0")
+    folder.rmdir()
+    done = search("query", "red", f"--index={tmp_path / 'index'}")
+    assert done.status == 1 and "say where it is by --encoder=PATH" in done.errors[0]
+
+
+def test_serve_hands_the_library_and_who_may_ask_to_the_page(search, index, calls):
+    assert search("serve", f"--index={index}", "--port=0", "--open").status == 0
+    access = "--token-file=t", "--allow-host=nas.local", "--allow-host=b"
+    assert search("serve", f"--index={index}", "--host=0.0.0.0", *access).status == 0
+    (library, *others), options = calls.served[0]
+    assert (library.encoder_name, *others) == ("colours", 0, "127.0.0.1", True)
+    assert options == {"token_file": None, "no_token": False, "allow_hosts": []}
+    assert calls.served[1][1] == {
+        "token_file": Path("t"), "no_token": False, "allow_hosts": ["nas.local", "b"],
+    }  # fmt: skip
+
+
+def test_evaluate_reports_recalls_of_videos_and_moments(search, index, tmp_path):
+    captions = tmp_path / "captions.jsonl"
+    lines = [("a.film", "red", 5, 8), ("trips/c.film", "blue", 10, 14), ("b.film", "green", 0, 20)]
+    keys = ("video", "sentence", "start", "end")
+    captions.write_text(
+        "".join(json.dumps(dict(zip(keys, line, strict=True))) + "\n" for line in lines)
+    )
+    out = tmp_path / "figures.json"
+    done = search("evaluate", f"--index={index}", f"--captions={captions}", f"--json={out}")
+    assert done.status == 0 and all(
+        name in done.out for name in ("segments", "best_frame", "IoU 0.7")
+    )
+    figures = json.loads(out.read_text())["rankers"]
+    assert set(figures) == set(rankers.ROWS)
+    expected = {"R@1": 100, "R@5": 100, "IoU 0.3": 100, "IoU 0.7": 100, "SumR": 400}
+    assert expected.items() <= figures["best_frame"].items()
+    captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
+    done = search("evaluate", f"--index={index}", f"--captions={captions}")
+    assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
+
+
+def test_runs_are_told_apart_in_a_table():
+    shown = commands.told_apart(
+        ["best_frame", "/runs/hlformer/0", "/runs/hlformer/1", "/runs/ms_sl"]
+    )
+    assert shown == ["best_frame", "hlformer/0", "hlformer/1", "ms_sl"]
+    assert commands.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert commands.told_apart(["segments"]) == ["segments"]
+
+
+def test_cut_takes_times_as_people_write_them(search, films, index, calls, tmp_path):
+    out = tmp_path / "clip.mp4"
+    flags = ["--start=0:05", "--end=8.5", "--margin=1", f"--out={out}", f"--index={index}"]
+    assert search("cut", "a.film", *flags).status == 0
+    assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), "none")]
+    assert search("cut", "a.film", *flags, "--overwrite").status == 0
+    assert calls.cuts[1][1] == "any"
+    wrong = search("cut", "a.film", f"--index={index}", "--start=5", "--end=0:04")
+    assert wrong.errors == ["error: --end=0:04 is not after --start=5"]
+
+
+def test_clips_of_two_videos_or_parts_never_have_one_name():
+    long = "x" * 250
+    names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
+    parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
+    clips = [commands.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    assert len(set(clips)) == len(clips)
+    assert clips[0] == "a.mp4_3-5.mp4"
+    assert all("/" not in clip and len(clip) < 240 for clip in clips)
+
+
+def test_a_clip_never_replaces_a_video_of_the_index(search, films, index, calls, tmp_path):
+    (tmp_path / "link.mp4").symlink_to(films / "b.film")
+    for out in (films / "b.film", films / "trips" / ".." / "a.film", tmp_path / "link.mp4"):
+        flags = ["--start=1", "--end=2", f"--out={out}", f"--index={index}", "--overwrite"]
+        done = search("cut", "a.film", *flags)
+        assert done.status == 1 and "is a video of the index" in done.errors[0]
+    assert not calls.cuts
+    done = search("cut", "a.film", "--start=1", "--end=2", "--out=", f"--index={index}")
+    assert done.status == 1 and len(done.errors) == 1 and "path is empty" in done.errors[0]
+    assert archive.find(films, print) and not calls.cuts
+
+
+@pytest.fixture
+def captions(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    splits = {"a.film": "train", "b.film": "val", "trips/c.film": "test"}
+    lines = [{"video": one, "sentence": "red", "split": split} for one, split in splits.items()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, lines[0]]))
+    return path
+
+
+def test_a_folder_is_indexed_and_its_captions_become_a_data_set(search, films, captions, tmp_path):
+    out = tmp_path / "features"
+    flags = [f"--captions={captions}", f"--out={out}", "--fps=2", "--workers=0"]
+    done = search("features", films, *flags)
+    assert done.status == 0 and "3 indexed" in done.out
+    assert f"{out}: captions 2 of train, 1 of val, 1 of test\n" in done.out
+    assert f"--config=configs/own.py:{out}" in done.out
+    assert Index.open(films / ".hlformer-search").manifest.fps == 2
+    splits = ExtractedReader(out).splits
+    assert {split: list(of) for split, of in splits.items()} == {
+        "train": ["a.film"], "val": ["b.film"], "test": ["trips/c.film"],
+    }  # fmt: skip
+
+
+def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, captions, tmp_path):
+    captions.write_text("{}")
+    done = search("features", films, f"--captions={captions}", f"--out={tmp_path / 'out'}")
+    assert done.status == 1 and 'captions.jsonl:1: "video" is missing' in done.errors[0]
+    assert not (films / ".hlformer-search").exists() and not (tmp_path / "out").exists()
+    done = search("features", tmp_path / "no", f"--captions={captions}", "--out=out")
+    assert done.errors == [f"error: {tmp_path / 'no'} is no folder: give the folder of the videos"]
+
+
+@pytest.fixture
+def archived(tmp_path):
+    return archive.indexed(tmp_path / "archive", stored.folder(tmp_path / "videos")).directory
+
+
+@pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes have no")
+def test_the_commands_upload_and_ask(archived, monkeypatch, capsys):
+    qdrant = pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    server = qdrant.QdrantClient(MEMORY)  # for what is sent to a real one as well
+    monkeypatch.setattr(qdrant, "QdrantClient", lambda **options: server)
+    monkeypatch.setattr(encoding, "reload", lambda facts, given: archive.Encoder())
+
+    def call(*arguments):
+        assert main([*arguments, f"--index={archived}"]) == 0
+        return capsys.readouterr().out
+
+    store = "--store=http://localhost:6333/films"
+    assert call("upload", store) == "http://localhost:6333/films: 18 uploaded\n"
+    assert call("upload", store) == "http://localhost:6333/films: 18 there already\n"
+    for flags in (["--k=4"], ["--folder=f1", "--since=2001-09-12"]):
+        assert call("query", "red", store, *flags) == call("query", "red", *flags)
+
+
+def test_without_the_address_of_a_server_nothing_is_uploaded(archived, capsys):
+    for store in ([], ["--store=:memory:"]):
+        assert main(["upload", f"--index={archived}", *store]) == 1
+        assert "give the server to upload to: --store=http" in capsys.readouterr().err
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Names and arguments of the calls that would make a demo."""
+    calls = []
+    note = lambda name: lambda out, seed, tell: calls.append((name, out, seed))
+    module = SimpleNamespace(make=note("make"), render_training=note("render_training"))
+    monkeypatch.setattr(encoding, "extra", {"search.demo": module}.__getitem__)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts", "seed"),
+    [
+        ([], ["make"], 0),
+        (["--seed=3"], ["make"], 3),
+        (["--seed=3", "--training"], ["make", "render_training"], 3),
+    ],
+)
+def test_the_parts_that_were_asked_for_are_made_of_one_seed(
+    made, capsys, tmp_path, flags, parts, seed
+):
+    assert main(["demo", f"--out={tmp_path}", *flags]) == 0
+    assert made == [(part, tmp_path, seed) for part in parts]
+    index = shlex.quote(f"--index={tmp_path / 'index'}")
+    assert f"query 'a red circle' {index}" in capsys.readouterr().out
