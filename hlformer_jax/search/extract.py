@@ -302,8 +302,10 @@ class _Run:
         else:
             self._keep(encoded.finish(self._index.period, event), content, founds)
         if reason:
+            # What changed or went away meanwhile is tried again by the next run.
+            gone = _changed(event.path, founds[0])
             for found in founds:
-                self._fail(found, content, reason)
+                self._fail(found._replace(stamp=_UNSEEN) if gone else found, content, reason)
         if (now := time.monotonic()) > self._next_save:
             self._index.save()
             took = time.monotonic() - now

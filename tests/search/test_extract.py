@@ -205,6 +205,18 @@ def test_a_file_that_changes_while_it_is_read_is_read_again_by_the_next_run(inde
     assert path.exists()
 
 
+def test_a_file_whose_disk_goes_away_while_it_is_read_is_tried_again(index, films, tmp_path):
+    archive.film(films / "disk" / "new.film", ["red"] * 5)
+
+    def sample(path, fps, size):
+        (films / "disk").rename(tmp_path / "away")
+        yield from archive.sample(path, fps, size)
+
+    assert archive.fill(index, video=archive.VIDEO._replace(sample=sample))[0].failed == 1
+    (tmp_path / "away").rename(films / "disk")
+    assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
+
+
 def test_a_missing_or_emptied_folder_does_not_empty_the_index(index, films, tmp_path):
     films.rename(tmp_path / "away")
     with pytest.raises(SearchError, match="is not there: is its disk mounted"):
