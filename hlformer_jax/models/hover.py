@@ -18,12 +18,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import BlockOptions
 from hlformer_jax.nn.fusion import AttentionPooling
-from hlformer_jax.nn.recurrent import LSTM
 from hlformer_jax.ops import cones, lorentz, poincare
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import (
@@ -205,58 +204,17 @@ def angles(
     return jnp.matmul(unit(x), toward, precision=PRECISION)
 
 
-@dataclasses.dataclass(frozen=True)
-class HoverOptions:
-    """Options of the model; the fields of `config.model`, see config/fields.py.
-
-    Attributes:
-      hidden_size: width H of the features.
-      hyperbolic_dim: coordinates n of the embeddings.
-      space: the space of the embeddings.
-      text_encoder: "given", "mean" or "attention".
-      num_heads: heads N of the attention.
-      max_words: rows W of its position embedding.
-      lift: "unit" or "radius".
-      hyperbolic_init: "identity" or "kaiming".
-      riemannian_factor: whether the gradient of lifted features is scaled as released.
-      scale: factor s of the similarities, at the start where it is learned.
-      learned_scale: whether it is learned.
-      order_base: "unit" or "released": how the direction of time starts.
-      dtype: dtype of the encoders.
-    """
-
-    hidden_size: int
-    hyperbolic_dim: int
-    space: Space
-    text_encoder: str
-    num_heads: int
-    max_words: int
-    lift: str
-    hyperbolic_init: str
-    riemannian_factor: bool
-    scale: float
-    learned_scale: bool
-    order_base: str
-    dtype: Any
-
-
-def options_of(config: ConfigDict) -> HoverOptions:
-    """The options that a configuration of HOVER stands for."""
+def options_of(config: ConfigDict) -> FrozenConfigDict:
+    """The fields of `config.model`, its `Space`, and the other fields that shape the model."""
     model = config.model
-    return HoverOptions(
-        hidden_size=model.hidden_size,
-        hyperbolic_dim=model.hyperbolic_dim,
-        space=Space(model.geometry, model.metric, model.curvature, model.max_radius),
-        text_encoder=model.text_encoder,
-        num_heads=model.num_heads,
-        max_words=config.data.max_words,
-        lift=model.lift,
-        hyperbolic_init=model.hyperbolic_init,
-        riemannian_factor=model.riemannian_factor,
-        scale=model.scale,
-        learned_scale=model.learned_scale,
-        order_base=config.loss.order_base,
-        dtype=jnp.dtype(config.dtype),
+    return FrozenConfigDict(
+        {
+            **model,
+            "space": Space(model.geometry, model.metric, model.curvature, model.max_radius),
+            "max_words": config.data.max_words,
+            "order_base": config.loss.order_base,
+            "dtype": jnp.dtype(config.dtype),
+        }
     )
 
 
@@ -269,19 +227,28 @@ def masked_mean(
     return jnp.sum(kept, axis=-2) / count[..., None]
 
 
-def _dense(options: HoverOptions, name: str) -> nn.Dense:
+def _dense(options: FrozenConfigDict, name: str) -> nn.Dense:
     """A linear layer that keeps lengths, about, so that they outweigh the LSTM's at the start."""
     return nn.Dense(options.hidden_size, dtype=options.dtype, name=name)
+
+
+def _uniform(bound: float) -> nn.initializers.Initializer:
+    """Uniform over [-bound, bound)."""
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
+        key, shape, dtype, -bound, bound
+    )
 
 
 class VideoEncoder(nn.Module):
     """Linear where D is not H, LSTM with a residual, unit frames, their mean.
 
+    Real frames come first; what follows them is masked.
+
     Attributes:
-      options: options of the model.
+      options: see `options_of`.
     """
 
-    options: HoverOptions
+    options: FrozenConfigDict
 
     @nn.compact
     def __call__(
@@ -292,18 +259,27 @@ class VideoEncoder(nn.Module):
         if x.shape[-1] != options.hidden_size:
             x = _dense(options, "input")(x)
         x = as_float(x)
-        x = x + LSTM(options.hidden_size, name="recurrent")(x, mask)
-        return masked_mean(unit(x), mask)
+        # All parameters are drawn uniformly from ±1/√H, as in PyTorch; b stands for its two.
+        start = _uniform(1 / math.sqrt(options.hidden_size))
+        cell = nn.OptimizedLSTMCell(
+            options.hidden_size,
+            kernel_init=start,
+            recurrent_kernel_init=start,
+            bias_init=start,
+            name="recurrent",
+        )
+        states: Any = nn.RNN(cell)(jnp.asarray(x), seq_lengths=jnp.sum(mask, axis=-1))
+        return masked_mean(unit(x + states), mask)
 
 
 class TextEncoder(nn.Module):
     """Sentence vectors as they are, or words by their mean or by attention.
 
     Attributes:
-      options: options of the model.
+      options: see `options_of`.
     """
 
-    options: HoverOptions
+    options: FrozenConfigDict
 
     @nn.compact
     def __call__(
@@ -357,19 +333,13 @@ class HyperbolicLinear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch H"]) -> Float[Array, "*batch n"]:
         size = x.shape[-1]
-        bound = 1 / math.sqrt(size)
-
-        def matrix_start(key: Array, shape: tuple[int, int]) -> Array:
-            if self.start == "identity":
-                return jnp.eye(*shape)
-            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-
-        def bias_start(key: Array, shape: tuple[int]) -> Array:
-            drawn = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-            return jnp.zeros(shape) if self.start == "identity" else drawn
-
-        matrix = self.param("matrix", matrix_start, (self.features, size))
-        bias = self.param("bias", bias_start, (self.features,)).astype(x.dtype)
+        drawn = _uniform(1 / math.sqrt(size))
+        identity = self.start == "identity"
+        eye = lambda key, shape: jnp.eye(*shape)
+        matrix = self.param("matrix", eye if identity else drawn, (self.features, size))
+        bias = self.param(
+            "bias", nn.initializers.zeros if identity else drawn, (self.features,)
+        ).astype(x.dtype)
         # One point for the batch: of copies XLA moves the broadcast to and fro, and says so.
         bias = bias.reshape((1,) * (x.ndim - 1) + bias.shape)
         return self.space.lift(x @ matrix.T.astype(x.dtype), bias)
@@ -379,10 +349,10 @@ class Lift(nn.Module):
     """A feature to a point: its length, then the hyperbolic linear layer.
 
     Attributes:
-      options: options of the model.
+      options: see `options_of`.
     """
 
-    options: HoverOptions
+    options: FrozenConfigDict
 
     @nn.compact
     def __call__(self, feature: Float[Array, "*batch H"]) -> Float[Array, "*batch n"]:
@@ -418,10 +388,10 @@ class Hover(nn.Module):
     """The model of HOVER.
 
     Attributes:
-      options: its options.
+      options: see `options_of`.
     """
 
-    options: HoverOptions
+    options: FrozenConfigDict
 
     stacked: ClassVar[tuple[str, ...]] = ()
     undecayed: ClassVar[tuple[str, ...]] = layers.UNDECAYED

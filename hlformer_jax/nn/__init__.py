@@ -4,7 +4,6 @@
     blocks   attention blocks of both geometries, and their options
     bank     K windowed blocks over the same input, vmapped for each geometry
     fusion   the outputs of a bank become one sequence; pooling
-    recurrent    a recurrent layer over masked sequences
 
 Options are frozen dataclasses: `BlockOptions`, `LorentzOptions`, `BankOptions`.
 """
