@@ -110,7 +110,8 @@ def write(
             figure.savefig(buffer, format=kind, dpi=160, metadata=hidden)
             files.write_bytes(path.with_name(f"{path.name}.{kind}"), buffer.getvalue(), replace)
     if table is not None:
-        files.write_bytes(path.with_name(f"{path.name}.csv"), as_csv(table).encode(), replace)
+        content = as_csv(table).encode(errors="replace")  # a video's name may be no text
+        files.write_bytes(path.with_name(f"{path.name}.csv"), content, replace)
 
 
 def as_csv(table: Table) -> str:

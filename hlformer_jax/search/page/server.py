@@ -21,6 +21,7 @@ are asked for by ids, which the index knows.
 
 import asyncio
 import ipaddress
+import os
 import re
 import secrets
 import socket
@@ -338,9 +339,8 @@ def serve(
 
 def _read_token(file: Path) -> str:
     try:
-        token = file.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        token = ""
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            token = opened.read(1000).decode(errors="replace").strip()
     except OSError as error:
         raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
     if not TOKEN.fullmatch(token):
