@@ -29,9 +29,7 @@ from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, 
 from hlformer_jax.benchmark.query import prepared_encoder
 from hlformer_jax.encoders.config import Vision
 from hlformer_jax.encoders.encoder import IMAGES_AT_ONCE, MAX_IMAGES_AT_ONCE
-from hlformer_jax.search import decoding
-from hlformer_jax.search.demo import render
-from hlformer_jax.search.demo.scenes import Story, stories
+from hlformer_jax.search import decoding, demo
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import LARGER, default_workers, index_folder, real_video
 from hlformer_jax.search.index import Index
@@ -51,7 +49,7 @@ def extract(config: ConfigDict, options: Options) -> Iterator[Row]:
         encoder, _ = prepared_encoder(options.encoder, directory / "encoder")
         folder = options.folder or directory / "videos"
         if options.folder is None:
-            for story in stories(0, options.videos or RENDERED):
+            for story in demo.stories(0, options.videos or RENDERED):
                 _render(story, folder / story.name)
         yield from _rows(folder, directory, encoder)
 
@@ -161,24 +159,24 @@ def operations(vision: Vision) -> float:
     return 2.0 * (patches + vision.layers * layer + head)
 
 
-def _render(story: Story, path: Path) -> None:
+def _render(story: demo.Story, path: Path) -> None:
     """A video of the demo, enlarged, each of its pictures shown for one or two frames."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    background = render.Background(story.seed)
+    background = demo.Background(story.seed)
     options = {"preset": "veryfast", "crf": "23"}
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=RATE, options=options)
-        stream.width, stream.height = ENLARGED * render.WIDTH, ENLARGED * render.HEIGHT
+        stream.width, stream.height = ENLARGED * demo.WIDTH, ENLARGED * demo.HEIGHT
         stream.pix_fmt = "yuv420p"
         number = 0
         for scene in story.scenes:
-            for drawn in range(round(scene.start * render.RATE), round(scene.end * render.RATE)):
-                time = drawn / render.RATE
+            for drawn in range(round(scene.start * demo.RATE), round(scene.end * demo.RATE)):
+                time = drawn / demo.RATE
                 small = av.VideoFrame.from_ndarray(
-                    render.draw(scene, time, background.at(time)), "rgb24"
+                    demo.draw(scene, time, background.at(time)), "rgb24"
                 )
                 large = small.reformat(stream.width, stream.height, "yuv420p")
-                while number < (drawn + 1) * RATE / render.RATE:
+                while number < (drawn + 1) * RATE / demo.RATE:
                     large.pts, large.time_base = number, Fraction(1, RATE)
                     container.mux(stream.encode(large))
                     number += 1
