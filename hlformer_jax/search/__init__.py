@@ -11,7 +11,7 @@
     packed, quantised          the rows they multiply; those of 8 bits that large archives have
     trained, model             those of a trained model
     cluster                    extraction on several machines, by Ray
-    store                      search in Qdrant
+    store, maxsim              search in Qdrant; rankers' scores as what it computes
     library, filters           an archive that is asked
     encoding                   encoders by name
     captions, evaluation       sentences of which the answer is known; recalls

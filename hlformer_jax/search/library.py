@@ -16,14 +16,13 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search import encoding, filters, manifest, rankers
+from hlformer_jax.search import encoding, filters, manifest, maxsim, rankers, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent
 from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.rankers import Ranker
-from hlformer_jax.search.store import Store, Stored, Uploaded, maxsim
-from hlformer_jax.search.store import upload as uploading
+from hlformer_jax.search.store import Store, Stored, Uploaded
 
 
 class Hit(NamedTuple):
@@ -187,11 +186,11 @@ class Library:
         of_content = {one.content: one for one in index.manifest.videos.values()}
         damaged: dict[str, str] = {}
         while True:
-            contents = [one for one in uploading.contents(index) if one not in damaged]
+            contents = [one for one in store.contents(index) if one not in damaged]
             records = [of_content[content] for content in contents]
             try:
                 _, form = maxsim.of(index, self._name, self._checkpoint, records)
-                return uploading.upload(self._store, index, form, progress, damaged)
+                return store.upload(self._store, index, form, progress, damaged)
             except DamagedError as error:
                 if not error.contents.keys() - damaged.keys():
                     raise

@@ -4,9 +4,8 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.search import rankers
+from hlformer_jax.search import maxsim, rankers
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.store import maxsim
 
 
 def score(form, rows, query):
