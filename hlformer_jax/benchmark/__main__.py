@@ -38,7 +38,7 @@ from hlformer_jax import command, files, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Options, Row
 from hlformer_jax.benchmark.pytorch_peer import Released
-from hlformer_jax.config import ConfigError, check, default
+from hlformer_jax.config import ConfigError, check, default, family_of
 from hlformer_jax.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -81,6 +81,11 @@ def main(argv: Sequence[str]) -> int:
         if JSON.value:
             files.check_output(Path(JSON.value), replace)
         check(config)
+        if family_of(config) != "prvr":
+            return command.fail(
+                f"--config is of the model {config.model.name!r}: give one of partially relevant"
+                " video retrieval, for example configs/anet.py"
+            )
         parallel.configure(config)
         peer = None
         if PEER.value:

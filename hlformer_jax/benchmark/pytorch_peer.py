@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -65,13 +65,6 @@ class PeerError(UserError, ValueError):
     """The released code cannot be run; the message says why and what to do."""
 
 
-class Corpus(NamedTuple):
-    """Batches of the released evaluation, as its two loaders yield them."""
-
-    context: Any
-    queries: Any
-
-
 class _Batches(list[Any]):
     """A loader as the released validation sees one: batches in memory, and the data's length."""
 
@@ -112,11 +105,6 @@ class Released:
         steps = range(num_steps)
         self._optimiser = self._modules["Opts.builder"].get_opts(self._settings, self._model, steps)
 
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Its parameters by their own names; `torch_checkpoint.to_params` turns them into ours."""
-        state = self._model.state_dict()
-        return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
-
     def convert(self, batch: Batch) -> dict[str, Any]:
         """A batch of ours as its training loader makes it, on the device.
 
@@ -148,8 +136,8 @@ class Released:
         self._synchronise()
         return float(value)
 
-    def convert_corpus(self, videos: Videos, captions: Captions) -> Corpus:
-        """Videos and their captions in the layout of its evaluation loaders, on the device."""
+    def convert_corpus(self, videos: Videos, captions: Captions) -> tuple[Any, Any]:
+        """Videos and their captions as batches of its two evaluation loaders, on the device."""
         data = self._modules["Datasets.data_provider"]
         context = [
             (clips[None], frames, row, f"v_{row:011d}")
@@ -165,9 +153,9 @@ class Released:
         )
         for loader in loaders:
             loader[:] = map(self._to_device, loader)
-        return Corpus(*loaders)
+        return loaders
 
-    def evaluate(self, corpus: Corpus) -> list[float]:
+    def evaluate(self, corpus: tuple[Any, Any]) -> list[float]:
         """Its whole validation, on what `convert_corpus` returned: encodes, scores, ranks.
 
         Returns:

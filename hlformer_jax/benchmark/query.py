@@ -239,7 +239,7 @@ class Archive:
 
         Args:
           directory: a new directory.
-          encoder: the encoder that the vectors are said to be of.
+          encoder: the encoder that the index names.
           places: where it can be loaded from.
           queries: queries, [Q, d].
 
@@ -448,8 +448,8 @@ def _qdrant(archive: Archive, folder: Path) -> Ask:
             client.upload_collection("frames", archive.vectors(video), ids=ids, batch_size=SECONDS)
 
     def ask(query: np.ndarray) -> list[int]:
-        found = client.query_points("frames", query=query.tolist(), limit=BEST)
-        return [int(point.id) for point in found.points]
+        answer = client.query_points("frames", query=query.tolist(), limit=BEST)
+        return [int(point.id) for point in answer.points]
 
     return ask
 
@@ -472,7 +472,7 @@ def _lance(archive: Archive, folder: Path) -> Ask:
 
     def ask(query: np.ndarray) -> list[int]:
         search = table.search(query).distance_type("dot").limit(BEST)
-        found: list[int] = search.select(["id", "_distance"]).to_arrow()["id"].to_pylist()
-        return found
+        ids: list[int] = search.select(["id", "_distance"]).to_arrow()["id"].to_pylist()
+        return ids
 
     return ask

@@ -83,8 +83,8 @@ def _figure(names: Sequence[str]) -> int:
     runs = [loaded_run.load(Path(path), changes) for path in WORKDIR.value]
     subjects = corpus.subjects(runs)
     if name == "report":
-        tell = lambda line: print(line, flush=True)
-        print(report.write(subjects, options, out, tell, replace))
+        show = lambda line: print(line, flush=True)
+        print(report.write(subjects, options, out, show, replace))
         return 0
     drawn = report.draw(name, subjects, options)
     drawing.write(drawn.figure, out / name, drawn.table, replace)

@@ -10,6 +10,10 @@ CASES = {
     "no name": ((), "give one name: step"),
     "unknown name": (("speed",), "give one name: step"),
     "peer of another": (("query", "--peer=nowhere"), "--peer goes with step and evaluate"),
+    "another family": (
+        ("query", f"--config={processes.ROOT}/configs/hover.py:synthetic"),
+        "configs/anet.py",
+    ),
     "no checkout": (("step", "--peer=nowhere"), "nowhere"),
     "no folder": (("extract", "--videos=nowhere"), "--videos=nowhere"),
     "no number": (("query", "--videos=some"), "a number of videos"),
