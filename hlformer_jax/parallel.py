@@ -48,9 +48,7 @@ def mesh(devices: Any = None) -> Mesh:
 def available_bytes(mesh: Mesh, free: bool = False) -> int | None:
     """Bytes that JAX may use on each of this process's devices; None where none tells (a CPU).
 
-    Args:
-      mesh: the devices.
-      free: whether to leave out what is in use.
+    `free` leaves out what is in use.
     """
     stats = [device.memory_stats() or {} for device in mesh.local_devices]
     limits = [

@@ -72,7 +72,7 @@ class Family(Protocol):
         """Gives back what validation keeps on the devices."""
 
 
-class _Named(Family, Protocol):
+class ConfiguredFamily(Family, Protocol):
     """A family that a configuration names: what evaluation and sweeps ask of it beside training."""
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +89,7 @@ class _Named(Family, Protocol):
         """What the model costs: its parameters, and the operations of encoding."""
 
 
-if TYPE_CHECKING:
-    ConfiguredFamily = _Named
-else:
+if not TYPE_CHECKING:
     # Where annotations are executed, to look at the properties of a family would open its data.
     ConfiguredFamily = Any
 

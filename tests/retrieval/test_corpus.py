@@ -100,7 +100,7 @@ def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
 
 
 def test_what_makes_no_sense_is_refused(encoded, queries):
-    with pytest.raises(ValueError, match="float8 is unknown|dtype float16"):
+    with pytest.raises(ValueError, match="float16"):
         corpus.build(encoded, dtype="float16")
     with pytest.raises(ValueError, match="at least one"):
         corpus.build(VideoEncoding(encoded.clips[:0], encoded.frames[:0]))

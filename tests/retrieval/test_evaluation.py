@@ -105,9 +105,9 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
 def test_times_of_other_captions_are_refused(config):
     spans = {"elsewhere#0": Span(0.0, 1.0, 2.0)}
     other = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
-    with pytest.raises(DataError, match="no caption has times there; the first is 'video0#0'"):
+    with pytest.raises(DataError, match="'video0#0'"):
         other.caption_spans()
-    with pytest.raises(DataError, match="no caption of the val split has times .* 'video0#0'"):
+    with pytest.raises(DataError, match="val split .* 'video0#0'"):
         other.check_spans("val")
     Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data).check_spans("val")
 

