@@ -40,11 +40,12 @@ config.loss.hard_negative_epoch = 0  # negatives are chosen among all videos of 
 config.optim.warmup = 0.0
 config.eval.video_batch = 6  # which 4 and 8 devices do not divide
 split = Split(SimulatedVideos(13, 31, config.data), config.data)
-optimiser = optim.build(config.optim, models.build(config).module, 10)
-project = functools.partial(models.project, config=config)
+first = models.build(config)
+optimiser = optim.build(config.optim, first.module, 10)
+project = functools.partial(models.project, first)
 probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
 wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
-initial = step.init_state(models.init_params(models.build(config), config), optimiser)
+initial = step.init_state(models.init_params(first, config), optimiser)
 initial = jax.device_get(jax.tree.map(wide, initial))
 found = []
 for number, parts, dropout in json.loads(sys.argv[1]):
@@ -65,7 +66,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
     stored, queries = evaluator.encode(state.params, test)
     result = evaluator.rank(stored, queries, split)
     searched = corpus.search(stored, queries, 5)
-    first = jax.tree.leaves(stored.stored)[0]
+    vectors = jax.tree.leaves(stored.stored)[0]
     found.append({
         "scalars": scalars,
         # Of every parameter, and of the mean gradients that the optimiser keeps of it.
@@ -77,7 +78,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
         "videos": np.asarray(searched.videos).tolist(),
         "scores": np.asarray(searched.scores).tolist(),
         "videos_per_device": len(chunk.features.clips.addressable_shards[0].data),
-        "part": [first.addressable_shards[0].data.nbytes, first.nbytes],
+        "part": [vectors.addressable_shards[0].data.nbytes, vectors.nbytes],
     })
 print("RESULT", json.dumps(found))
 """
