@@ -1,12 +1,56 @@
-"""HDR: what was a picture of the standard range comes back as it was, through either transfer."""
+"""Frames as pictures: upright, of square pixels, of the standard range."""
 
+import itertools
+
+import bad_videos
 import numpy as np
 import pytest
 import videos
 from av.video.reformatter import Colorspace
 
 from hlformer_jax import video
-from hlformer_jax.video import tones
+from hlformer_jax.video import pixels
+
+
+@pytest.mark.parametrize(
+    ("matrix", "corners"),
+    [
+        ((1, 0, 0, 1), "rgbw"),
+        ((0, 1, -1, 0), "brwg"),  # a quarter clockwise
+        ((-1, 0, 0, -1), "wbgr"),
+        ((0, -1, 1, 0), "gwrb"),
+        ((-1, 0, 0, 1), "grwb"),  # mirrored
+        ((1, 0, 0, -1), "bwrg"),
+        ((0, 1, 1, 0), "rbgw"),
+        ((0, -1, -1, 0), "wgbr"),
+    ],
+)
+def test_pictures_are_turned_and_mirrored_as_the_file_asks(tmp_path, matrix, corners):
+    path = videos.turned(videos.write(tmp_path / "a.mp4", paint=videos.quadrants, frames=2), matrix)
+    image = next(iter(video.sample(path))).image
+    height, width, _ = image.shape
+    assert (width, height) == ((64, 48) if matrix[0] else (48, 64))
+    names = {(1, 0, 0): "r", (0, 1, 0): "g", (0, 0, 1): "b", (1, 1, 1): "w"}
+    places = itertools.product((height // 4, 3 * height // 4), (width // 4, 3 * width // 4))
+    assert "".join(names[tuple(image[place] // 128)] for place in places) == corners
+    assert video.probe(path)[1:3] == (width, height)
+
+
+def test_pixels_that_are_not_square_become_square(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", frames=2, sample_aspect_ratio=2)
+    assert next(iter(video.sample(path))).image.shape == (48, 128, 3)
+
+
+def test_the_shorter_side_is_scaled_down_and_never_up(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", frames=2)
+    assert next(iter(video.sample(path, size=24))).image.shape == (24, 32, 3)
+    assert next(iter(video.sample(path, size=100))).image.shape == (48, 64, 3)
+
+
+def test_a_huge_picture_is_scaled_without_a_huge_copy(tmp_path):
+    (frame,) = video.sample(bad_videos.huge_picture(tmp_path), size=100)
+    assert frame.image.shape == (100, 100, 3)
+    assert abs(frame.image.mean() - 200) < 3
 
 
 def to_bt709():
@@ -46,38 +90,38 @@ def hlg(light):
 def coded(picture, transfer):
     """A picture of sRGB, 8 bit, in HDR: paper of either range is as bright."""
     light = 203 * linear(picture / 255) @ np.linalg.inv(to_bt709()).T
-    return np.rint(65_535 * {tones.PQ: pq, tones.HLG: hlg}[transfer](light)).astype(np.uint16)
+    return np.rint(65_535 * {pixels.PQ: pq, pixels.HLG: hlg}[transfer](light)).astype(np.uint16)
 
 
-@pytest.mark.parametrize("transfer", [tones.PQ, tones.HLG])
+@pytest.mark.parametrize("transfer", [pixels.PQ, pixels.HLG])
 def test_a_picture_below_the_knee_comes_back_as_it_was(transfer):
     # sRGB's 224 is light of 0.745.
     picture = np.random.default_rng(0).integers(0, 225, (40, 50, 3), np.uint8)
-    found = tones.to_standard(coded(picture, transfer), transfer, tones.BT2020)
+    found = pixels.to_standard(coded(picture, transfer), transfer, pixels.BT2020)
     # One for rounding; the standard's matrix is rounded as well.
     assert np.abs(found.astype(int) - picture).max() <= 1
 
 
-@pytest.mark.parametrize(("transfer", "paper"), [(tones.PQ, 0.5807), (tones.HLG, 0.75)])
+@pytest.mark.parametrize(("transfer", "paper"), [(pixels.PQ, 0.5807), (pixels.HLG, 0.75)])
 def test_reference_white_is_nearly_white_and_more_light_is_never_darker(transfer, paper):
     """The codes of 203 cd/m² are those that ITU-R BT.2408 states."""
     codes = np.linspace(0, 65_535, 999).astype(np.uint16)
     image = np.broadcast_to(codes[None, :, None], (1, 999, 3))
-    found = tones.to_standard(image, transfer, tones.BT2020)[0, :, 0].astype(int)
+    found = pixels.to_standard(image, transfer, pixels.BT2020)[0, :, 0].astype(int)
     assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == 255
     white = np.full((1, 1, 3), round(paper * 65_535), np.uint16)
-    assert 240 <= tones.to_standard(white, transfer, tones.BT2020).min() < 250
+    assert 240 <= pixels.to_standard(white, transfer, pixels.BT2020).min() < 250
 
 
 def test_a_highlight_keeps_its_hue():
     light = 203 * np.asarray([4.0, 2.0, 1.0]) @ np.linalg.inv(to_bt709()).T
     image = np.rint(65_535 * pq(light)).astype(np.uint16)[None, None]
-    shown = linear(tones.to_standard(image, tones.PQ, tones.BT2020)[0, 0] / 255)
+    shown = linear(pixels.to_standard(image, pixels.PQ, pixels.BT2020)[0, 0] / 255)
     assert shown / shown[0] == pytest.approx([1, 0.5, 0.25], abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("transfer", "name"), [(tones.PQ, "smpte2084"), (tones.HLG, "arib-std-b67")]
+    ("transfer", "name"), [(pixels.PQ, "smpte2084"), (pixels.HLG, "arib-std-b67")]
 )
 def test_a_video_in_hdr_is_shown_as_it_would_be_in_the_standard_range(tmp_path, transfer, name):
     picture = np.clip(videos.quadrants(0), 60, 200)

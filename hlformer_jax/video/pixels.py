@@ -1,0 +1,210 @@
+"""Decoded frames as pictures: upright, with square pixels, of a wanted size, of 8 bit.
+
+The codes of a phone's or a film's HDR mean other light than sRGB's, in wider primaries: taken as
+they are, they look grey and pale. They are brought to linear light with 1 for HDR's reference white
+of 203 cd/m² (ITU-R BT.2408), which is white paper in either range:
+
+    PQ    the electro-optical transfer function of SMPTE ST 2084, which gives cd/m²
+    HLG   the inverse transfer function of ITU-R BT.2100, and its OOTF for a display of 1,000 cd/m²
+
+then to the primaries of BT.709, and to the code of sRGB. Up to `KNEE` light stays as it is; what is
+brighter approaches white, so that highlights keep their hue, and paper is nearly white.
+"""
+
+import functools
+import struct
+from fractions import Fraction
+from typing import cast
+
+import av
+import numpy as np
+from av.sidedata.sidedata import SideDataContainer, Type
+from av.video.reformatter import Colorspace, VideoReformatter
+from jaxtyping import Float, UInt8, UInt16
+
+_WIDEST_PIXEL = 4
+"""Width over height of a pixel, or its inverse; more is a damaged header."""
+
+_INTERPOLATION = 0x4 | 0x40000 | 0x2000
+"""swscale's: bicubic, exact rounding (colours are off by two without), chroma interpolated."""
+
+_UNTOLD = 2
+"""FFmpeg's number for colours of which the file does not say how they are coded ..."""
+
+_HIGH_DEFINITION = 720
+"""... which from so many rows on is as in high definition, by common use."""
+
+
+class Painter:
+    """Turns frames of one video into pictures."""
+
+    def __init__(self, aspect: Fraction, size: int | None = None) -> None:
+        """Makes it for pixels of that width over height.
+
+        Args:
+          aspect: width over height of the video's pixels.
+          size: pixels to which the shorter side is scaled down, where it has more; None: as it is.
+        """
+        self._aspect = aspect
+        self._size = size
+        self._scaler = VideoReformatter()
+        self._matrix: tuple[int, int, int, int] | None = None
+
+    def paint(self, frame: av.VideoFrame) -> UInt8[np.ndarray, "height width 3"]:
+        """The picture of a frame, as a player shows it.
+
+        Args:
+          frame: a decoded frame; scaled by swscale before its colours are converted, so that a
+            huge one never is in memory as RGB.
+
+        Returns:
+          RGB, rotated and mirrored as the file asks; of HDR in the standard range.
+        """
+        width, height = self._shape(frame.width, frame.height)
+        untold = frame.colorspace == _UNTOLD and frame.height >= _HIGH_DEFINITION
+        hdr = frame.color_trc in (PQ, HLG)
+        scaled = self._scaler.reformat(
+            frame,
+            width,
+            height,
+            "rgb48le" if hdr else "rgb24",
+            src_colorspace=Colorspace.ITU709 if untold else None,
+            interpolation=_INTERPOLATION,
+            threads=1,
+        )
+        if self._matrix is None:
+            # Of the first alone: it is the file's, and PyAV keeps a frame whose side data was read
+            # in memory until the garbage collector comes by.
+            self._matrix = _matrix(frame)
+        image = scaled.to_ndarray()
+        if hdr:
+            image = to_standard(image, int(frame.color_trc), int(frame.color_primaries))
+        return _upright(image, self._matrix)
+
+    def _shape(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height before rotation, with square pixels."""
+        pixel = self._aspect
+        if Fraction(1, _WIDEST_PIXEL) <= pixel <= _WIDEST_PIXEL:
+            width = round(width * max(pixel, Fraction(1)))
+            height = round(height / min(pixel, Fraction(1)))
+        if self._size is not None and (shorter := min(width, height)) > self._size:
+            width, height = (max(round(x * self._size / shorter), 1) for x in (width, height))
+        return width, height
+
+
+def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
+    """The display matrix's a, b, c, d: a pixel at (x, y) is shown at (a x + c y, b x + d y)."""
+    side_data = cast(SideDataContainer, frame.side_data)
+    for place in range(len(side_data)):
+        data = side_data[place]
+        if data.type == Type.DISPLAYMATRIX:
+            a, b, _, c, d, *_ = struct.unpack("9i", bytes(data)[:36])
+            return a, b, c, d
+    return 1, 0, 0, 1
+
+
+def _upright(
+    image: UInt8[np.ndarray, "height width 3"], matrix: tuple[int, int, int, int]
+) -> UInt8[np.ndarray, "height2 width2 3"]:
+    """A picture turned and mirrored by the nearest of the eight ways there are."""
+    a, b, c, d = matrix
+    turned = abs(a) + abs(d) < abs(b) + abs(c)
+    if turned:
+        image = image.swapaxes(0, 1)
+    across, down = (c, b) if turned else (a, d)
+    return np.ascontiguousarray(image[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])
+
+
+# High dynamic range
+
+
+PQ, HLG = 16, 18
+"""FFmpeg's numbers of the two transfer functions ..."""
+
+BT2020 = 9
+"""... and of the primaries that they come with."""
+
+WHITE = 203.0
+"""Reference white, cd/m²."""
+
+KNEE = 0.75
+"""Light, of reference white, that is left as it is."""
+
+_HLG_PEAK, _HLG_GAMMA = 1000.0, 1.2
+
+_TO_BT709 = np.asarray(
+    [
+        [1.660491, -0.587641, -0.072850],
+        [-0.124550, 1.132900, -0.008349],
+        [-0.018151, -0.100579, 1.118730],
+    ],
+    np.float32,
+)
+"""Linear BT.2020 to linear BT.709 (ITU-R BT.2087)."""
+
+_LUMINANCE = np.asarray([0.2627, 0.6780, 0.0593], np.float32)
+"""Of BT.2020's primaries, by which HLG's OOTF weighs them."""
+
+_CODES = 2**16
+_STEPS = 4095
+"""Steps of linear light at the square root's scale, of which each has its code of sRGB."""
+
+
+def to_standard(
+    image: UInt16[np.ndarray, "height width 3"], transfer: int, primaries: int
+) -> UInt8[np.ndarray, "height width 3"]:
+    """The picture of a frame in HDR.
+
+    Args:
+      image: R'G'B' of 16 bit, of the whole range.
+      transfer: `PQ` or `HLG`.
+      primaries: FFmpeg's number; those of BT.2020 are converted, others are taken for BT.709's.
+
+    Returns:
+      R'G'B' of 8 bit, by sRGB.
+    """
+    light = _light_of_codes(transfer)[image]
+    if transfer == HLG:
+        light *= _ootf(light @ _LUMINANCE)[..., None]
+    if primaries == BT2020:
+        light = light @ _TO_BT709.T
+    np.maximum(light, 0, out=light)
+    # Pairwise: NumPy's maximum over an axis of three takes ten times as long.
+    strongest = np.maximum(np.maximum(light[..., 0], light[..., 1]), light[..., 2])
+    above = np.maximum(strongest - np.float32(KNEE), 0)
+    headroom = np.float32(1 - KNEE)
+    shown = np.minimum(strongest, np.float32(KNEE)) - headroom * np.expm1(-above / headroom)
+    light *= (shown / np.where(strongest > 0, strongest, 1))[..., None]
+    steps = np.sqrt(light, out=light)
+    steps *= _STEPS
+    steps += np.float32(0.5)
+    return _codes_of_light()[steps.astype(np.int32)]
+
+
+def _ootf(luminance: Float[np.ndarray, "height width"]) -> Float[np.ndarray, "height width"]:
+    """What a display of 1,000 cd/m² multiplies a scene's light with, to units of `WHITE`."""
+    scale = np.float32(_HLG_PEAK / WHITE)
+    return scale * luminance ** np.float32(_HLG_GAMMA - 1)
+
+
+@functools.cache
+def _light_of_codes(transfer: int) -> Float[np.ndarray, " codes"]:
+    """Linear light of every code: of a display by PQ, in units of `WHITE`; of a scene by HLG."""
+    code = np.arange(_CODES) / (_CODES - 1)
+    if transfer == PQ:
+        m1, m2 = 2610 / 16384, 2523 / 32
+        c1, c2, c3 = 3424 / 4096, 2413 / 128, 2392 / 128
+        root = code ** (1 / m2)
+        light = 10_000 / WHITE * (np.maximum(root - c1, 0) / (c2 - c3 * root)) ** (1 / m1)
+    else:
+        a, b, c = 0.17883277, 0.28466892, 0.55991073
+        light = np.where(code <= 0.5, code**2 / 3, (np.exp((code - c) / a) + b) / 12)
+    return light.astype(np.float32)
+
+
+@functools.cache
+def _codes_of_light() -> UInt8[np.ndarray, " steps"]:
+    """Codes of sRGB for every step of the square root of linear light."""
+    light = (np.arange(_STEPS + 1) / _STEPS) ** 2
+    code = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+    return np.rint(255 * code).astype(np.uint8)

@@ -1,0 +1,893 @@
+"""Video files read by PyAV: found in a folder, opened, decoded, sampled, sought in, probed.
+
+Second 0 is a player's: where the first of the file's streams begins. What can be decoded of a
+damaged or cut-off file is used, and a warning says what could not. A file is opened by itself:
+playlists, and whatever else would have FFmpeg open further files or addresses, are no videos.
+"""
+
+import contextlib
+import functools
+import heapq
+import itertools
+import math
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.stream import Discard, Disposition
+from av.video.stream import VideoStream
+from jaxtyping import UInt8
+
+from hlformer_jax.errors import UserError
+from hlformer_jax.video.pixels import Painter
+
+
+class VideoError(UserError, ValueError):
+    """A video that cannot be read, or a clip that cannot be cut out of it; the message says why."""
+
+
+def fault(path: str | Path, what: str, advice: str) -> VideoError:
+    """An error about a file: what is wrong and what to do, on one line whatever its name."""
+    return VideoError(f"{str(path)!r} {what}: {advice}")
+
+
+@contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """A block in which errors of FFmpeg and of the disk become a `VideoError` of this file."""
+    try:
+        yield
+    except (av.FFmpegError, OSError, MemoryError) as error:
+        raise fault(path, *explained(error)) from error
+
+
+def explained(error: BaseException) -> tuple[str, str]:
+    """What an error of FFmpeg or of the disk means, and what to do about it."""
+    for kinds, what, advice in _MEANINGS:
+        if isinstance(error, kinds):
+            return what, advice
+    number = getattr(error, "errno", None)
+    text = getattr(error, "strerror", None) or (os.strerror(number) if number else "")
+    reason = " ".join((text or type(error).__name__).split())
+    return f"cannot be read ({reason})", "try it in a player, or copy it again"
+
+
+_UNKNOWN_CODEC = "has a codec that FFmpeg cannot decode here", "convert it to H.264"
+_WITHOUT_DECODER = (
+    av.error.DecoderNotFoundError, av.error.PatchWelcomeError, NotImplementedError,
+)  # fmt: skip
+_UNKNOWN_KIND = "is no video that FFmpeg knows, or it is damaged"
+_MEANINGS = (
+    (FileNotFoundError, "is not there any more", "was it moved, or its disk taken away?"),
+    (PermissionError, "may not be read", "ask for permission, or leave it out"),
+    (IsADirectoryError, "is a folder", "give a file"),
+    (EOFError, "holds no frame", "copy it again, or delete it"),
+    (av.error.InvalidDataError, _UNKNOWN_KIND, "try it in a player, or copy it again"),
+    (_WITHOUT_DECODER, *_UNKNOWN_CODEC),
+    (MemoryError, "does not fit into memory", "convert it to a smaller picture"),
+)
+
+
+SUFFIXES = frozenset(
+    ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
+    " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
+    " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
+)
+"""Names that end so are videos, whatever is in the file: a broken one is to be told of."""
+
+_OTHERS = frozenset(
+    ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
+    " .ogg .opus .png .spx .wav .weba .webp .wma".split()
+)
+"""Names of sound and photographs, whose files may begin as those of videos do."""
+
+_PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
+"""Kinds of ISO files that are no videos."""
+
+_HEAD = 192 * 4
+"""Bytes that tell what a file is: four packets of a transport stream."""
+
+
+def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[Path]:
+    """The video files of a folder and all folders below it.
+
+    A file is a video by its name, or else by its first bytes (`SUFFIXES`, `looks_like_video`).
+    Names that begin with a dot are left out, as are folders that were seen under another name, so
+    that links in a circle do no harm.
+
+    Args:
+      folder: the folder.
+      tell: called with one line for each folder below that cannot be listed.
+
+    Returns:
+      Paths that begin with `folder`, sorted.
+
+    Raises:
+      VideoError: when the folder itself cannot be listed.
+    """
+    folder = Path(folder)
+    with named(folder):
+        if not folder.is_dir():
+            folder.stat()
+            raise fault(folder, "is no folder", "give the folder with the videos")
+        os.listdir(folder)
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    waiting = deque([folder])
+    while waiting:
+        place = waiting.popleft()
+        try:
+            about = place.stat()
+            if (about.st_dev, about.st_ino) in seen:
+                continue
+            seen.add((about.st_dev, about.st_ino))
+            entries = sorted(os.scandir(place), key=lambda entry: os.fsencode(entry.name))
+        except OSError as error:
+            if tell is not None:
+                tell(str(fault(place, *explained(error))))
+            continue
+        real = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = place / entry.name
+            if not path.is_dir():
+                if _is_video(path):
+                    found.append(path)
+            elif entry.is_symlink():
+                waiting.append(path)  # last, so that a folder is found by its own name
+            else:
+                real.append(path)
+        waiting.extendleft(reversed(real))
+    return sorted(found, key=os.fsencode)
+
+
+def _is_video(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    if suffix in _OTHERS:
+        return False
+    if suffix in SUFFIXES and suffix != ".ts":  # which TypeScript has too
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return suffix in SUFFIXES
+    return looks_like_video(head)
+
+
+def looks_like_video(head: bytes) -> bool:
+    """Whether a file whose first few hundred bytes are these is of a kind that holds videos."""
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in _PHOTOGRAPHS
+    if head[:4] == b"RIFF":
+        return head[8:12] == b"AVI "
+    if head[:1] == b"\x47" and len(head) > 188:
+        return head[188:189] == b"\x47" and head[376:377] in (b"\x47", b"")
+    if head[4:5] == b"\x47" and head[196:197] == b"\x47":
+        return True
+    return head.startswith(_BEGINNINGS) or head[4:8] in (b"moov", b"mdat", b"wide")
+
+
+_BEGINNINGS = (
+    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
+    b"\x00\x00\x01\xba",  # MPEG programme stream
+    b"\x00\x00\x01\xb3",  # MPEG-1 and MPEG-2 video
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF: WMV
+    b"FLV\x01",
+    b"OggS",
+    b".RMF",
+    b"GIF8",
+    b"YUV4MPEG2",
+    b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02",  # MXF
+)
+
+
+MAX_PIXELS = 2**27
+"""Of a picture: 11,585 x 11,585, 0.2 GB decoded. More is a damaged header or an attack."""
+
+_NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
+"""A cover is a video stream to FFmpeg."""
+
+_CLOSE = Fraction(1, 1000)
+"""A container's beginning is rounded to microseconds; this near it is the stream's own."""
+
+_GUESSING = frozenset({"mpeg", "mpegts"})
+"""Containers without a length: FFmpeg guesses it from timestamps near the end."""
+
+_LATE = Fraction(1, 2)
+"""Seconds; a container whose first timestamp is later leaves open what its length counts from."""
+
+OPEN_SECONDS = 15.0
+"""For FFmpeg to find out what a file is. A second is plenty; more is a file made to cost time."""
+
+_MAX_BOXES, _LEAST_BOX = 1024, 64
+"""Of MP4: so many boxes of fewer bytes on average are no recording's."""
+
+_REFERRING = frozenset(
+    "alias_pix alsa applehttp avisynth brender_pix concat dash dvdvideo fbdev hls iec61883 image2"
+    " image2pipe imf jack kmsgrab lavfi mlv oss rtp rtsp sap sdp svg_pipe tty vapoursynth"
+    " video4linux2,v4l2 vobsub webm_dash_manifest x11grab xcbgrab".split()
+)
+"""FFmpeg's formats that open further files, devices or addresses: playlists above all."""
+
+_PLAYLISTS = frozenset(
+    ".asx .concat .cue .ffconcat .ism .ismc .m3u .m3u8 .mpd .pls .sdp .smil .wpl .xspf".split()
+)
+_PLAYLIST_BEGINNINGS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"v=0\r", b"v=0\n")
+_PLAYLIST_ELEMENTS = (
+    b"<mpd", b"<smil", b"<asx", b"<playlist", b"<smoothstreamingmedia", b"<compositionplaylist",
+)  # fmt: skip
+"""What playlists begin with; those in XML have their element after a declaration."""
+
+_MP4_BEGINNINGS = frozenset({b"ftyp", b"free", b"mdat", b"moov", b"pnot", b"skip", b"wide"})
+
+
+@dataclass(frozen=True)
+class Video:
+    """An open video.
+
+    Attributes:
+      path: the file.
+      container: FFmpeg's demuxer.
+      stream: the video stream.
+      start: the timestamp that is second 0, in seconds; None where the file has no timestamps.
+      end: seconds at which the file states that its video ends; None where it states nothing that
+        can be trusted.
+      period: usual seconds between two frames.
+    """
+
+    path: Path
+    container: InputContainer
+    stream: VideoStream
+    start: Fraction | None
+    end: Fraction | None
+    period: Fraction
+
+    @property
+    def unit(self) -> Fraction:
+        """Seconds of a timestamp's tick."""
+        return self.stream.time_base or Fraction(1, 90_000)
+
+    @property
+    def aspect(self) -> Fraction:
+        """Width over height of a pixel."""
+        return Fraction(self.stream.sample_aspect_ratio or 1)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[Video]:
+    """A video file, open until the block ends; packets of its other streams are left out.
+
+    Raises:
+      VideoError: when the file has no video that can be decoded; it says why.
+    """
+    path = Path(path)
+    with named(path):
+        _check_file(path)
+        try:
+            container = demuxer(path)
+        except av.error.InvalidDataError as error:
+            if _lacks_index(path):
+                what = "has no index (moov): its recording or copying was not finished"
+                advice = "copy it again, or repair it with a tool such as untrunc"
+                raise fault(path, what, advice) from error
+            raise
+        with container:
+            stream = _choose(path, container)
+            for other in container.streams:
+                if other.index != stream.index:
+                    other.discard = Discard.all
+            # One thread: videos are decoded side by side in processes.
+            stream.codec_context.thread_count = 1
+            start = _start(container, stream)
+            end = _end(container, stream, start)
+            yield Video(path, container, stream, start, end, _period(stream))
+
+
+def demuxer(path: Path) -> InputContainer:
+    """FFmpeg's demuxer of a file, which opens that file and nothing else."""
+    # `file:` keeps FFmpeg from taking a name such as `concat:a|b` for a protocol.
+    return av.open(
+        f"file:{os.path.abspath(path)}",
+        "r",
+        options={"protocol_whitelist": "file", "format_whitelist": _formats()},
+        timeout=(OPEN_SECONDS, None),
+        metadata_errors="replace",
+    )
+
+
+@functools.cache
+def _formats() -> str:
+    """The formats that are read: all of this FFmpeg but those of `_REFERRING`."""
+    names = set()
+    for alias in av.formats_available:
+        with contextlib.suppress(ValueError):  # formats that are only written
+            names.add(av.ContainerFormat(alias, "r").name)
+    return ",".join(sorted(names - _REFERRING))
+
+
+def check_size(path: Path, width: int, height: int) -> None:
+    """Refuses pictures that no camera makes, before memory is taken for them."""
+    if width * height > MAX_PIXELS:
+        what = f"states pictures of {width} x {height} pixels, more than {MAX_PIXELS:,} in all"
+        raise fault(path, what, "it is damaged, or convert it to a smaller picture")
+
+
+def _check_file(path: Path) -> None:
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise fault(path, "is a folder", "give a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise fault(path, "is no file but a pipe, socket or device", "give a file")
+    if found.st_size == 0:
+        raise fault(path, "is empty", "copy it again, or delete it")
+    with open(path, "rb") as file:
+        head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if (
+            path.suffix.lower() in _PLAYLISTS
+            or head.startswith(_PLAYLIST_BEGINNINGS)
+            or (head.startswith(b"<") and any(x in head.lower() for x in _PLAYLIST_ELEMENTS))
+        ):
+            raise fault(path, "is a playlist, no video", "give the files that it names")
+        if head[4:8] in _MP4_BEGINNINGS and len(list(_boxes(file))) == _MAX_BOXES:
+            if file.tell() < _MAX_BOXES * _LEAST_BOX:
+                raise fault(path, "holds thousands of empty parts, no video", "delete it")
+
+
+def _choose(path: Path, container: InputContainer) -> VideoStream:
+    """The video stream that a player shows."""
+    films = [stream for stream in container.streams.video if not stream.disposition & _NO_FILM]
+    if not films:
+        what = "holds sound alone, no video" if container.streams.audio else "holds no video"
+        raise fault(path, what, "leave it out")
+    known = [stream for stream in films if stream.codec_context is not None]
+    if not known:
+        raise fault(path, *_UNKNOWN_CODEC)
+    size = lambda stream: stream.codec_context.width * stream.codec_context.height
+    rank = lambda stream: (bool(stream.disposition & Disposition.default), size(stream))
+    stream = max(known, key=rank)
+    context = stream.codec_context
+    check_size(path, context.width, context.height)
+    if not (context.width and context.height):
+        what = "holds no frame that can be decoded, or absurdly large ones"
+        raise fault(path, what, "copy it again, or delete it")
+    return stream
+
+
+def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
+    """Second 0 of a player: where the first stream begins, but for a sound codec's priming."""
+    if stream.start_time is None or stream.time_base is None:
+        return None
+    own = stream.start_time * stream.time_base
+    if container.start_time is None:
+        return own
+    whole = max(Fraction(container.start_time, av.time_base), min(own, Fraction(0)))
+    return own if abs(own - whole) < _CLOSE else min(own, whole)
+
+
+def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
+    """When the video ends by what the file states, from its second 0."""
+    if start is None or container.format.name in _GUESSING:
+        return None
+    if stream.duration and stream.start_time is not None and stream.time_base is not None:
+        return (stream.start_time + stream.duration) * stream.time_base - start
+    if not container.duration or start > _LATE:  # Matroska's counts from timestamp 0, or from start
+        return None
+    return Fraction(container.duration, av.time_base)
+
+
+def _period(stream: VideoStream) -> Fraction:
+    rate = stream.average_rate or stream.guessed_rate or stream.base_rate
+    return 1 / rate if rate and Fraction(1, 1000) < rate < 1000 else Fraction(1, 25)
+
+
+def _lacks_index(path: Path) -> bool:
+    """Whether this is MP4 or QuickTime without its index, which is written last."""
+    with open(path, "rb") as file:
+        return file.read(8)[4:] == b"ftyp" and b"moov" not in set(_boxes(file))
+
+
+def _boxes(file: BinaryIO) -> Iterator[bytes]:
+    """Names of the first `_MAX_BOXES` boxes at an MP4 file's top level."""
+    end = file.seek(0, os.SEEK_END)
+    place = 0
+    for _ in range(_MAX_BOXES):
+        if place + 8 > end:
+            return
+        file.seek(place)
+        size, name = int.from_bytes(file.read(4), "big"), file.read(4)
+        if size == 1:
+            size = int.from_bytes(file.read(8), "big")
+        yield name
+        if size < 8:  # 0: to the end of the file; less than its own head: damaged
+            return
+        place += size
+
+
+WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
+"""Containers with decoding times alone; FFmpeg's guesses of the others are wrong with B-frames."""
+
+LONGEST_GAP = Fraction(3600)
+"""Seconds between two frames; a longer gap is a jump of the timestamps."""
+
+_DISORDER = Fraction(2)
+"""Seconds by which a frame may come too early and is left out; more is a jump back."""
+
+
+class Clock:
+    """Seconds of frames from the video's start, in the order in which they are shown.
+
+    A frame without a timestamp follows the one before it by that one's duration, and so does one
+    after a jump, as in a recording whose clock was reset. Of a container with decoding times alone,
+    the frame shown n-th has the n-th of them.
+
+    Attributes:
+      end: when the frame before ends, in seconds.
+      jumps: jumps of the timestamps so far.
+      disordered: frames so far that were left out, since they came too late.
+    """
+
+    def __init__(self, video: Video) -> None:
+        self.end = Fraction(0)
+        self.jumps = self.disordered = 0
+        self._video = video
+        self._start = video.start
+        self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
+        self._decoding: list[int] = []
+        self._last: Fraction | None = None
+        self._shift = Fraction(0)
+
+    def sent(self, packet: av.Packet) -> None:
+        """Takes note of a packet that goes to the decoder."""
+        if self._by_decoding and packet.dts is not None and packet.size:
+            heapq.heappush(self._decoding, packet.dts)
+
+    def time(self, frame: av.VideoFrame, coming: int = 0) -> Fraction | None:
+        """Seconds of the decoder's next frame, before `coming` others; None: leave it out."""
+        stamp = frame.pts if frame.pts is not None else frame.dts
+        if self._by_decoding:
+            stamp = self._least_decoding_time(coming)
+        time = self._relative(stamp)
+        if self._last is not None and time <= self._last:
+            if self._last - time <= _DISORDER:
+                self.disordered += 1
+                return None
+            time = self._jump(time)
+        elif self._last is not None and time - self._last > LONGEST_GAP:
+            time = self._jump(time)
+        self._last = time
+        length = frame.duration * self._video.unit if frame.duration else self._video.period
+        self.end = time + (length if 0 < length <= LONGEST_GAP else self._video.period)
+        if self._video.end is not None and not self._shift and time < self._video.end:
+            self.end = min(self.end, self._video.end)
+        return time
+
+    def _least_decoding_time(self, coming: int) -> int | None:
+        stamp = heapq.heappop(self._decoding) if self._decoding else None
+        # The decoder holds no more frames back than it reorders: of others nothing came out.
+        held = self._video.stream.codec_context.reorder_depth + coming
+        while len(self._decoding) > held:
+            stamp = heapq.heappop(self._decoding)
+        return stamp
+
+    def _relative(self, stamp: int | None) -> Fraction:
+        if stamp is None:
+            return self.end
+        seconds = stamp * self._video.unit
+        if self._start is None:
+            self._start = seconds - self.end
+        return seconds - self._start + self._shift
+
+    def _jump(self, time: Fraction) -> Fraction:
+        self.jumps += 1
+        self._shift += self.end - time
+        return self.end
+
+
+SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
+"""Codecs whose decoders can pass over frames that no other frame refers to."""
+
+_AHEAD = 16
+"""Packets that are looked at before one is decoded: the most that H.264 reorders."""
+
+_HARDLY = 0.02
+"""Share of its length by which a video may end early before that is told; at least a second."""
+
+Wanted = Callable[[Fraction, Fraction], bool]
+"""Whether the frame that is shown from one second until another is wanted."""
+
+
+class Decoder:
+    """Decodes a video from where its demuxer stands.
+
+    With a predicate, frames are left undecoded where that changes no wanted frame: of a codec
+    without references between frames all that are not wanted, of those in `SKIPPING` the frames
+    among them that are no references. That is decided by timestamps of packets before they are
+    decoded; where those cannot be trusted, everything is decoded.
+
+    Attributes:
+      clock: the times of frames.
+      packets: packets that were read.
+      damaged: packets of them that could not be decoded.
+      stopped: why reading ended before the end of the file, or "".
+      frames: frames that were decoded and had a place in time.
+    """
+
+    def __init__(self, video: Video, wanted: Wanted | None = None) -> None:
+        self.clock = Clock(video)
+        self.packets = self.damaged = self.frames = 0
+        self.stopped = ""
+        self._video = video
+        self._wanted = wanted
+        codec = video.stream.codec_context.codec
+        self._alone = codec.intra_only
+        trusted = video.start is not None
+        trusted &= video.container.format.name not in WITHOUT_PRESENTATION_TIMES
+        self._trusted = trusted and (self._alone or codec.name in SKIPPING)
+        self._decoded_last: int | None = None
+        self._first = True
+
+    def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
+        """Yields frames in the order in which they are shown, with their seconds."""
+        context = self._video.stream.codec_context
+        for packet, wanted in self._plan():
+            if packet is not None:
+                if self._alone and not wanted:
+                    continue
+                if self._wanted is not None:
+                    context.skip_frame = "DEFAULT" if wanted else "NONREF"
+                self.clock.sent(packet)
+            try:
+                frames = context.decode(packet)
+            except (av.FFmpegError, EOFError) as error:
+                if isinstance(error, MemoryError):
+                    raise
+                self.damaged += 1
+                continue
+            for place, frame in enumerate(frames, 1):
+                time = self.clock.time(frame, len(frames) - place)
+                if time is not None:
+                    check_size(self._video.path, frame.width, frame.height)
+                    self.frames += 1
+                    yield time, frame
+
+    def check(self) -> None:
+        """Refuses a video of which no frame was decoded: it has none, or none that can be."""
+        if self.frames:
+            return
+        path = self._video.path
+        if self.packets:
+            what = f"has {self.packets} frames or parts of them, but none can be decoded"
+            raise fault(path, what, "copy it again, or try it in a player")
+        raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "delete it")
+
+    def warning(self) -> str:
+        """One line on what was wrong with a video that was decoded to its end; "" if nothing."""
+        # Of a container without lengths of streams, the sound may be longer.
+        video = self._video
+        own = video.stream.duration is not None or not video.container.streams.audio
+        stated, end = float(own and video.end or 0), float(self.clock.end)
+        early = stated - end > max(1, _HARDLY * stated)
+        faults = [
+            f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
+            f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",
+            f"{self.damaged} of its {self.packets} packets are damaged" if self.damaged else "",
+            f"its timestamps jump {self.clock.jumps} times" if self.clock.jumps else "",
+            f"{self.clock.disordered} frames come too late" if self.clock.disordered else "",
+        ]
+        told = "; ".join(filter(None, faults))
+        return f"{str(self._video.path)!r} is used as far as it can be read: {told}" if told else ""
+
+    def _plan(self) -> Iterator[tuple[av.Packet | None, bool]]:
+        """Packets, each with whether its frame is wanted; then None, which drains the decoder."""
+        coming: deque[av.Packet] = deque()
+        gone: deque[int] = deque(maxlen=_AHEAD)
+        ahead = 1 if self._alone else _AHEAD
+        for packet in self._read():
+            if self._wanted is None:
+                yield packet, True
+                continue
+            self._judge(packet)
+            coming.append(packet)
+            if len(coming) > ahead:
+                yield self._with_need(coming, gone)
+        while coming:
+            yield self._with_need(coming, gone)
+        yield None, True
+
+    def _with_need(self, coming: deque[av.Packet], gone: deque[int]) -> tuple[av.Packet, bool]:
+        packet = coming.popleft()
+        start, stamp = self._video.start, packet.pts
+        first, self._first = self._first, False
+        trusted = self._trusted and not first  # the first frame stands for what is before it
+        if not trusted or self._wanted is None or start is None or stamp is None:
+            return packet, True
+        others = [other.pts for other in coming if other.pts is not None]
+        later = [other for other in (*others, *gone) if other > stamp]
+        gone.append(stamp)
+        if not later:
+            return packet, True
+        seconds = lambda ticks: ticks * self._video.unit - start
+        return packet, self._wanted(seconds(stamp), seconds(min(later)))
+
+    def _judge(self, packet: av.Packet) -> None:
+        """Distrusts timestamps for good as soon as some are missing or do not rise."""
+        last = self._decoded_last
+        backwards = last is not None and packet.dts is not None and packet.dts <= last
+        if packet.pts is None or backwards:
+            self._trusted = False
+        if packet.dts is not None:
+            self._decoded_last = packet.dts
+
+    def _read(self) -> Iterator[av.Packet]:
+        packets = self._video.container.demux(self._video.stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except (av.FFmpegError, OSError) as error:
+                self.stopped = explained(error)[0]
+                return
+            if packet is None:
+                return
+            if packet.size:  # FFmpeg ends with an empty one; an AVI has empty ones for stills
+                self.packets += 1
+                yield packet
+
+
+_STEPS_BACK = (Fraction(0), Fraction(3), Fraction(20))
+"""Seconds before the wanted one to start from, in turn: some containers seek too far."""
+
+
+def frames_from(
+    video: Video, second: Fraction
+) -> Iterator[tuple[Fraction, Fraction, av.VideoFrame]]:
+    """Frames of a video just opened from the one on that is shown at a second.
+
+    Before the first frame that is the first, after the last frame the last.
+
+    Yields:
+      The seconds from and until which a frame is shown, and the frame.
+    """
+    decoder, frames = _sought(video, second)
+    shown: tuple[Fraction, av.VideoFrame] | None = None
+    for time, frame in frames:
+        if shown is not None and time > second:
+            yield shown[0], time, shown[1]
+        shown = time, frame
+    decoder.check()
+    assert shown is not None
+    yield shown[0], decoder.clock.end, shown[1]
+
+
+def _sought(
+    video: Video, second: Fraction
+) -> tuple[Decoder, Iterator[tuple[Fraction, av.VideoFrame]]]:
+    """A decoder and its frames, the first of which is not later than the second if any is not."""
+    wanted = lambda _, end: end > second
+    if video.start is None:  # no timestamps to seek by
+        decoder = Decoder(video, wanted)
+        return decoder, iter(decoder)
+    for step in _STEPS_BACK:
+        if second <= step:
+            break
+        try:
+            _seek(video, video.start + second - step)
+        except av.FFmpegError:
+            break
+        decoder = Decoder(video, wanted)
+        frames = iter(decoder)
+        first = next(frames, None)
+        if first is not None and first[0] <= second:
+            return decoder, itertools.chain([first], frames)
+    _seek(video, min(video.start, Fraction(0)))
+    decoder = Decoder(video, wanted)
+    return decoder, iter(decoder)
+
+
+def _seek(video: Video, stamp: Fraction) -> None:
+    video.container.seek(int(stamp / video.unit), stream=video.stream)
+
+
+_ROUNDING = Fraction(1, 1000)
+"""Seconds to which some containers round: an instant this near the end is past it."""
+
+
+class Frame(NamedTuple):
+    """A picture of a video.
+
+    Attributes:
+      time: a second, from the video's start, at which it is shown. It is the frame's timestamp;
+        where the frame is still shown at a further instant, that instant. So times rise.
+      image: RGB, upright. Further instants of one frame share it.
+    """
+
+    time: float
+    image: UInt8[np.ndarray, "height width 3"]
+
+
+class Samples(Iterator[Frame]):
+    """The frames that `sample` gives, one at a time.
+
+    Attributes:
+      end: when the last decoded frame ends, in seconds; after the iteration the video's length.
+      warning: after the iteration: one line on what of the video could not be used (a file that is
+        cut off, damaged packets, timestamps that jump), or "".
+    """
+
+    def __init__(self, path: str | Path, fps: float, size: int | None) -> None:
+        if not (math.isfinite(fps) and fps > 0) or (size is not None and size < 1):
+            raise ValueError(f"sample wants fps > 0 and size >= 1, not {fps} and {size}")
+        self.end = 0.0
+        self.warning = ""
+        self._path = Path(path)
+        self._rate = Fraction(fps).limit_denominator(1_000_000) or Fraction(fps)
+        self._size = size
+        self._frames = self._decode()
+
+    def __next__(self) -> Frame:
+        return next(self._frames)
+
+    def close(self) -> None:
+        """Closes the file before the last frame."""
+        self._frames.close()
+
+    def _decode(self) -> Generator[Frame, None, None]:
+        with named(self._path), opened(self._path) as video:
+            decoder = Decoder(video, self._any_instant)
+            painter = Painter(video.aspect, self._size)
+            shown: tuple[Fraction, av.VideoFrame] | None = None
+            instant = 0
+            for time, frame in decoder:
+                if shown is None:
+                    # The first frame stands for the instants before it.
+                    instant = max(math.floor(time * self._rate), 0)
+                else:
+                    yield from self._until(time, shown, instant, painter)
+                    instant = max(instant, math.ceil(time * self._rate))
+                shown = time, frame
+                self.end = float(decoder.clock.end)
+            decoder.check()
+            assert shown is not None
+            end = decoder.clock.end
+            end -= min(_ROUNDING, (end - shown[0]) / 2)
+            yield from self._until(end, shown, instant, painter)
+            self.warning = decoder.warning()
+
+    def _any_instant(self, start: Fraction, end: Fraction) -> bool:
+        """Whether an instant lies in [start, end); true of the first frame, whenever it is."""
+        return math.ceil(start * self._rate) < end * self._rate
+
+    def _until(
+        self, end: Fraction, shown: tuple[Fraction, av.VideoFrame], instant: int, painter: Painter
+    ) -> Iterator[Frame]:
+        """The frame that is shown until `end`, once for each instant from a given one on."""
+        time, frame = shown
+        image = None
+        for index in range(instant, math.ceil(end * self._rate)):
+            image = painter.paint(frame) if image is None else image
+            yield Frame(float(time if index == instant else index / self._rate), image)
+
+
+def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Samples:
+    """Frames of a video at a constant rate: those shown at 0, 1/fps, 2/fps ... seconds.
+
+    The frame shown at an instant is the last whose timestamp is not later; a first frame that comes
+    after second 0 stands for the instants before it. Memory does not grow with the video's length.
+
+    Args:
+      path: the file.
+      fps: instants a second; may be below 1.
+      size: pixels to which the shorter side is scaled down, where it has more. None: as it is.
+
+    Returns:
+      An iterator over frames; the file is opened at the first.
+
+    Raises:
+      ValueError: when fps is not above 0, or size is below 1.
+      VideoError: on iteration, when the file cannot be read or no frame of it be decoded.
+    """
+    return Samples(path, fps, size)
+
+
+_MAX_BYTES_READ = 2**26
+"""Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
+
+_CLOCK_IS_SET = 2 * 86_400
+"""Seconds since 1970, where clocks begin that nobody has set."""
+
+
+class Info(NamedTuple):
+    """What is known of a video before it is decoded.
+
+    Attributes:
+      duration: seconds from second 0 to the end of the last frame.
+      width: pixels, as shown: after rotation, and with square pixels.
+      height: pixels, as shown.
+      rate: frames a second on average.
+      codec: FFmpeg's name of it, for example h264.
+      start: the timestamp that is second 0, in seconds.
+      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
+    """
+
+    duration: float
+    width: int
+    height: int
+    rate: float
+    codec: str
+    start: float
+    recorded: float = 0.0
+
+
+def probe(path: str | Path) -> Info:
+    """What a video file is, found by decoding one frame of it.
+
+    Args:
+      path: the file.
+
+    Returns:
+      Its length, size, rate, codec and start. Where the file states no length, its packets are
+      read (not decoded) to the end.
+
+    Raises:
+      VideoError: when the file cannot be read or no frame of it be decoded.
+    """
+    with named(path):
+        with opened(path) as video:
+            decoder = Decoder(video)
+            height, width = 0, 0
+            for _, frame in decoder:
+                height, width, _ = Painter(video.aspect).paint(frame).shape
+                break
+            decoder.check()
+            duration = _stated(video)
+            rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
+            start = float(video.start or 0)
+            recorded = _recorded(video)
+        if duration is None:
+            with opened(path) as video:
+                duration = _counted(video)
+    return Info(float(duration), width, height, rate, codec, start, recorded)
+
+
+def _recorded(video: Video) -> float:
+    """The container's `creation_time`; 0 for none, and for a clock that was never set."""
+    stated = video.container.metadata.get("creation_time", "")
+    with contextlib.suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(stated.strip())
+        seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+        return seconds if seconds > _CLOCK_IS_SET else 0.0
+    return 0.0
+
+
+def _stated(video: Video) -> Fraction | None:
+    """Seconds that a file states, or that FFmpeg guesses for a large one; None to count them."""
+    if video.end is not None or video.container.size < _MAX_BYTES_READ:
+        return video.end
+    guessed = video.container.duration
+    return Fraction(guessed, av.time_base) if guessed else None
+
+
+def _counted(video: Video) -> Fraction:
+    """Seconds from second 0 to the end of the last packet, by reading them all."""
+    end, length = Fraction(0), Fraction(0)
+    with contextlib.suppress(av.FFmpegError, OSError):  # as far as it can be read
+        for packet in video.container.demux(video.stream):
+            if not packet.size:
+                continue
+            own = packet.duration * video.unit if packet.duration else video.period
+            length += own
+            if packet.pts is not None and video.start is not None:
+                end = max(end, packet.pts * video.unit - video.start + own)
+    return end or length

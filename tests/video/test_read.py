@@ -1,0 +1,668 @@
+"""Files: listed, opened, decoded with true times, sampled, sought in, probed."""
+
+import contextlib
+import errno
+import itertools
+import math
+import os
+import pathlib
+import pickle
+import re
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import bad_videos
+import numpy as np
+import pytest
+import videos
+from bad_videos import noisy, ordinary
+
+from hlformer_jax import video
+from hlformer_jax.errors import UserError
+from hlformer_jax.video import read
+from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
+
+
+def names(folder, **settings):
+    return [os.fspath(path.relative_to(folder)) for path in video.find(folder, **settings)]
+
+
+def touch(folder, *paths, content=b"x"):
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def test_videos_are_found_by_name_in_all_folders_and_sorted(tmp_path):
+    touch(tmp_path, "b.MP4", "a/c.mkv", "a/b/d.webm", "notes.txt", "song.m4a", "photo.jpg")
+    assert names(tmp_path) == ["a/b/d.webm", "a/c.mkv", "b.MP4"]
+
+
+def test_names_with_a_dot_in_front_are_left_out(tmp_path):
+    touch(tmp_path, ".a.mp4", ".trash/b.mp4", "._c.mp4", "d.mp4")
+    assert names(tmp_path) == ["d.mp4"]
+
+
+@pytest.mark.parametrize("kind", ["mp4", "mkv", "avi", "flv", "ts", "webm", "wmv", "mpg"])
+def test_a_video_without_a_telling_name_is_found_by_its_content(tmp_path, kind):
+    codec = {"webm": "libvpx-vp9", "wmv": "wmv2", "flv": "flv", "mpg": "mpeg2video"}
+    rate = 25 if kind == "mpg" else 12
+    videos.write(tmp_path / f"a.{kind}", codec.get(kind, "mpeg4"), frames=6, rate=rate)
+    (tmp_path / f"a.{kind}").rename(tmp_path / "clip (1)")
+    assert names(tmp_path) == ["clip (1)"]
+
+
+def test_other_files_are_not_taken_for_videos(tmp_path):
+    touch(tmp_path, "program.ts", "Good.x", content=b"Go export const a = 1;\n" * 40)
+    touch(tmp_path, "empty", content=b"")
+    touch(tmp_path, "sound", content=b"RIFF\0\0\0\0WAVEfmt ")
+    touch(tmp_path, "photo", content=b"\0\0\0\x18ftypheic\0\0\0\0")
+    touch(tmp_path, "text", content=b"\0" * 400)
+    assert names(tmp_path) == []
+
+
+def test_a_transport_stream_is_told_from_a_program_by_its_content(tmp_path):
+    videos.write(tmp_path / "a.ts", frames=6)
+    touch(tmp_path, "b.ts", content=b"const a = 1;\n" * 100)
+    assert names(tmp_path) == ["a.ts"]
+
+
+def test_links_in_a_circle_are_followed_once(tmp_path):
+    touch(tmp_path, "z/real/a.mp4")
+    (tmp_path / "z" / "real" / "up").symlink_to(tmp_path)
+    (tmp_path / "a-link").symlink_to(tmp_path / "z" / "real")
+    (tmp_path / "b.mp4").symlink_to("b.mp4")
+    (tmp_path / "gone.mp4").symlink_to("nowhere")
+    assert names(tmp_path) == ["b.mp4", "gone.mp4", "z/real/a.mp4"]
+
+
+def test_a_linked_folder_outside_is_searched(tmp_path):
+    touch(tmp_path, "outside/a.mp4", "inside/b.mp4")
+    (tmp_path / "inside" / "more").symlink_to(tmp_path / "outside")
+    assert names(tmp_path / "inside") == ["b.mp4", "more/a.mp4"]
+
+
+def test_a_folder_that_is_none_is_one_line(tmp_path):
+    touch(tmp_path, "a.mp4")
+    with pytest.raises(video.VideoError, match="is no folder"):
+        video.find(tmp_path / "a.mp4")
+    with pytest.raises(video.VideoError, match="is not there"):
+        video.find(tmp_path / "b")
+
+
+def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+    touch(tmp_path, "a/b.mp4", "c.mp4")
+    listing = os.scandir
+
+    def refuse(place):
+        if str(place).endswith("a"):
+            raise PermissionError(13, "Permission denied")
+        return listing(place)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    told = []
+    assert names(tmp_path, tell=told.append) == ["c.mp4"]
+    assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
+
+
+@pytest.mark.parametrize("kind", bad_videos.REFUSED)
+@pytest.mark.parametrize("ask", ["probe", "sample", "thumbnail", "cut"])
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
+    make, reason = bad_videos.REFUSED[kind]
+    path = make(tmp_path)
+    capfd.readouterr()
+    act = {
+        "probe": lambda: video.probe(path),
+        "sample": lambda: list(video.sample(path)),
+        "thumbnail": lambda: video.thumbnail(path, 0.5, 32),
+        "cut": lambda: video.cut(path, 0, 1, tmp_path / "clip.mp4"),
+    }[ask]
+    with pytest.raises(video.VideoError) as error:
+        act()
+    line = str(error.value)
+    assert reason in line and repr(str(path)) in line
+    assert line.isprintable() and re.search(r": .+$", line)
+    assert capfd.readouterr() == ("", "")
+    assert not (tmp_path / "clip.mp4").exists()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", bad_videos.PLAYLISTS)
+def test_a_playlist_that_is_not_recognised_is_not_followed(tmp_path, kind):
+    """By FFmpeg itself: without our look at its beginning and its name."""
+    path = bad_videos.PLAYLISTS[kind](tmp_path)
+    with contextlib.suppress(av.FFmpegError), read.demuxer(path) as container:
+        assert not container.streams.video  # but taken for subtitles, say
+    with av.open(f"file:{tmp_path / 'part.mp4'}"):  # which is one that could be followed
+        pass
+
+
+NAMES = [
+    'it\'s "quoted".mp4',
+    "two\nlines\t.mp4",
+    "Фильм 映画 🎬 é.mp4",
+    "concat:a.mp4|b.mp4",
+    "http:..mp4",
+    "100%d.mp4",
+    "-i.mp4",
+    " .mp4",
+    os.fsdecode(b"latin\xe9.mp4"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_may_be_anything(tmp_path, name):
+    path = tmp_path / name
+    ordinary(tmp_path, "plain.mp4").rename(path)
+    assert len(list(video.sample(path))) == 3
+    assert video.probe(path).duration == pytest.approx(3)
+    video.cut(path, 1, 2, tmp_path / f"clip {name}")
+    assert video.probe(tmp_path / f"clip {name}").duration == pytest.approx(1)
+    assert video.find(tmp_path) == sorted(tmp_path.iterdir(), key=os.fsencode)
+
+
+def test_a_relative_name_is_no_protocol(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ordinary(tmp_path, "plain.mp4").rename("pipe:0")
+    assert len(list(video.sample("pipe:0"))) == 3
+
+
+def test_a_wrong_suffix_does_not_matter(tmp_path):
+    for name in ("a.avi", "b.ts", "c.jpg", "d"):
+        ordinary(tmp_path, "plain.mkv").rename(tmp_path / name)
+        assert len(list(video.sample(tmp_path / name))) == 3
+
+
+def test_a_photograph_called_video_is_a_video_of_one_frame(tmp_path):
+    path = bad_videos.photograph(tmp_path)
+    assert [frame.time for frame in video.sample(path)] == [0]
+
+
+def test_a_file_without_permission_is_refused(tmp_path):
+    path = ordinary(tmp_path)
+    path.chmod(0)
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(video.VideoError, match="may not be read"):
+            list(video.sample(path))
+    finally:
+        os.seteuid(before)
+
+
+def test_mpeg2_in_a_transport_stream_begins_at_second_0(tmp_path):
+    path = videos.write(tmp_path / "a.ts", "mpeg2video", rate=25, frames=50, max_b_frames=2)
+    assert [frame.time for frame in video.sample(path, 2)] == pytest.approx([0, 0.48, 1, 1.48])
+
+
+def test_pictures_that_begin_after_the_sound_keep_their_seconds(tmp_path):
+    times = [2.25 + k / 12 for k in range(24)]
+    path = videos.write(tmp_path / "a.mkv", times=times, frames=24, sound=(0, 5))
+    frames = list(video.sample(path))
+    assert [frame.time for frame in frames] == pytest.approx([2.25, 3.0, 4.0], abs=1e-3)
+    assert videos.number(frames[1].image) == 9
+
+
+def test_negative_timestamps_begin_at_second_0(tmp_path):
+    path = videos.write(tmp_path / "a.nut", times=[-3 + k / 4 for k in range(12)], frames=12)
+    assert [frame.time for frame in video.sample(path)] == pytest.approx([0, 1, 2])
+
+
+def test_the_largest_of_the_films_is_the_video_where_none_is_the_default(tmp_path):
+    path = tmp_path / "a.ts"
+    with av.open(str(path), "w") as container:
+        streams = []
+        for width in (32, 64, 48):
+            stream = container.add_stream("mpeg2video", rate=25)
+            stream.width, stream.height, stream.pix_fmt = width, 48, "yuv420p"
+            streams.append(stream)
+        for index in range(3):
+            for stream in streams:
+                frame = av.VideoFrame.from_ndarray(
+                    np.zeros((48, stream.width, 3), np.uint8), "rgb24"
+                )
+                frame.pts, frame.time_base = index, Fraction(1, 25)
+                container.mux(stream.encode(frame))
+        for stream in streams:
+            container.mux(stream.encode(None))
+    with opened(path) as film:
+        assert film.stream.codec_context.width == 64
+        assert film.period == Fraction(1, 25)
+        read = {packet.stream.index for packet in film.container.demux() if packet.size}
+        assert read == {film.stream.index}
+
+
+def test_a_picture_is_refused_from_one_pixel_above_the_limit_on():
+    check_size(Path("a.mp4"), MAX_PIXELS, 1)
+    with pytest.raises(video.VideoError, match=r"'a\.mp4' states pictures of 134217729 x 1"):
+        check_size(Path("a.mp4"), MAX_PIXELS + 1, 1)
+
+
+def test_an_error_can_be_sent_between_processes(tmp_path):
+    with pytest.raises(video.VideoError) as error:
+        video.probe(tmp_path / "a.mp4")
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_fault_is_one_line_whatever_the_file_is_called():
+    error = read.fault("a\nb.mp4", "is empty", "delete it")
+    assert str(error) == "'a\\nb.mp4' is empty: delete it"
+    assert isinstance(error, UserError) and isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (FileNotFoundError(2, "No such file"), "is not there any more"),
+        (PermissionError(13, "Permission denied"), "may not be read"),
+        (MemoryError(), "does not fit into memory"),
+        (av.error.InvalidDataError(1, "invalid"), "is no video that FFmpeg knows"),
+        (av.error.DecoderNotFoundError(1, "none"), "has a codec that FFmpeg cannot decode"),
+        (OSError(errno.EIO, "Input/output\n error"), "cannot be read (Input/output error)"),
+        (OSError(), "cannot be read (OSError)"),
+    ],
+)
+def test_reasons_of_ffmpeg_and_of_the_disk_are_told_in_words(error, what):
+    with pytest.raises(video.VideoError) as told, read.named("a.mp4"):
+        raise error
+    assert str(told.value).startswith(f"'a.mp4' {what}")
+    assert told.value.__cause__ is error and "\n" not in str(told.value)
+
+
+def test_an_error_that_has_its_line_already_and_one_of_the_program_stay_as_they_are():
+    for error in (read.fault("b.mp4", "is empty", "delete it"), ZeroDivisionError()):
+        with pytest.raises(type(error)) as raised, read.named("a.mp4"):
+            raise error
+        assert raised.value is error
+
+
+def test_timestamps_that_stand_still_are_told(tmp_path):
+    frames = video.sample(bad_videos.standing_still(tmp_path), 12)
+    assert len(list(frames)) == 4
+    assert "2 frames come too late" in frames.warning
+
+
+@pytest.fixture
+def film(tmp_path):
+    """Twelve frames a second, whose timestamps are in milliseconds."""
+    with opened(videos.write(tmp_path / "film.mkv", frames=24)) as opening:
+        yield opening
+
+
+def stamped(seconds):
+    frame = av.VideoFrame(16, 16, "yuv420p")
+    frame.pts = None if seconds is None else round(1000 * seconds)
+    return frame
+
+
+def times(clock, *stamps):
+    return [clock.time(stamped(stamp)) for stamp in stamps]
+
+
+def test_a_frame_without_a_timestamp_follows_the_one_before(film):
+    clock = Clock(film)
+    assert times(clock, 0, None, None, 0.5) == [0, film.period, 2 * film.period, Fraction(1, 2)]
+    assert clock.end == Fraction(1, 2) + film.period
+
+
+def test_the_length_of_a_frame_is_its_own_where_it_has_one(film):
+    clock, frame = Clock(film), stamped(0)
+    frame.duration = 250
+    assert clock.time(frame) == 0 and clock.end == Fraction(1, 4)
+    assert times(clock, None) == [Fraction(1, 4)]
+
+
+def test_a_frame_up_to_two_seconds_late_is_left_out_and_one_later_still_is_a_jump(film):
+    clock = Clock(film)
+    assert times(clock, 5, 5, 3) == [5, None, None]
+    assert (clock.disordered, clock.jumps) == (2, 0)
+    after = 5 + film.period
+    assert times(clock, 2.99, 3.49) == [after, after + Fraction(1, 2)]
+    assert (clock.disordered, clock.jumps) == (2, 1)
+
+
+def test_a_gap_of_an_hour_is_kept_and_a_longer_one_is_a_jump(film):
+    clock = Clock(film)
+    assert times(clock, 0, 3600) == [0, 3600]
+    assert clock.jumps == 0
+    assert times(clock, 7201) == [3600 + film.period]
+    assert clock.jumps == 1
+
+
+def test_the_last_frame_ends_where_the_file_says_that_its_video_does(film):
+    clock = Clock(film)
+    times(clock, float(film.end) - 0.01)
+    assert clock.end == film.end
+
+
+def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
+    with opened(videos.write(tmp_path / "a.h264", frames=6)) as raw:
+        assert raw.start is None
+        clock, frame = Clock(raw), stamped(None)
+        frame.pts = 90_000
+        assert clock.time(frame) == 0
+
+
+def test_frames_of_an_avi_take_its_decoding_times_in_their_order(tmp_path):
+    """The container has no others: what FFmpeg guesses of them is not asked."""
+    path = videos.write(tmp_path / "a.avi", "mpeg4", frames=6, max_b_frames=2)
+    with opened(path) as avi:
+        clock = Clock(avi)
+        packets = [packet for packet in avi.container.demux(avi.stream) if packet.size]
+        for packet in packets[:3]:
+            clock.sent(packet)
+        stamps = sorted(packet.dts * avi.unit for packet in packets[:3])
+        found = [clock.time(stamped(99), coming) for coming in (2, 1, 0)]
+        assert np.diff(stamps).tolist() == [avi.period] * 2
+        assert found == [stamp - avi.start for stamp in stamps]
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [("libx264", "mp4"), ("mpeg4", "mp4"), ("mpeg2video", "mkv")]
+)
+@pytest.mark.parametrize("fps", [1, 2.5, 7])
+def test_passing_over_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suffix, fps):
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, (48, 64, 3), np.uint8)
+    paint = lambda k: np.roll(noise, (k, 3 * k), (0, 1))
+    path = videos.write(
+        tmp_path / f"a.{suffix}", codec, paint=paint, rate=25, frames=75, max_b_frames=3
+    )
+    quick = video.sample(path, fps)
+    found = list(quick)
+    monkeypatch.setattr(read, "SKIPPING", frozenset())
+    every = list(video.sample(path, fps))
+    assert [frame.time for frame in found] == [frame.time for frame in every]
+    for one, other in zip(found, every, strict=True):
+        np.testing.assert_array_equal(one.image, other.image)
+
+
+def test_fewer_frames_are_decoded_than_there_are(tmp_path, monkeypatch):
+    path = videos.write(tmp_path / "a.mp4", max_b_frames=3, rate=12, frames=60)
+    decoders = []
+    original = read.Decoder.__init__
+    monkeypatch.setattr(
+        read.Decoder, "__init__", lambda self, *a: decoders.append(self) or original(self, *a)
+    )
+    assert len(list(video.sample(path))) == 5
+    assert decoders[0].frames < 40 and decoders[0].packets == 60
+
+
+@pytest.mark.parametrize("kind", bad_videos.USED)
+def test_what_can_be_decoded_is_used_and_the_rest_is_told(tmp_path, capfd, kind):
+    make, (least, most), told = bad_videos.USED[kind]
+    path = make(tmp_path)
+    frames = video.sample(path, 4)
+    times = [frame.time for frame in frames]
+    assert least <= frames.end <= most
+    assert times[0] == 0 and np.diff(times) == pytest.approx(0.25, abs=0.1)
+    assert re.search(told, frames.warning) and "\n" not in frames.warning
+    assert video.probe(path).width == 64
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):
+    whole = {
+        suffix: ordinary(tmp_path, f"whole.{suffix}") for suffix in ("mp4", "mkv", "ts", "avi")
+    }
+    for suffix, source in whole.items():
+        content = source.read_bytes()
+        path = tmp_path / f"part.{suffix}"
+        for length in range(1, len(content), len(content) // 12):
+            path.write_bytes(content[:length])
+            try:
+                assert len(list(video.sample(path))) <= 4
+            except video.VideoError as error:
+                assert "\n" not in str(error)
+
+
+def test_a_file_deleted_while_it_is_read_is_read_to_its_end(tmp_path):
+    path = ordinary(tmp_path, rate=12, frames=120)
+    frames = iter(video.sample(path))
+    next(frames)
+    path.unlink()
+    assert len(list(frames)) == 9
+
+
+def test_a_file_cut_off_while_it_is_read_ends_with_a_warning(tmp_path):
+    path = ordinary(tmp_path, "a.mkv", paint=noisy, frames=240)
+    frames = video.sample(path)
+    next(frames)
+    os.truncate(path, path.stat().st_size // 2)
+    assert 1 <= len(list(frames)) < 15
+    assert "used as far as it can be read" in frames.warning
+
+
+def found(path, second):
+    with opened(path) as film:
+        return [
+            (float(start), float(end), videos.number(frame.to_ndarray(format="rgb24")))
+            for start, end, frame in frames_from(film, Fraction(second))
+        ]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
+def test_the_first_frame_is_the_one_shown_at_the_second_and_each_ends_at_the_next(tmp_path, name):
+    frames = found(videos.write(tmp_path / name, gop_size=9), "2.05")
+    assert [number for _, _, number in frames] == list(range(24, 36))
+    assert [start for start, _, _ in frames] == pytest.approx(
+        [number / 12 for number in range(24, 36)], abs=1e-3
+    )
+    assert [end for _, end, _ in frames[:-1]] == [start for start, _, _ in frames[1:]]
+    assert frames[-1][1] == pytest.approx(3, abs=2e-3)
+
+
+def test_a_second_outside_of_the_video_is_the_first_frame_or_the_last(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", times=[1 + k / 4 for k in range(8)], frames=8)
+    assert [number for _, _, number in found(path, -3)] == list(range(8))
+    assert [number for _, _, number in found(path, 500)] == [7]
+
+
+def test_what_is_before_the_second_is_not_decoded(tmp_path, monkeypatch):
+    path = videos.write(tmp_path / "a.mp4", frames=240, gop_size=12)
+    decoders = []
+    original = read.Decoder.__init__
+    monkeypatch.setattr(
+        read.Decoder, "__init__", lambda self, *a: decoders.append(self) or original(self, *a)
+    )
+    assert len(found(path, 18)) == 24
+    assert sum(decoder.packets for decoder in decoders) <= 60
+
+
+KINDS = {
+    "h264 with B-frames.mp4": ("libx264", {"max_b_frames": 3}),
+    "h264 without.mp4": ("libx264", {"max_b_frames": 0}),
+    "h264.mkv": ("libx264", {}),
+    "h264.ts": ("libx264", {}),
+    "h264.avi": ("libx264", {}),  # FFmpeg's timestamps of it are wrong
+    "h264.flv": ("libx264", {}),
+    "raw.h264": ("libx264", {}),  # no timestamps at all
+    "mpeg4.mp4": ("mpeg4", {"max_b_frames": 2, "qmax": 4}),
+    "mpeg4.avi": ("mpeg4", {"max_b_frames": 2, "qmax": 4}),
+    "flv.flv": ("flv", {}),
+    "wmv.wmv": ("wmv2", {}),
+    "motion jpeg.mov": ("mjpeg", {"pixels": "yuvj420p"}),
+    "ffv1.mkv": ("ffv1", {}),
+    "vp9.webm": ("libvpx-vp9", {"options": {"deadline": "realtime", "cpu-used": "8"}}),
+    "hevc.mp4": (
+        "libx265",
+        {"options": {"x265-params": "log-level=none", "preset": "ultrafast"}},
+    ),
+    "h264 interlaced.ts": ("libx264", {"options": {"x264-params": "interlaced=1"}}),
+    "mpeg2 interlaced.mkv": ("mpeg2video", {"options": {"flags": "+ildct+ilme"}}),
+    "h264 of 10 bit.mkv": ("libx264", {"pixels": "yuv420p10le"}),
+    "hevc of 10 bit.mp4": (
+        "libx265",
+        {
+            "pixels": "yuv420p10le",
+            "options": {"x265-params": "log-level=none", "preset": "ultrafast"},
+        },
+    ),
+    "prores.mov": ("prores_ks", {"pixels": "yuv422p10le"}),
+}
+
+
+def have(codec):
+    return codec in av.codecs_available
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("fps", [1, 5])
+def test_the_frame_shown_at_each_instant_comes_with_its_timestamp(tmp_path, name, fps):
+    codec, settings = KINDS[name]
+    if not have(codec):
+        pytest.skip(f"FFmpeg here has no {codec}")
+    path = videos.write(tmp_path / name, codec, **settings)
+    frames = video.sample(path, fps)
+    found = [(frame.time, videos.number(frame.image)) for frame in frames]
+    numbers = [math.floor(12 * k / fps + 1e-9) for k in range(3 * fps)]
+    assert [number for _, number in found] == numbers or (
+        # Containers that round to milliseconds may put a frame just behind its instant.
+        path.suffix in {".mkv", ".webm", ".flv", ".wmv"}
+        and all(
+            number - 1 <= got <= number for number, (_, got) in zip(numbers, found, strict=True)
+        )
+    )
+    assert [time for time, _ in found] == pytest.approx(
+        [number / 12 for _, number in found], abs=1e-3
+    )
+    assert frames.warning == ""
+    assert frames.end == pytest.approx(3, abs=2e-3)
+
+
+def test_frames_of_a_variable_rate_are_the_last_before_each_instant(tmp_path):
+    times = np.cumsum([0.0] + [0.05, 0.1, 0.4, 0.03, 0.02, 1.7] * 6)[:30].round(3).tolist()
+    path = videos.write(tmp_path / "a.mkv", times=times, frames=30)
+    found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path, 2)]
+    given = set()
+    for k, (time, number) in enumerate(found):
+        shown = max(i for i, t in enumerate(times) if t <= k / 2)
+        assert number == shown
+        assert time == pytest.approx(k / 2 if shown in given else times[shown])
+        given.add(shown)
+    assert len(found) == math.floor(times[-1] * 2) + 1
+    assert all(a.time < b.time for a, b in itertools.pairwise(video.sample(path, 2)))
+
+
+def test_a_frame_that_stays_is_given_at_every_instant(tmp_path):
+    path = videos.write(tmp_path / "slides.mkv", times=[0, 4, 6.5], frames=3)
+    found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path)]
+    assert found == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]
+
+
+def test_a_gif_is_a_video(tmp_path):
+    path = videos.write(tmp_path / "a.gif", "gif", pixels="rgb8", rate=10, frames=30)
+    found = [(round(frame.time, 6), frame.image.shape) for frame in video.sample(path)]
+    assert found == [(second, (48, 64, 3)) for second in range(3)]
+
+
+@pytest.mark.parametrize(("fps", "size"), [(0, None), (-1, None), (math.nan, None), (1, 0)])
+def test_a_senseless_rate_or_size_is_refused(tmp_path, fps, size):
+    with pytest.raises(ValueError, match="fps > 0"):
+        video.sample(tmp_path / "a.mp4", fps, size)
+
+
+def test_memory_does_not_grow_with_the_number_of_frames(tmp_path):
+    """320 x 240 pixels: 35 MB, were the decoded frames kept."""
+    noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
+    path = videos.write(tmp_path / "a.mp4", "mpeg4", paint=lambda _: noise, frames=320)
+    pages = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    sizes = [4096 * pages() for _ in video.sample(path, 12)]
+    assert len(sizes) == 320
+    assert sizes[-1] - sizes[20] < 8_000_000
+
+
+def test_one_frame_is_a_video(tmp_path):
+    for suffix in ("mp4", "mkv", "ts", "avi", "webm"):
+        codec = "libvpx-vp9" if suffix == "webm" else "libx264"
+        path = ordinary(tmp_path, f"a.{suffix}", codec=codec, frames=1)
+        frames = list(video.sample(path))
+        assert [(frame.time, videos.number(frame.image)) for frame in frames] == [(0, 0)]
+        assert video.probe(path).duration == pytest.approx(1 / 12, abs=2e-3)
+
+
+def test_an_iteration_given_up_closes_the_file(tmp_path):
+    path = ordinary(tmp_path)
+    frames = video.sample(path)
+    next(frames)
+    assert str(path) in open_files()
+    frames.close()
+    assert str(path) not in open_files()
+
+
+def open_files():
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:  # the listing's own, closed by now
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "shown"),
+    [
+        ("a.mp4", "libx264", "h264"),
+        ("a.mkv", "mpeg4", "mpeg4"),
+        ("a.webm", "libvpx-vp9", "vp9"),
+        ("a.avi", "mpeg4", "mpeg4"),
+        ("a.ts", "libx264", "h264"),
+        ("a.h264", "libx264", "h264"),  # states no length: its packets are counted
+        ("a.gif", "gif", "gif"),
+    ],
+)
+def test_length_size_rate_and_codec_are_those_written(tmp_path, name, codec, shown):
+    pixels = "rgb8" if codec == "gif" else "yuv420p"
+    path = videos.write(tmp_path / name, codec, rate=10, frames=25, pixels=pixels)
+    info = video.probe(path)
+    assert info.duration == pytest.approx(2.5, abs=2e-3)
+    assert (info.width, info.height, info.codec) == (64, 48, shown)
+    assert name == "a.h264" or info.rate == pytest.approx(10, rel=1e-3)
+
+
+def test_start_is_the_timestamp_of_second_0(tmp_path):
+    path = videos.write(tmp_path / "a.mkv", times=[7 + k / 4 for k in range(8)], frames=8)
+    info = video.probe(path)
+    assert info.start == pytest.approx(7)
+    assert info.duration == pytest.approx(2, abs=0.3)  # the muxer's length of the last frame
+
+
+def test_a_programme_stream_is_as_long_as_its_packets(tmp_path):
+    path = videos.write(tmp_path / "a.mpg", "mpeg2video", rate=25, frames=60, max_b_frames=2)
+    assert video.probe(path).duration == pytest.approx(2.4)
+
+
+def test_probing_decodes_one_frame_alone(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", frames=60)
+    content = bytearray(path.read_bytes())
+    middle = content.index(b"moov") // 2
+    content[middle : middle + 200] = bytes(200)
+    path.write_bytes(bytes(content))
+    assert video.probe(path).duration == pytest.approx(5)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+@pytest.mark.parametrize(
+    ("stated", "date"),
+    [
+        ("2021-05-06T07:08:09Z", datetime(2021, 5, 6, 7, 8, 9, tzinfo=UTC)),
+        ("1970-01-01T00:00:01Z", None),  # a clock that was never set
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_the_recording_date_is_the_container_s(tmp_path, name, stated, date):
+    plain, dated = videos.write(tmp_path / "plain.mp4"), tmp_path / name
+    with av.open(str(plain)) as source, av.open(str(dated), "w") as out:
+        if stated:
+            out.metadata["creation_time"] = stated
+        copy = out.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = copy
+                out.mux(packet)
+    assert video.probe(dated).recorded == (date.timestamp() if date else 0)
