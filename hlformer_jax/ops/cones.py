@@ -81,7 +81,7 @@ def aperture(radius: Scalar, sine: Scalar) -> Scalar:
 
 
 def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Angle at x between the cone's axis and the geodesic to y: π minus the angle O x y.
+    """Angle in [0, π] at x between the cone's axis and the geodesic to y: π minus the angle O x y.
 
     It is 0 where y lies straight behind x as seen from the origin, and π where y lies between the
     origin and x. There it has a kink, with gradient 0 where no transverse component is left, else
@@ -92,14 +92,6 @@ def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
     with gradient 0 in either case. Apexes nearer to the origin than 1e-18 (float32; 2e-153 in
     float64) count as the origin, for the angle's second derivatives there are beyond the numbers.
-
-    Args:
-      x: the apexes.
-      y: points.
-      c: curvature, positive.
-
-    Returns:
-      Angles in [0, π].
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
@@ -115,16 +107,9 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """How far y lies outside the cone of x: max(0, exterior angle − half aperture).
+    """How far y lies outside the cone of x: max(0, exterior angle − half aperture), in [0, π].
 
-    Args:
-      x: the apexes.
-      y: points.
-      c: curvature, positive.
-      min_radius: radius within which the aperture is saturated, see `half_aperture`.
-
-    Returns:
-      Angles in [0, π]; 0, with gradient 0, inside of the cone.
+    It is 0, with gradient 0, inside of the cone; ``min_radius`` is that of `half_aperture`.
     """
     x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))

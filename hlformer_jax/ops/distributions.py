@@ -73,16 +73,13 @@ def lorentz_log_density(
     scale: ArrayLike,
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """Logarithm of the density at points of the Lorentz model.
+    """Logarithm of the density at points of the Lorentz model, with respect to the volume.
 
     Args:
       x: points.
       mean: means.
       scale: standard deviations, positive; broadcast to [*batch, n].
       c: curvature, positive.
-
-    Returns:
-      log p(x) with respect to the volume.
     """
     x, mean = common_batch(x, mean)
     u = lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c), x, c), c)

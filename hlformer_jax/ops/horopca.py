@@ -64,15 +64,9 @@ CLIMBED, CLIMBED_JOINTLY = 2, 6
 def lorentz_busemann(
     x: Float[Array, "*#batch n1"], ideal: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Scalar:
-    """Busemann function in the Lorentz model.
+    """Busemann function log(√c x_time − √c ξ · x_space) / √c in the Lorentz model.
 
-    Args:
-      x: points.
-      ideal: directions of ideal points, of any length that is no zero to `numerics.unit`.
-      c: curvature, positive.
-
-    Returns:
-      log(√c x_time − √c ξ · x_space) / √c.
+    The ideal points ξ are given by directions of any length that is no zero to `numerics.unit`.
     """
     c, (x, ideal) = align(c, as_float(x)[..., 1:], ideal)
     ideal, root = unit(ideal), jnp.sqrt(c)
@@ -236,12 +230,7 @@ def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Arr
 
 
 def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Array, "*batch n1"]:
-    """Points of the submanifold, where `project` has put them; it undoes it there.
-
-    Args:
-      components: the components.
-      projected: points of dimension K.
-    """
+    """Points of the submanifold, from where `project` has put them; it undoes it there."""
     c = components.c
     space = as_float(projected)[..., 1:]
     product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
@@ -250,12 +239,7 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
 
 
 def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, ""]:
-    """Generalised variance: the mean squared distance over all ordered pairs, a point's own too.
-
-    Args:
-      points: points of the Lorentz model.
-      c: curvature, positive, one number.
-    """
+    """Generalised variance: the mean squared distance over all ordered pairs, a point's own too."""
     return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
 
 

@@ -111,11 +111,7 @@ def project(x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
-    """How far a point is off the hyperboloid: |x_time − time(x_space)| / time(x_space).
-
-    Returns:
-      Relative errors of the time components, a few eps for points of the hyperboloid.
-    """
+    """How far a point is off the hyperboloid: |x_time − time(x_space)| / time(x_space)."""
     x = as_float(x)
     want = time(x[..., 1:], c)
     return jnp.abs(x[..., 0] - want) / want
@@ -229,23 +225,20 @@ def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
-    """The point at the share t of the way from x to y; beyond them for t outside [0, 1].
+    """The point exp_map(x, t log_map(x, y)) at the share t of the way from x to y.
 
     Args:
-      t: shares; a number or array that broadcasts to ``*batch``.
+      t: shares; a number or array that broadcasts to ``*batch``; beyond the points outside [0, 1].
       x: points, reached at t = 0.
       y: points, reached at t = 1.
       c: curvature, positive.
-
-    Returns:
-      Points exp_map(x, t log_map(x, y)), with the error of `exp_map`.
     """
     v = log_map(x, y, c)
     return exp_map(x, per_batch(t, v, "t")[..., None] * v, c)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """The point at a distance t from x in the direction v.
+    """The point exp_map(x, t v / |v|) at a distance t from x in the direction v.
 
     Args:
       t: distances; a number or array that broadcasts to ``*batch``.
@@ -253,9 +246,6 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
       v: tangent vectors at ``x``, of any length; where it is 0 the result is ``x``. Coordinates
         below 1e-18 (float32; 2e-153 in float64) count as 0.
       c: curvature, positive.
-
-    Returns:
-      Points exp_map(x, t v / |v|), with the error of `exp_map`.
     """
     x, v = _spaces(x, v)
     c = per_batch(c, x)
@@ -288,17 +278,10 @@ def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
 def egrad_to_rgrad(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Point:
     """Riemannian gradient of a function at x, from its gradient in the coordinates.
 
-    Args:
-      x: points.
-      gradient: gradients in the coordinates, time first, as `jax.grad` gives them; that in the time
-        component counts by its dependence on the others.
-      c: curvature, positive.
-
-    Returns:
-      Tangent vectors at ``x``, with space components h + c (x · h) x for the gradient
-      h = gradient_space + gradient_time x / x_time in the space components: the projection of the
-      gradient with its time component negated. The inner product with a tangent vector is the
-      derivative along it.
+    With h = gradient_space + gradient_time x / x_time, the gradient in the space components as
+    `jax.grad` gives it (the time component depends on them), it is the tangent vector with space
+    components h + c (x · h) x: the projection of the gradient with its time component negated. Its
+    inner product with a tangent vector is the derivative along that.
 
     References:
       Nickel and Kiela, Learning continuous hierarchies in the Lorentz model, ICML 2018.
@@ -310,14 +293,7 @@ def egrad_to_rgrad(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Point:
 def gradient_in_frame(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Space:
     """The Riemannian gradient at x, transported to the origin: its coordinates in that frame.
 
-    Args:
-      x: points.
-      gradient: gradients in the coordinates, see `egrad_to_rgrad`.
-      c: curvature, positive.
-
-    Returns:
-      Space components h + c (x · h) x / (1 + τ_x) of tangent vectors at the origin, as long as the
-      gradient, for h as above and τ = √c x_time.
+    With h as in `egrad_to_rgrad` they are h + c (x · h) x / (1 + τ_x), as long as the gradient.
     """
     x, space, c = _chart_gradient(x, gradient, c)
     share = c * dot(x, space) / (1 + jnp.sqrt(1 + c * dot(x, x)))
@@ -378,17 +354,10 @@ def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
 
 
 def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
-    """Moves points farther than a distance from the origin radially to that distance.
+    """Moves points farther than ``limit`` from the origin radially to that distance.
 
-    Args:
-      x: points.
-      limit: largest distance from the origin, positive; a number or array that broadcasts to
-        ``*batch``.
-      c: curvature, positive.
-
-    Returns:
-      ``x`` where it is near enough, space components bit for bit; the gradient of a point that was
-      moved is tangential.
+    The limit is positive and broadcasts as ``c`` does. What is near enough keeps its space
+    components bit for bit; the gradient of a point that was moved is tangential.
     """
     space = as_float(x)[..., 1:]
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
@@ -398,21 +367,11 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
 def pairwise_inner(
     x: Float[Array, "*#batch L n1"], y: Float[Array, "*#batch M n1"]
 ) -> Float[Array, "*#batch L M"]:
-    """Lorentzian inner products of all pairs, by one matrix product.
+    """Lorentzian inner products ⟨x_i, y_j⟩ of all pairs, by one matrix product.
 
     It is computed at full float32 (or float64) precision whatever the device's default. As with
     `inner`, the error is relative to x_time y_time: where a squared distance between near points
     counts, use `squared_distance`.
-
-    Args:
-      x: vectors of R^{n+1}.
-      y: vectors of R^{n+1}.
-
-    Returns:
-      ⟨x_i, y_j⟩.
-
-    References:
-      HLFormer, eq. 2.
     """
     x, y = as_float(x), as_float(y)
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
@@ -568,16 +527,9 @@ def _exact_centroid(
 def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     """The boost that takes the origin to a point; it is Möbius addition in the Lorentz model.
 
-    `boost(antipode(to), x)` is what is left of x as seen from ``to``: its polar coordinates there
-    are those of `direction`, from differences that are exact for near points.
-
-    Args:
-      to: points, the images of the origin.
-      x: points to move.
-      c: curvature, positive.
-
-    Returns:
-      Points with space components x + (τ_x + c a · x / (1 + τ_a)) a for a = to_space, τ = √c time.
+    It moves x to the space components x + (τ_x + c a · x / (1 + τ_a)) a for a = to_space and
+    τ = √c time. `boost(antipode(to), x)` is what is left of x as seen from ``to``: its polar
+    coordinates there are those of `direction`, from differences that are exact for near points.
 
     References:
       Chen et al., Fully hyperbolic neural networks, ACL 2022.
@@ -598,16 +550,10 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
-    """Rotates space components; the origin stays.
+    """Rotates space components by an orthogonal matrix; the origin stays.
 
-    Args:
-      matrix: an orthogonal matrix. Of another the space components are the linear map's, and the
-        time component puts the point on the hyperboloid.
-      x: points.
-      c: curvature, positive.
-
-    Returns:
-      Points with space components matrix x_space.
+    Of another matrix the space components are the linear map's, and the time component puts the
+    point on the hyperboloid.
     """
     matrix, space = as_float(matrix), as_float(x)[..., 1:]
     same_length(matrix, space)
@@ -616,11 +562,7 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Point:
-    """The point with the space components of several: a point of a larger space.
-
-    Args:
-      points: points of any dimensions, with the same batch axes.
-      c: curvature, positive; the same for all.
+    """The point of a larger space with the space components of several, of any dimensions.
 
     References:
       Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
@@ -629,18 +571,12 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Po
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with consecutive space components each, the inverse of `concatenate`.
+    """Points with consecutive space components each: it undoes `concatenate`.
 
     Args:
       x: points.
-      dims: dimensions, whose sum is that of ``x``.
+      dims: dimensions, whose sum is that of ``x``; ValueError is raised for another.
       c: curvature, positive.
-
-    Returns:
-      Points of those dimensions.
-
-    Raises:
-      ValueError: if the dimensions have another sum.
     """
     space = as_float(x)[..., 1:]
     if sum(dims) != space.shape[-1]:

@@ -428,36 +428,32 @@ def artanhc_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
     return jnp.where(small, _series(_ARTANHC, near), far / root)
 
 
-def _sinhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_ENTIRE_BELOW, z)
-    far = (cosh_sqrt(z) - sinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_SINHC), near), far)
-
-
-def _asinhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, root = _split_at(_ASINHC_BELOW, z)
-    far = (1 / jnp.sqrt(1 + root * root) - asinhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_ASINHC), near), far)
-
-
-def _tanhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_TANHC_BELOW, z)
-    value = tanhc_sqrt(z)
-    far = (1 - z * value * value - value) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_TANHC), near), far)
-
-
-def _artanhc_slope(z: Float[Array, "*#batch"]) -> Array:
-    small, near, _ = _split_at(_ARTANHC_BELOW, z)
-    far = (1 / (1 - z) - artanhc_sqrt(z)) / (2 * jnp.where(small, 1, z))
-    return jnp.where(small, _series(_derivative(_ARTANHC), near), far)
+def _slope(
+    coefficients: tuple[float, ...], below: float, z: Array, value: Array, rate: Array
+) -> Array:
+    """The derivative of f(√z) / √z from its value and the rate f'(√z)."""
+    small, near, _ = _split_at(below, z)
+    far = (rate - value) / (2 * jnp.where(small, 1, z))
+    return jnp.where(small, _series(_derivative(coefficients), near), far)
 
 
 cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
-sinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _sinhc_slope(z))
-asinhc_sqrt.defjvps(lambda tangent, value, z: tangent * _asinhc_slope(z))
-tanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _tanhc_slope(z))
-artanhc_sqrt.defjvps(lambda tangent, value, z: tangent * _artanhc_slope(z))
+sinhc_sqrt.defjvps(
+    lambda tangent, value, z: tangent * _slope(_SINHC, _ENTIRE_BELOW, z, value, cosh_sqrt(z))
+)
+asinhc_sqrt.defjvps(
+    lambda tangent, value, z: (
+        tangent * _slope(_ASINHC, _ASINHC_BELOW, z, value, 1 / jnp.sqrt(1 + z))
+    )
+)
+tanhc_sqrt.defjvps(
+    lambda tangent, value, z: (
+        tangent * _slope(_TANHC, _TANHC_BELOW, z, value, 1 - z * value * value)
+    )
+)
+artanhc_sqrt.defjvps(
+    lambda tangent, value, z: tangent * _slope(_ARTANHC, _ARTANHC_BELOW, z, value, 1 / (1 - z))
+)
 
 
 def replace_near(

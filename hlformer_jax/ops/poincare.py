@@ -277,34 +277,13 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point at the share t of the way from p to q; beyond them for t outside [0, 1].
-
-    Args:
-      t: shares; a number or array that broadcasts to ``*batch``.
-      p: points, reached at t = 0.
-      q: points, reached at t = 1.
-      c: curvature, positive.
-
-    Returns:
-      Points exp_map(p, t log_map(p, q)).
-    """
+    """The point exp_map(p, t log_map(p, q)) at the share t of the way, as `lorentz.geodesic`."""
     v = log_map(p, q, c)
     return exp_map(p, per_batch(t, v, "t")[..., None] * v, c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point at a distance t from p in the direction v.
-
-    Args:
-      t: distances; a number or array that broadcasts to ``*batch``.
-      p: points.
-      v: tangent vectors at ``p``, of any length; where it is 0 the result is ``p``. Coordinates
-        below 1e-18 (float32; 2e-153 in float64) count as 0.
-      c: curvature, positive.
-
-    Returns:
-      Points exp_map(p, t v / (λ_p |v|)).
-    """
+    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p, as `lorentz.geodesic_unit`."""
     curvature, (p, v) = align(c, p, v)
     reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
     way, _ = safe_normalize(v, shortest_direction(v.dtype))
@@ -312,16 +291,9 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
-    """Moves points farther than a distance from the origin radially to that distance.
+    """Moves points farther than ``limit`` from the origin radially to that distance.
 
-    Args:
-      p: points.
-      limit: largest distance from the origin, positive; a number or array that broadcasts to
-        ``*batch``.
-      c: curvature, positive.
-
-    Returns:
-      ``p`` where it is near enough, bit for bit, and not outside of the ball.
+    What is near enough stays bit for bit, inside of the ball; see `lorentz.limit_distance0`.
     """
     p = as_float(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
@@ -413,16 +385,7 @@ def pairwise_distance(
 
     Near is where |p − q|² is less than a sixteenth of |p|² + |q|²: there |p|² + |q|² − 2 p · q
     would amplify rounding by more than that. Elsewhere the product adds a relative error of at most
-    16 times that of p · q in units of |p| |q|, some eps. Time and memory are those of
-    `lorentz.pairwise_distance`.
-
-    Args:
-      p: points.
-      q: points. Where two are the same the distance and its gradient are 0.
-      c: curvature, positive; broadcasts to ``*batch``.
-
-    Returns:
-      distance(p_i, q_j).
+    16 times that of p · q in units of |p| |q|, some eps. See `lorentz.pairwise_distance`.
     """
     p, q, c, apart, room, near = _apart(p, q, c)
     apart = apart / room
@@ -478,16 +441,7 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Möbius product r ⊗ p with a number: the point at r times the distance from the origin.
-
-    Args:
-      r: factors; a number or array that broadcasts to ``*batch``.
-      p: points.
-      c: curvature, positive.
-
-    Returns:
-      Points exp_map0(r log_map0(p)).
-    """
+    """Möbius product exp_map0(r log_map0(p)) with a number: r times as far from the origin."""
     p = as_float(p)
     return exp_map0(per_batch(r, p, "r")[..., None] * log_map0(p, c), c)
 
@@ -495,16 +449,7 @@ def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
 def mobius_matvec(
     matrix: Float[Array, "m n"], p: Float[Array, "*#batch n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch m"]:
-    """Möbius product with a matrix: the linear map of the tangent space at the origin.
-
-    Args:
-      matrix: the matrix, the same for all points.
-      p: points.
-      c: curvature, positive; the same before and after.
-
-    Returns:
-      Points exp_map0(matrix log_map0(p)) of dimension m.
-    """
+    """Möbius product exp_map0(matrix log_map0(p)) with a matrix, linear at the origin."""
     matrix, p = as_float(matrix), as_float(p)
     same_length(matrix, p)
     return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
@@ -516,16 +461,13 @@ def mobius_linear(
     bias: Float[Array, " m"],
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch m"]:
-    """Möbius linear map: the product with a matrix, translated.
+    """Möbius linear map (matrix ⊗ p) ⊕ exp_map0(bias): the product with a matrix, translated.
 
     Args:
       matrix: the matrix.
       p: points.
       bias: tangent vector at the origin, so that a Euclidean optimiser may train it.
       c: curvature, positive; the same before and after.
-
-    Returns:
-      Points (matrix ⊗ p) ⊕ exp_map0(bias) of dimension m.
 
     References:
       Ganea, Bécigneul and Hofmann, 2018. HOVER, section 3.
@@ -564,18 +506,10 @@ def gyromidpoint(
     weights: Float[Array, "*#batch M L"] | None = None,
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch M n"]:
-    """Weighted midpoint of points; it is their centroid in the Lorentz model.
+    """Weighted midpoint ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)) of points.
 
-    Args:
-      points: points.
-      weights: non-negative, see `lorentz.centroid`; where all are 0 the result is the origin.
-      c: curvature, positive; broadcasts to ``*batch``.
-
-    Returns:
-      Points ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)).
-
-    References:
-      Ungar, 2009. Shimizu, Mukuta and Harada, 2021.
+    It is their centroid in the Lorentz model, whose weights and errors it has; see
+    `lorentz.centroid` (Ungar, 2009; Shimizu, Mukuta and Harada, 2021).
     """
     points = as_float(points)
     curvature = per_batch(c, points[..., 0])[..., None]
@@ -586,18 +520,8 @@ def gyromidpoint(
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ball:
     """The point whose tangent vector at the origin has the coordinates of several, rescaled.
 
-    A random tangent vector keeps its expected length if coordinates are scaled with the beta
-    function of their number.
-
-    Args:
-      points: points of any dimensions n_i, with the same batch axes.
-      c: curvature, positive; the same for all.
-
-    Returns:
-      Points exp_map0([B(n/2, 1/2) / B(n_i/2, 1/2) log_map0(p_i)]_i), n the sum of the dimensions.
-
-    References:
-      Shimizu, Mukuta and Harada, 2021.
+    With B(n/2, 1/2) / B(n_i/2, 1/2), n the sum of the dimensions n_i of the points and B the beta
+    function, a random tangent vector keeps its expected length (Shimizu, Mukuta and Harada, 2021).
     """
     dims = [p.shape[-1] for p in points]
     parts = [log_map0(p, c) * _beta_ratio(sum(dims), p.shape[-1]) for p in points]
@@ -605,18 +529,12 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
 
 
 def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with consecutive coordinates each, the inverse of `concatenate`.
+    """Points with consecutive coordinates of the tangent vector each: it undoes `concatenate`.
 
     Args:
       p: points.
-      dims: dimensions, whose sum is that of ``p``.
+      dims: dimensions, whose sum is that of ``p``; ValueError is raised for another.
       c: curvature, positive.
-
-    Returns:
-      Points of those dimensions.
-
-    Raises:
-      ValueError: if the dimensions have another sum.
     """
     v = log_map0(p, c)
     if sum(dims) != v.shape[-1]:
@@ -633,19 +551,10 @@ def _beta_ratio(above: int, below: int) -> float:
 
 
 def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Signed distance to the hyperplane through a point, positive where the normal points to.
+    """Signed distance to the hyperplane through a point, as `lorentz.hyperplane_distance`.
 
-    Args:
-      p: points.
-      point: points of the hyperplanes.
-      normal: tangent vectors at ``point``, of any length; where it is 0 the distance is 0.
-      c: curvature, positive.
-
-    Returns:
-      arsinh(2 √c w · a / ((1 − c |w|²) |a|)) / √c for w = (−point) ⊕ p and the normal a.
-
-    References:
-      Ganea, Bécigneul and Hofmann, 2018, without the absolute value.
+    It is arsinh(2 √c w · a / ((1 − c |w|²) |a|)) / √c for w = (−point) ⊕ p and the normal a (Ganea,
+    Bécigneul and Hofmann, 2018, without the absolute value).
     """
     c, (p, point, normal) = align(c, p, point, normal)
     p, point = inside(p, c), inside(point, c)
@@ -660,18 +569,12 @@ def mlr(
     offsets: Float[Array, " classes"],
     c: ArrayLike = 1.0,
 ) -> Float[Array, "*#batch classes"]:
-    """Logits of multinomial logistic regression, by one matrix product; see `lorentz.mlr`.
+    """Logits of multinomial logistic regression, by one matrix product.
 
-    Args:
-      p: points.
-      normals: normals of the classes, tangent at the origin, where their length is 2 |z|; a zero
-        gives the logit 0.
-      offsets: signed distances of the hyperplanes from the origin, cut at `max_hyperbolic_norm`.
-      c: curvature, positive.
+    They are those of `lorentz.mlr` for the same points and offsets and the normals 2 z, which are
+    as long at the origin of the ball:
 
-    Returns:
-      2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c for normals z and
-      offsets b; those of `lorentz.mlr` for the same point and the normals 2 z.
+        2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c.
 
     References:
       Shimizu, Mukuta and Harada, 2021, where the offset b is 2 r.
