@@ -26,6 +26,22 @@ def _points(name, c, count=6):
     return SPACES[name][0].exp_map0(jnp.asarray(u) / (2 if name == "poincare" else 1), c)
 
 
+def _descend(optimizer, params, gradient_of, inputs):
+    """Parameters after a step for each of some inputs, which go to the gradient."""
+
+    def step(carry, x):
+        params, state = carry
+        updates, state = optimizer.update(gradient_of(params, x), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    return jax.lax.scan(step, (params, optimizer.init(params)), inputs)[0][0]
+
+
+def _towards(model, goal, c=1.0):
+    """The gradient of the sum of squared distances to some points."""
+    return lambda x, _: jax.grad(lambda x: jnp.sum(model.distance(x, goal, c) ** 2))(x)
+
+
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
 def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
@@ -69,33 +85,19 @@ def test_parameters_that_are_no_points_are_optimised_as_ever():
     gradients = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), params)
     mask = {"points": True, "more": False}
     inner = optax.adamw(0.1, weight_decay=0.1)
-    both = {
-        "masked": riemannian(inner, Lorentz(), mask),
-        "called": riemannian(inner, Lorentz(), lambda _: mask),
-    }
-    results = {}
-    for name, optimizer in both.items():
-        state = optimizer.init(params)
-        for _ in range(2):
-            updates, state = jax.jit(optimizer.update)(gradients, state, params)
-        results[name] = updates
-    jax.tree.map(np.testing.assert_array_equal, results["masked"], results["called"])
-    state = inner.init(params["more"])
-    for _ in range(2):
-        updates, state = jax.jit(inner.update)(gradients["more"], state, params["more"])
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results["masked"]["more"], updates
+    run = lambda optimizer, params, gradients: jax.jit(
+        lambda params: _descend(optimizer, params, lambda *_: gradients, jnp.arange(2))
+    )(params)
+    masked, called = (
+        run(riemannian(inner, Lorentz(), of), params, gradients) for of in (mask, lambda _: mask)
     )
-    points = optax.apply_updates(params, results["masked"])["points"]
-    assert (lorentz.time_error(points) < 1e-6).all()
+    jax.tree.map(np.testing.assert_array_equal, masked, called)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, masked["more"], run(inner, params["more"], gradients["more"]))
+    assert (lorentz.time_error(masked["points"]) < 1e-6).all()
     # Weight decay would pull points to no end.
-    plain = riemannian(optax.adam(0.1), Lorentz()).init(params["points"])
-    step, _ = jax.jit(riemannian(optax.adam(0.1), Lorentz()).update)(
-        gradients["points"], plain, params["points"]
-    )
-    decayed = riemannian(inner, Lorentz(), mask)
-    first, _ = jax.jit(decayed.update)(gradients, decayed.init(params), params)
-    np.testing.assert_allclose(first["points"], step, rtol=1e-5, atol=1e-6)
+    plain = run(riemannian(optax.adam(0.1), Lorentz()), params["points"], gradients["points"])
+    close(masked["points"], plain)
 
 
 def test_parameters_are_needed():
@@ -116,14 +118,7 @@ def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
         x, goal = _points("poincare", 1.0) @ turn.T, target @ turn.T
         inner = optax.chain(scale_by_length_adam(), optax.scale(-0.1))
         optimizer = riemannian(inner, Poincare(), retract=retract)
-
-        def step(carry, _):
-            x, state = carry
-            gradient = jax.grad(lambda x: jnp.sum(poincare.distance(x, goal) ** 2))(x)
-            updates, state = optimizer.update(gradient, state, x)
-            return (optax.apply_updates(x, updates), state), None
-
-        return jax.lax.scan(step, (x, optimizer.init(x)), None, length=30)[0][0]
+        return _descend(optimizer, x, _towards(poincare, goal), jnp.arange(30))
 
     straight = run(np.eye(3))
     np.testing.assert_allclose(run(matrix), straight @ matrix.T, rtol=1e-8, atol=1e-10)
@@ -132,26 +127,15 @@ def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_both_models_take_the_same_steps():
-    c = 0.7
-    found = {}
+    c, ends = 0.7, {}
     for name, (model, space) in SPACES.items():
         x = _points(name, c).astype(jnp.float32)
-        optimizer = riemannian(optax.adam(0.05), space(c))
-        state, target = optimizer.init(x), x[::-1]
-
-        @jax.jit
-        def run(x, state, target=target, optimizer=optimizer, model=model):
-            def step(carry, _):
-                x, state = carry
-                gradient = jax.grad(lambda x: jnp.sum(model.distance(x, target, c) ** 2))(x)
-                updates, state = optimizer.update(gradient, state, x)
-                return (optax.apply_updates(x, updates), state), None
-
-            return jax.lax.scan(step, (x, state), None, length=20)[0][0]
-
-        x = run(x, state)
-        found[name] = x if name == "poincare" else poincare.from_lorentz(x, c)
-    np.testing.assert_allclose(found["poincare"], found["lorentz"], rtol=1e-3, atol=1e-4)
+        optimizer, way = riemannian(optax.adam(0.05), space(c)), _towards(model, x[::-1], c)
+        run = jax.jit(
+            lambda x, optimizer=optimizer, way=way: _descend(optimizer, x, way, jnp.arange(20))
+        )
+        ends[name] = run(x) if name == "poincare" else poincare.from_lorentz(run(x), c)
+    np.testing.assert_allclose(ends["poincare"], ends["lorentz"], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -176,17 +160,10 @@ def test_a_curvature_is_learned_as_a_leaf_of_the_space():
     x = 3 * np.random.default_rng(0).normal(size=(2, 8, 3))
     x, y = (jnp.pad(jnp.asarray(v, jnp.float32), ((0, 0), (1, 0))) for v in x)
     want = lorentz.distance(x, y, 1.7)  # it reads space components alone
-    optimizer = optax.adam(0.05)
-
-    def step(carry, _):
-        space, state = carry
-        loss = lambda space: jnp.mean((space.distance(x, y) - want) ** 2)
-        updates, state = optimizer.update(jax.grad(loss)(space), state)
-        return (optax.apply_updates(space, updates), state), None
-
-    start = Lorentz(jnp.float32(0.8))
-    run = jax.jit(lambda *carry: jax.lax.scan(step, carry, None, length=150)[0][0])
-    np.testing.assert_allclose(run(start, optimizer.init(start)).c, 1.7, rtol=1e-2)
+    loss = lambda space: jnp.mean((space.distance(x, y) - want) ** 2)
+    slope = lambda space, _: jax.grad(loss)(space)
+    run = jax.jit(lambda space: _descend(optax.adam(0.05), space, slope, jnp.arange(150)))
+    np.testing.assert_allclose(run(Lorentz(jnp.float32(0.8))).c, 1.7, rtol=1e-2)
 
 
 # What optax wraps optimisers in, with the same steps as of what it wraps; none of them skips one.
@@ -226,15 +203,7 @@ def _run(optimizer, gradients):
     params = {"points": _points("lorentz", 1.0), "more": jnp.ones(4)}
     params = jax.tree.map(lambda x: x.astype(jnp.float32), params)
 
-    @jax.jit
-    def run(params, gradients):
-        def step(carry, gradient):
-            params, state = carry
-            updates, state = optimizer.update(gradient, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(step, (params, optimizer.init(params)), gradients)[0][0]
-
+    run = jax.jit(lambda *args: _descend(optimizer, args[0], lambda _, g: g, args[1]))
     return run(params, gradients)
 
 
