@@ -31,14 +31,7 @@ from hlformer_jax.data.annotations import (
     parse_object,
     read_text,
 )
-from hlformer_jax.data.source import (
-    SPLITS,
-    Caption,
-    DataError,
-    MissingSourceError,
-    Reader,
-    digest,
-)
+from hlformer_jax.data.source import SPLITS, Caption, DataError, MissingSourceError, Reader, digest
 from hlformer_jax.errors import command_line
 
 COLLECTION = "own"
@@ -370,10 +363,7 @@ def _remove(draft: Path) -> None:
 
 
 def _stack(
-    path: Path,
-    features: Iterator[tuple[str, np.ndarray]],
-    dtype: type[np.floating],
-    hashed: Any,
+    path: Path, features: Iterator[tuple[str, np.ndarray]], dtype: type[np.floating], hashed: Any
 ) -> tuple[dict[str, list[int]], int]:
     """Writes rows one after the other as one .npy; where each id's rows lie, and their width."""
     rows: dict[str, list[int]] = {}

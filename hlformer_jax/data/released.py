@@ -81,10 +81,7 @@ class Collection:
     teacher_dim: int = 0
 
     def __post_init__(self) -> None:
-        for field, value in (
-            ("data.collection", self.collection),
-            ("data.feature", self.feature),
-        ):
+        for field, value in (("data.collection", self.collection), ("data.feature", self.feature)):
             if value in ("", ".", "..") or "/" in value or "\\" in value or not value.isprintable():
                 raise DataError(
                     f"{field} is {value!r}; it must be the name of one folder, such as "

@@ -73,10 +73,7 @@ def training_intervals(
 
 
 def draw(
-    seed: int,
-    step: Int[Array, ""],
-    nodes: Int[Array, " U"],
-    count: Int[Array, "U F"],
+    seed: int, step: Int[Array, ""], nodes: Int[Array, " U"], count: Int[Array, "U F"]
 ) -> Int[Array, "U F"]:
     """Draws one row of each interval (inside of jit).
 

@@ -105,66 +105,37 @@ def test_what_is_no_time_is_refused(value):
 # Caption lists
 
 
-def _captions(number, new, split="train"):
-    return lambda c: edit(c.captions(split), line(number, new))
+CAPTION_FAULTS = [
+    (b"", ["blank line"]),
+    (b"train_1#enc#1 ", ["'train_1#enc#1'", "no sentence"]),
+    (b"train_1#enc#1 a person\rdoes", ["carriage return"]),
+    (b"train_1#enc#1\ta person", ["'train_1#enc#1'", r"\t"]),
+    (b"train 1#enc#1 a person", ["'train'", "blank"]),
+    (b"#enc#1 a person", ["'#enc#1'", "no caption id"]),
+    (b"train/1#enc#1 a person", ["'train/1#enc#1'"]),
+    (b"train_1#enc#1 caf\xe9", ["0xe9", "UTF-8"]),
+    (b"train_1#enc#0 again", ["'train_1#enc#0'", "line 2"]),
+]
 
 
-CAPTION_FAULTS = {
-    "blank_line": (_captions(3, b""), ["tinytrain.caption.txt:3", "blank line"]),
-    "without_sentence": (
-        _captions(3, b"train_1#enc#1 "),
-        ["tinytrain.caption.txt:3", "'train_1#enc#1'", "no sentence"],
-    ),
-    "newline_inside": (
-        _captions(3, b"train_1#enc#1 a person\ndoes thing"),
-        ["tinytrain.caption.txt:4", "'does'", "newline"],
-    ),
-    "carriage_return_inside": (
-        _captions(3, b"train_1#enc#1 a person\rdoes"),
-        ["tinytrain.caption.txt:3", "carriage return"],
-    ),
-    "tab": (
-        _captions(3, b"train_1#enc#1\ta person"),
-        ["tinytrain.caption.txt:3", "'train_1#enc#1'", r"\t"],
-    ),
-    "video_with_blank": (
-        _captions(3, b"train 1#enc#1 a person"),
-        ["tinytrain.caption.txt:3", "'train'", "blank"],
-    ),
-    "without_video": (
-        _captions(3, b"#enc#1 a person"),
-        ["tinytrain.caption.txt:3", "'#enc#1'", "no caption id"],
-    ),
-    "slash": (
-        _captions(3, b"train/1#enc#1 a person"),
-        ["tinytrain.caption.txt:3", "'train/1#enc#1'"],
-    ),
-    "byte_order_mark": (
-        lambda c: edit(c.captions("val"), lambda d: b"\xef\xbb\xbf" + d),
-        ["tinyval.caption.txt:1", "byte order mark"],
-    ),
-    "latin1": (
-        _captions(3, b"train_1#enc#1 caf\xe9"),
-        ["tinytrain.caption.txt:3", "0xe9", "UTF-8"],
-    ),
-    "twice": (
-        _captions(3, b"train_1#enc#0 again"),
-        ["tinytrain.caption.txt:3", "'train_1#enc#0'", "line 2"],
-    ),
-    "twice_in_test": (
-        _captions(3, b"test_1#enc#0 again", "test"),
-        ["tinytest.caption.txt:3", "'test_1#enc#0'", "line 2"],
-    ),
-    "empty": (
-        lambda c: c.captions("val").write_bytes(b""),
-        ["tinyval.caption.txt", "is empty"],
-    ),
-}
+@pytest.mark.parametrize(("new", "expected"), CAPTION_FAULTS)
+def test_a_caption_that_is_wrong_is_refused_with_its_line(tiny, write, new, expected):
+    wrong = lambda c: edit(c.captions("train"), line(3, new))
+    assert_refused(write(tiny), wrong, ["tinytrain.caption.txt:3", *expected])
 
 
-@pytest.mark.parametrize("fault", CAPTION_FAULTS)
-def test_a_caption_list_that_is_wrong_is_refused_with_its_place(tiny, write, fault):
-    assert_refused(write(tiny), *CAPTION_FAULTS[fault])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda d: b"\xef\xbb\xbf" + d, [":1", "byte order mark"]),
+        (lambda d: d.replace(b" does ", b"\ndoes ", 1), [":2", "'does'", "newline"]),
+        (lambda d: d + d, [":4", "'val_0#enc#0'", "line 1"]),
+        (lambda d: b"", ["is empty"]),
+    ],
+)
+def test_a_caption_list_that_is_wrong_is_refused(tiny, write, change, expected):
+    wrong = lambda c: edit(c.captions("val"), change)
+    assert_refused(write(tiny), wrong, ["tinyval.caption.txt", *expected])
 
 
 def test_blanks_characters_and_line_ends_of_real_captions_are_read(tiny, write):

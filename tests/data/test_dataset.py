@@ -64,35 +64,31 @@ def planted(tree_config):
     return tree_config
 
 
+def in_a_row(video):
+    """A video of half a minute with three moments."""
+    moments = (
+        AnnotatedMoment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
+        for k in range(3)
+    )
+    return TimedVideo(video, 30.0, tuple(moments))
+
+
 @pytest.fixture
 def released(tiny, write, tree_config):
-    config = tree_config
-    """A collection in the released layout with files of moments: three a video, in a row."""
+    """A collection in the released layout with files of moments."""
     rng = np.random.default_rng(5)
     videos = {
-        split: [
-            TimedVideo(
-                video,
-                30.0,
-                tuple(
-                    AnnotatedMoment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
-                    for k in range(3)
-                ),
-            )
-            for video in tiny.frames
-            if video.startswith(split)
-        ]
+        split: [in_a_row(video) for video in tiny.frames if video.startswith(split)]
         for split in SPLITS
     }
-    for name in (
-        moment.moment_id for of in videos.values() for one in of for moment in one.moments
-    ):
-        tiny.words.setdefault(name, rng.normal(size=(3, E)).astype(np.float32))
+    for moment in (moment for of in videos.values() for one in of for moment in one.moments):
+        tiny.words.setdefault(moment.moment_id, rng.normal(size=(3, E)).astype(np.float32))
     collection = write(tiny)
     for split, of in videos.items():
         annotations.write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", of)
-    config.data.update(manual_dir=str(collection.manual_dir), collection="tiny", feature="feat")
-    return config, collection, videos, tiny
+    place = str(collection.manual_dir)
+    tree_config.data.update(manual_dir=place, collection="tiny", feature="feat")
+    return tree_config, collection, videos, tiny
 
 
 def unit(vectors):

@@ -10,12 +10,7 @@ import pytest
 from hlformer_jax.config import ConfigError, load
 from hlformer_jax.data import extracted
 from hlformer_jax.data.dataset import open_data
-from hlformer_jax.data.extracted import (
-    ExtractedReader,
-    ExtractedSource,
-    TimedReader,
-    TimedSource,
-)
+from hlformer_jax.data.extracted import ExtractedReader, ExtractedSource, TimedReader, TimedSource
 from hlformer_jax.data.source import SPLITS, Caption, DataError
 
 CAPTIONED = {

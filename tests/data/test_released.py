@@ -22,51 +22,26 @@ def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
             Collection(tmp_path, *names, 6, 5)
 
 
-def test_files_are_those_that_ms_sl_published(tmp_path):
-    layout = Collection(tmp_path, "tvr", "i3d_resnet", 3072, 768)
-    assert sorted(str(path.relative_to(tmp_path)) for path in layout.files()) == [
-        "tvr/FeatureData/i3d_resnet/feature.bin",
-        "tvr/FeatureData/i3d_resnet/id.txt",
-        "tvr/FeatureData/i3d_resnet/shape.txt",
-        "tvr/FeatureData/i3d_resnet/video2frames.txt",
-        "tvr/TextData/roberta_tvr_query_feat.hdf5",
-        "tvr/TextData/tvrtest.caption.txt",
-        "tvr/TextData/tvrtrain.caption.txt",
-        "tvr/TextData/tvrval.caption.txt",
-    ]
+MISSING = [
+    "FeatureData/feat/feature.bin",
+    "FeatureData/feat/id.txt",
+    "FeatureData/feat/shape.txt",
+    "FeatureData/feat/video2frames.txt",
+    "TextData/tinytrain.caption.txt",
+    "TextData/tinyval.caption.txt",
+    "TextData/tinytest.caption.txt",
+    "TextData/roberta_tiny_query_feat.hdf5",
+]
 
 
-FILE_FAULTS = {
-    "collection_missing": (
-        lambda c: c.root.rename(c.root.with_name("other")),
-        [
-            "tiny",
-            "MS-SL",
-            "does not exist",
-            "feature.bin",
-            "video2frames.txt",
-            "tinytest.caption.txt",
-        ],
-    ),
-    **{
-        f"missing_{name}": (
-            lambda c, name=name: (c.feature_dir / name).unlink(),
-            [name, "no such file"],
-        )
-        for name in ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
-    },
-    **{
-        f"missing_{split}": (
-            lambda c, split=split: c.captions(split).unlink(),
-            [f"tiny{split}.caption.txt", "no such file"],
-        )
-        for split in ("train", "val", "test")
-    },
-    "missing_text": (
-        lambda c: c.text_features.unlink(),
-        ["roberta_tiny_query_feat.hdf5", "no such file"],
-    ),
-}
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_file_is_named(tiny, write, name):
+    assert_refused(write(tiny), lambda c: (c.root / name).unlink(), [name, "no such file", "MS-SL"])
+
+
+def test_a_missing_collection_names_the_files_to_put_there(tiny, write):
+    gone = lambda c: c.root.rename(c.root.with_name("other"))
+    assert_refused(write(tiny), gone, ["does not exist", "MS-SL", *MISSING])
 
 
 def test_missing_manual_dir_says_what_to_download():
@@ -87,7 +62,7 @@ def test_fingerprint_follows_the_files(tiny, write, tmp_path):
 V2F = "video2frames.txt"
 
 
-VIDEO_FAULTS = {
+FAULTS = {
     "video_not_listed": (
         feature(V2F, lambda d: d.replace(b"'train_2'", b"'train_9'")),
         ["tinytrain.caption.txt:4", "'train_2'", V2F],
@@ -97,9 +72,6 @@ VIDEO_FAULTS = {
         [V2F, "'train_2'", "no frames", "tinytrain.caption.txt:4"],
     ),
 }
-
-
-FAULTS = FILE_FAULTS | VIDEO_FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)

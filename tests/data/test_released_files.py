@@ -19,56 +19,49 @@ from hlformer_jax.data.source import DataError
 # id.txt and video2frames.txt
 
 
-V2F = "video2frames.txt"
+V2F, BIN = "video2frames.txt", "feature.bin"
 
 
-FRAME_LIST_FAULTS = {
-    "ids_too_few": (
-        feature("id.txt", lambda d: d.rsplit(b" ", 1)[0]),
-        ["id.txt", "names 23 rows", "24"],
-    ),
-    "ids_too_many": (
-        feature("id.txt", lambda d: d + b" extra_1"),
-        ["id.txt", "names 25 rows", "24"],
-    ),
-    "ids_twice": (
-        feature("id.txt", lambda d: re.sub(rb"\btrain_1_0\b", b"train_1_1", d)),
-        ["id.txt", "'train_1_1'", "twice"],
-    ),
-    "frame_not_in_ids": (
-        feature(V2F, lambda d: d.replace(b"'train_2_1'", b"'train_2_99'")),
-        [V2F, "'train_2_99'", "'train_2'", "id.txt"],
-    ),
-    "video_twice": (
-        feature(V2F, lambda d: d.replace(b"'train_2':", b"'train_1':")),
-        [V2F, "'train_1'", "twice"],
-    ),
-    "list_is_a_number": (
-        feature(V2F, lambda d: re.sub(rb"('train_2': )\[.*?\]", rb"\1 7", d)),
-        [V2F, "'train_2'", "list of frames"],
-    ),
-    "list_is_cut_off": (feature(V2F, lambda d: d[: len(d) // 2]), [f"{V2F}:1:", "expected"]),
-    "list_has_no_comma": (
-        feature(V2F, lambda d: d.replace(b"'train_2_0',", b"\n'train_2_0'")),
-        [f"{V2F}:2:", "expected ','"],
-    ),
-    "list_is_a_parenthesis": (
-        feature(V2F, lambda d: d.replace(b"['train_0_0']", b"('train_0_0')")),
-        [V2F, "not a list"],
-    ),
-    "text_after_the_dict": (
-        feature(V2F, lambda d: d + b"\nprint()"),
-        [f"{V2F}:2:1", "after the end"],
-    ),
-    "frame_lists_not_utf8": (
-        feature(V2F, lambda d: d.replace(b"'train_2':", b"'train_\xe9':")),
-        [V2F, "not UTF-8"],
-    ),
-    "string_without_end": (
-        feature(V2F, lambda d: b"{'train_0': ['" + b"x" * 30_000_000),
-        [f"{V2F}:1:14", "expected a frame's name in quotes"],
-    ),
-}
+def recode(data, dtype):
+    return np.frombuffer(data, "<f4").astype(dtype).tobytes()
+
+
+def sub(old, new):
+    return lambda data: re.sub(old, new, data)
+
+
+FRAME_FAULTS = [
+    ("id.txt", sub(rb" \S+\Z", b""), ["names 23 rows", "24"]),
+    ("id.txt", lambda d: d + b" extra_1", ["names 25 rows", "24"]),
+    ("id.txt", sub(rb"\btrain_1_0\b", b"train_1_1"), ["'train_1_1'", "twice"]),
+    (V2F, sub(b"'train_2_1'", b"'train_2_99'"), ["'train_2_99'", "'train_2'", "id.txt"]),
+    (V2F, sub(b"'train_2':", b"'train_1':"), ["'train_1'", "twice"]),
+    (V2F, sub(rb"('train_2': )\[.*?\]", rb"\1 7"), ["'train_2'", "list of frames"]),
+    (V2F, lambda d: d[: len(d) // 2], [f"{V2F}:1:", "expected"]),
+    (V2F, sub(b"'train_2_0',", b"\n'train_2_0'"), [f"{V2F}:2:", "expected ','"]),
+    (V2F, sub(rb"\['train_0_0'\]", b"('train_0_0')"), ["not a list"]),
+    (V2F, lambda d: d + b"\nprint()", [f"{V2F}:2:1", "after the end"]),
+    (V2F, sub(b"'train_2':", b"'train_\xe9':"), ["not UTF-8"]),
+    (V2F, lambda d: b"{'train_0': ['" + b"x" * 30_000_000, [f"{V2F}:1:14", "frame's name in quot"]),
+    (BIN, lambda d: d + d[:12], ["12 bytes too long", "shape.txt"]),
+    (BIN, lambda d: d[:-4], ["4 bytes too short", "shape.txt"]),
+    (BIN, lambda d: recode(d, "<f8"), ["too long", "float64"]),
+    (BIN, lambda d: recode(d, "<f2"), ["too short", "float16"]),
+    (BIN, lambda d: recode(d, ">f4"), ["big-endian"]),
+    (BIN, lambda d: recode(d[: len(d) // 2], "<f8"), ["float64"]),
+    (BIN, lambda d: bytes(len(d)), ["is zero"]),
+    ("shape.txt", lambda d: b"24 6 1\n", ["shape.txt:1", "24 6 1", "ROWS WIDTH"]),
+    ("shape.txt", lambda d: b"24\n", ["shape.txt:1", "ROWS WIDTH"]),
+    ("shape.txt", lambda d: b"24 six\n", ["shape.txt:1", "24 six"]),
+    ("shape.txt", lambda d: b"0 6\n", ["shape.txt:1", "positive"]),
+    ("shape.txt", lambda d: b"12 12\n", ["shape.txt:1", "12 wide", "says 6", "data.visual_dim"]),
+    ("shape.txt", lambda d: b"9" * 5000 + b" 6\n", ["shape.txt:1", "ROWS WIDTH"]),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "expected"), FRAME_FAULTS)
+def test_a_file_of_frames_that_is_wrong_is_refused(tiny, write, name, change, expected):
+    assert_refused(write(tiny), feature(name, change), [name, *expected])
 
 
 def test_names_separated_by_newlines_are_read(tiny, write):
@@ -161,50 +154,6 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
     assert read > 1500 and refused > 500
 
 
-# shape.txt and feature.bin
-
-
-def _recode(dtype):
-    return feature("feature.bin", lambda data: np.frombuffer(data, "<f4").astype(dtype).tobytes())
-
-
-FEATURE_FAULTS = {
-    "bin_long": (
-        feature("feature.bin", lambda d: d + d[:12]),
-        ["feature.bin", "12 bytes too long", "shape.txt"],
-    ),
-    "bin_short": (
-        feature("feature.bin", lambda d: d[:-4]),
-        ["feature.bin", "4 bytes too short", "shape.txt"],
-    ),
-    "bin_float64": (_recode("<f8"), ["feature.bin", "too long", "float64"]),
-    "bin_float16": (_recode("<f2"), ["feature.bin", "too short", "float16"]),
-    "bin_big_endian": (_recode(">f4"), ["feature.bin", "big-endian"]),
-    "bin_of_zeros": (feature("feature.bin", lambda d: bytes(len(d))), ["feature.bin", "is zero"]),
-    "bin_float64_of_right_size": (
-        feature(
-            "feature.bin", lambda d: np.frombuffer(d[: len(d) // 2], "<f4").astype("<f8").tobytes()
-        ),
-        ["feature.bin", "float64"],
-    ),
-    "shape_three_numbers": (
-        feature("shape.txt", lambda d: b"24 6 1\n"),
-        ["shape.txt:1", "24 6 1", "ROWS WIDTH"],
-    ),
-    "shape_one_number": (feature("shape.txt", lambda d: b"24\n"), ["shape.txt:1", "ROWS WIDTH"]),
-    "shape_words": (feature("shape.txt", lambda d: b"24 six\n"), ["shape.txt:1", "24 six"]),
-    "shape_zero": (feature("shape.txt", lambda d: b"0 6\n"), ["shape.txt:1", "positive"]),
-    "shape_width": (
-        feature("shape.txt", lambda d: b"12 12\n"),
-        ["shape.txt:1", "12 wide", "says 6", "data.visual_dim"],
-    ),
-    "shape_of_many_digits": (
-        feature("shape.txt", lambda d: b"9" * 5000 + b" 6\n"),
-        ["shape.txt:1", "ROWS WIDTH"],
-    ),
-}
-
-
 # HDF5
 
 
@@ -219,124 +168,80 @@ def _nest(file):
         file.move(name, f"all/{name}")
 
 
-def _low_level(caption, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
+def _low_level(file, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
     """Puts a dataset of such a shape and storage in a caption's place, without writing to it."""
-
-    def change(file):
-        del file[caption]
-        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        for name, value in properties.items():
-            getattr(creation, name)(*value)
-        space = h5py.h5s.create(h5py.h5s.NULL) if shape is None else shape
-        if isinstance(space, tuple):
-            most = tuple(h5py.h5s.UNLIMITED if "set_chunk" in properties else n for n in space)
-            space = h5py.h5s.create_simple(space, most)
-        h5py.h5d.create(file.id, caption.encode(), dtype, space, creation)
-
-    return corpora.words(change)
+    del file[NAME]
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    for name, value in properties.items():
+        getattr(creation, name)(*value)
+    space = h5py.h5s.create(h5py.h5s.NULL) if shape is None else shape
+    if isinstance(space, tuple):
+        most = tuple(h5py.h5s.UNLIMITED if "set_chunk" in properties else n for n in space)
+        space = h5py.h5s.create_simple(space, most)
+    h5py.h5d.create(file.id, NAME.encode(), dtype, space, creation)
 
 
-def _write_in_part(file):
-    del file["val_1#enc#1"]
-    data = file.create_dataset("val_1#enc#1", shape=(3, 5), dtype="f4", chunks=(1, 5))
-    data[:2] = 1
+def _chunked(file, chunks, values):
+    """Writes some values of three words in chunks."""
+    del file[NAME]
+    data = file.create_dataset(NAME, (3, 5), "f4", chunks=chunks, maxshape=(None, 5))
+    data[: len(values)] = values
 
 
 def _virtual(file):
-    del file["val_1#enc#1"]
+    del file[NAME]
     layout = h5py.VirtualLayout((3, 5), "f4")
     layout[:] = h5py.VirtualSource("missing.h5", "x", shape=(3, 5))
-    file.create_virtual_dataset("val_1#enc#1", layout)
+    file.create_virtual_dataset(NAME, layout)
 
 
-def _captions(number, new, split="train"):
-    return lambda c: edit(c.captions(split), line(number, new))
+NAME = "val_1#enc#1"
+HDF5_FAULTS = [
+    (lambda f: _replace(f, NAME, np.zeros(5, "f4")), "(5,)"),
+    (lambda f: _replace(f, NAME, np.zeros((1, 3, 5), "f4")), "(1, 3, 5)"),
+    (lambda f: _replace(f, NAME, np.zeros((0, 5), "f4")), "no words"),
+    (lambda f: _replace(f, NAME, np.zeros((3, 7), "f4")), "7 wide, the configuration says 5; set"),
+    (lambda f: _replace(f, NAME, np.zeros((3, 5), "i8")), "int64"),
+    (lambda f: f.move(NAME, "x") or f.move("x", f"{NAME}/feat"), "group"),
+    (lambda f: _low_level(f, shape=None), "shape None"),
+    (lambda f: _low_level(f, shape=(2**40, 5), set_chunk=((1000, 5),)), "1099511627776 words"),
+    (lambda f: _low_level(f, h5py.h5t.STD_REF_OBJ), "not floating point"),
+    (lambda f: _low_level(f), "never written"),
+    (lambda f: _low_level(f, set_chunk=((1, 5),)), "never written"),
+    (lambda f: _low_level(f, set_external=(b"/dev/zero", 0, 60)), "another file"),
+    (lambda f: _chunked(f, (2**18, 5), np.ones((3, 5), "f4")), "chunks of (262144, 5)"),
+    (lambda f: _chunked(f, (1, 5), np.ones((2, 5), "f4")), "in part"),
+    (lambda f: _virtual(f), "another file"),
+    (lambda f: _replace(f, NAME, h5py.ExternalLink("/dev/zero", "x")), "are a link"),
+]
 
 
-HDF5_FAULTS = {
-    "text_damaged": (
+@pytest.mark.parametrize(("change", "expected"), HDF5_FAULTS)
+def test_a_dataset_that_is_wrong_is_refused(tiny, write, change, expected):
+    assert_refused(write(tiny), corpora.words(change), [".hdf5", f"'{NAME}'", expected])
+
+
+FILE_FAULTS = {
+    "damaged": (
         lambda c: edit(c.text_features, lambda d: d[:2000] + bytes(len(d) - 2000)),
         ["roberta_tiny_query_feat.hdf5", "damaged"],
     ),
-    "caption_other_infix": (
-        _captions(3, b"train_1#dec#1 a person"),
+    "not_hdf5": (lambda c: c.text_features.write_bytes(b"version https://git"), [".hdf5", "HDF5"]),
+    "other_infix": (
+        lambda c: edit(c.captions("train"), line(3, b"train_1#dec#1 a person")),
         ["tinytrain.caption.txt:3", "'train_1#dec#1'", "no features", ".hdf5"],
     ),
-    "text_missing": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", None)),
-        ["tinyval.caption.txt:3", "'val_1#enc#1'", "no features", ".hdf5"],
+    "missing": (
+        corpora.words(lambda f: _replace(f, NAME, None)),
+        ["tinyval.caption.txt:3", f"'{NAME}'", "no features", ".hdf5"],
     ),
-    "text_nested": (corpora.words(_nest), [".hdf5", "'train_0#enc#0'", "'all'", "top level"]),
-    "text_group": (
-        corpora.words(lambda f: f.move("val_1#enc#1", "x") or f.move("x", "val_1#enc#1/feat")),
-        [".hdf5", "'val_1#enc#1'", "group"],
-    ),
-    "text_1d": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", np.zeros(5, "f4"))),
-        [".hdf5", "'val_1#enc#1'", "(5,)"],
-    ),
-    "text_3d": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", np.zeros((1, 3, 5), "f4"))),
-        [".hdf5", "'val_1#enc#1'", "(1, 3, 5)"],
-    ),
-    "text_no_words": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", np.zeros((0, 5), "f4"))),
-        [".hdf5", "'val_1#enc#1'", "no words"],
-    ),
-    "text_width": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", np.zeros((3, 7), "f4"))),
-        [".hdf5", "'val_1#enc#1'", "7 wide", "says 5", "data.text_dim"],
-    ),
-    "text_integers": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", np.zeros((3, 5), "i8"))),
-        [".hdf5", "'val_1#enc#1'", "int64"],
-    ),
-    "text_null": (_low_level("val_1#enc#1", shape=None), [".hdf5", "'val_1#enc#1'", "shape None"]),
-    "text_of_terabytes": (
-        _low_level("val_1#enc#1", shape=(2**40, 5), set_chunk=((1000, 5),)),
-        [".hdf5", "'val_1#enc#1'", "1099511627776 words"],
-    ),
-    "text_of_huge_chunks": (
-        corpora.words(
-            lambda f: (
-                f.__delitem__("val_1#enc#1"),
-                f.create_dataset(
-                    "val_1#enc#1",
-                    data=np.ones((3, 5), "f4"),
-                    chunks=(2**18, 5),
-                    maxshape=(None, 5),
-                ),
-            )
-        ),
-        [".hdf5", "'val_1#enc#1'", "chunks of (262144, 5)"],
-    ),
-    "text_without_numpy_type": (
-        _low_level("val_1#enc#1", h5py.h5t.STD_REF_OBJ),
-        [".hdf5", "'val_1#enc#1'", "not floating point"],
-    ),
-    "text_never_written": (
-        _low_level("val_1#enc#1"),
-        [".hdf5", "'val_1#enc#1'", "never written"],
-    ),
-    "text_chunks_never_written": (
-        _low_level("val_1#enc#1", set_chunk=((1, 5),)),
-        [".hdf5", "'val_1#enc#1'", "never written"],
-    ),
-    "text_written_in_part": (corpora.words(_write_in_part), [".hdf5", "'val_1#enc#1'", "in part"]),
-    "text_virtual": (corpora.words(_virtual), [".hdf5", "'val_1#enc#1'", "another file"]),
-    "text_of_a_device": (
-        _low_level("val_1#enc#1", set_external=(b"/dev/zero", 0, 60)),
-        [".hdf5", "'val_1#enc#1'", "another file"],
-    ),
-    "text_linked_to_another_file": (
-        corpora.words(lambda f: _replace(f, "val_1#enc#1", h5py.ExternalLink("/dev/zero", "x"))),
-        [".hdf5", "'val_1#enc#1'", "are a link"],
-    ),
-    "text_not_hdf5": (
-        lambda c: c.text_features.write_bytes(b"version https://git-lfs"),
-        [".hdf5", "HDF5"],
-    ),
+    "nested": (corpora.words(_nest), [".hdf5", "'train_0#enc#0'", "'all'", "top level"]),
 }
+
+
+@pytest.mark.parametrize("fault", FILE_FAULTS)
+def test_a_file_of_words_that_is_wrong_is_refused(tiny, write, fault):
+    assert_refused(write(tiny), *FILE_FAULTS[fault])
 
 
 def test_float16_text_of_a_hundred_words_is_read(tiny, write):
@@ -356,11 +261,3 @@ def test_a_link_to_a_pipe_is_not_opened_for_that_would_never_return(tiny, write,
         file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "x")
     with pytest.raises(DataError, match="are a link|has no features"):
         read_all(collection)
-
-
-FAULTS = FRAME_LIST_FAULTS | FEATURE_FAULTS | HDF5_FAULTS
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_refused_with_its_place(tiny, write, fault):
-    assert_refused(write(tiny), *FAULTS[fault])

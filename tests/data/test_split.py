@@ -8,8 +8,6 @@ from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.split import SimulatedVideos, Split
 
-# --- test_split
-
 
 def test_a_cache_of_any_size_gives_the_same_batches(config, data, read_batches):
     with_cache, _ = read_batches(data.train, range(0, 6))
@@ -52,7 +50,7 @@ def test_half_precision_in_memory_changes_features_by_its_rounding_alone(
     assert batches[0].videos.clips.dtype == np.float16
 
 
-# --- test_simulated
+# Simulated videos
 
 
 @pytest.mark.parametrize("captions", [30, 7])

@@ -15,13 +15,7 @@ from hlformer_jax.data import tree_feed, trees
 from hlformer_jax.data.dataset import open_trees
 from hlformer_jax.data.feed import Features, Schedule, in_order
 from hlformer_jax.data.synthetic import SyntheticSource, TreeCorpus
-from hlformer_jax.data.tree_feed import (
-    NodeFeed,
-    NodeIndices,
-    SubtreeFeed,
-    draw,
-    gather_nodes,
-)
+from hlformer_jax.data.tree_feed import NodeFeed, NodeIndices, SubtreeFeed, draw, gather_nodes
 from hlformer_jax.training.step import Chunk, Feed
 
 # Frames of a node

@@ -100,30 +100,26 @@ def spans(tree):
     return [(node.start, node.end) for node in tree.nodes]
 
 
-def test_five_leaves_have_three_then_two_parents_then_a_root():
-    tree = build(in_a_row(5))
-    assert [tree.levels.count(level) for level in range(4)] == [5, 3, 2, 1]
-    assert tree.items == ((5, 0, 1), (6, 2, 3), (7, 3, 4), (8, 5, 6), (9, 6, 7), (10, 8, 9))
-    assert [tree.nodes[k].moments for k in (8, 9)] == [(0, 1, 2, 3), (2, 3, 4)]
-    assert tree.descendants[9] == {6, 7, 2, 3, 4}
-    assert tree.positions == (0, 1, 2, 3, 4, 0, 2, 3, 0, 2, 0)
-    assert tree.siblings == ((0, 1), (2, 3), (3, 4), (5, 6), (6, 7), (8, 9))
+FIVE = ((5, 0, 1), (6, 2, 3), (7, 3, 4), (8, 5, 6), (9, 6, 7), (10, 8, 9))
+COMPOSED = [
+    (2, "released", [(0, 20)], ((2, 0, 1),)),
+    (3, "released", [(0, 20), (10, 30), (0, 30)], ((3, 0, 1), (4, 1, 2), (5, 3, 4))),
+    (5, "released", [(0, 20), (20, 40), (30, 50), (0, 40), (20, 50), (0, 50)], FIVE),
+    (5, "balanced", [(0, 20), (20, 40), (0, 40), (0, 50)], (*FIVE[:2], (7, 5, 6), (8, 7, 4))),
+    (5, "shallow", [(0, 50)], ((5, 0, 1), (5, 2, 3), (5, 3, 4))),
+]
 
 
-def test_a_balanced_tree_lets_the_odd_one_rise():
-    tree = build(in_a_row(5), "balanced")
-    assert tree.items == ((5, 0, 1), (6, 2, 3), (7, 5, 6), (8, 7, 4))
-    assert tree.levels == (0, 0, 0, 0, 0, 1, 1, 2, 3)
-    parents = [child for _, child in tree.edges]
-    assert sorted(parents) == list(range(8)), "every node but the root has one parent"
-
-
-def test_a_shallow_tree_has_all_leaves_under_its_root():
-    tree = build(in_a_row(5), "shallow")
-    assert spans(tree)[5:] == [(0, 50)]
-    assert tree.edges == tuple((5, leaf) for leaf in range(5))
-    assert tree.items == ((5, 0, 1), (5, 2, 3), (5, 3, 4))
-    assert tree.levels == (0, 0, 0, 0, 0, 1)
+@pytest.mark.parametrize(("count", "form", "parents", "items"), COMPOSED)
+def test_moments_in_a_row_are_composed_as_their_form_says(count, form, parents, items):
+    tree = build(in_a_row(count), form)
+    assert spans(tree) == [(10 * k, 10 * k + 10) for k in range(count)] + parents
+    assert tree.items == items and tree.leaves == tuple(range(count))
+    assert [node.moments for node in tree.nodes] == [
+        tuple(range(int(a) // 10, int(b) // 10)) for a, b in spans(tree)
+    ]
+    shared = len(tree.edges) - len({child for _, child in tree.edges})
+    assert (shared > 0) == (form == "released" and count > 2), "only there a node has two parents"
 
 
 @pytest.mark.parametrize(
@@ -168,17 +164,12 @@ def test_of_several_runs_the_longest_in_time_wins_and_of_equal_ones_the_first():
 
 def test_moments_apart_make_a_chain_of_the_root_and_the_longest():
     tree = build(video((0, 5), (10, 20), (40, 47)))
-    assert spans(tree) == [(10, 20), (0, 47)]
-    assert tree.items == ((1, 0),)
-    assert tree.nodes[1].moments == (0, 1, 2) and tree.nodes[1].children == (0,)
-    assert tree.leaves == (0,) and tree.siblings == ()
+    assert spans(tree) == [(10, 20), (0, 47)] and tree.items == ((1, 0),)
+    assert tree.nodes[1].moments == (0, 1, 2) and tree.leaves == (0,) and tree.siblings == ()
     tie = build(video((0, 5), (10, 15)))
     assert spans(tie)[0] == (0, 5), "of equally long ones the first"
-
-
-def test_of_separated_runs_the_one_whose_moments_last_longest_wins():
-    tree = build(video((0, 50), (5, 10), (14, 20), (60, 62)))
-    assert tree.nodes[1].moments == (0, 3)
+    several = build(video((0, 50), (5, 10), (14, 20), (60, 62)))
+    assert several.nodes[1].moments == (0, 3), "of runs the one whose moments last longest"
 
 
 def test_a_video_whose_moments_make_nothing_is_dropped():
