@@ -23,10 +23,8 @@ jax.config.update("jax_enable_x64", True)  # so that a difference is one, and no
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import debug, default
-from hlformer_jax.data.feed import VideoFeed
-from hlformer_jax.data.feed import Schedule
-from hlformer_jax.data.split import SimulatedVideos
-from hlformer_jax.data.split import Split
+from hlformer_jax.data.feed import Schedule, VideoFeed
+from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import optim, prvr, step

@@ -20,7 +20,7 @@ from hlformer_jax import files
 from hlformer_jax.data.source import Caption, DataError, Reader
 
 FROM_DATA = "data"
-"""The value of `config.eval.moments` that asks for the times that the data set itself has."""
+"""The value of `config.eval.moments` that asks for the data set's own times."""
 
 MAX_OVERHANG = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""
@@ -366,7 +366,7 @@ def annotate(
     reader: Reader,
     trees: Iterable[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """What `Reader.annotations` gives of a split whose captions are moments.
+    """The annotations, see `source.Reader`, of a split whose captions are moments.
 
     Args:
       collection: the collection of the moments.
@@ -585,7 +585,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
 
     Args:
       config: the whole configuration; a relative path begins at {manual_dir}/{collection}.
-      annotated: what the data set knows of its splits, `PreparedVideos.annotations` of each.
+      annotated: the annotations of each split, `PreparedVideos.annotations`.
 
     Returns:
       For each split the moments by the id of their caption, those of a file as they are; empty

@@ -28,7 +28,7 @@ SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
     )
 }
 """Makes the source of a collection from `config.data`, by the name that `config.data.collection`
-has. What is not listed is read in the released layout."""
+has. Others are read in the released layout."""
 
 FEWSHOT_SHARE, HELD_OUT_SHARE = 0.1, 0.05
 """Of the training trees: those of "fewshot", and those that `trees.validation` holds out."""
@@ -54,7 +54,7 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
 
     Args:
       config: the whole configuration.
-      source: what to open in place of the configuration's own source; it must have the widths of
+      source: a source to open in place of the configuration's own; it must have the widths of
         `config.data`, and a teacher where one is asked for.
 
     Returns:
@@ -171,7 +171,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
 
     Args:
       config: the whole configuration.
-      source: what to open in place of the configuration's own source; its reader's annotations are
+      source: a source to open in place of the configuration's own; its reader's annotations are
         those of `annotations.annotate`.
 
     Returns:

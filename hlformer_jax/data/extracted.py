@@ -3,7 +3,7 @@
     features.json   splits, captions with their times, where each video and caption lies, widths
     frames.npy      vectors of all frames, a row each, one video after the other
     words.npy       token features of all captions, likewise
-    encoder.json    what identifies the encoder
+    encoder.json    facts that identify the encoder
 
 `python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it and,
 where its captions have times, `configs/hover_own.py`.
@@ -47,7 +47,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
     """The table of contents of a folder of features.
 
     Args:
-      folder: what `write` wrote.
+      folder: the folder that `write` wrote.
 
     Raises:
       MissingSourceError: when there is none.
@@ -305,7 +305,7 @@ def write(
     Args:
       folder: the folder.
       feature: name of the encoder, a word that can be part of a file's name.
-      encoder: what identifies the encoder.
+      encoder: facts that identify the encoder, for `encoder.json`.
       splits: the captions of every video of train, val and test.
       frames: ids and frame features of all videos, one after the other.
       words: ids and token features of all captions.

@@ -392,14 +392,14 @@ def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Chunk(NamedTuple):
-    """What a group of steps reads.
+    """The features and the indices of a group of steps.
 
     Attributes:
       first: index of the first step in the run.
       num_steps: number of steps.
       features: the features on the devices, of a split `Features`.
-      indices: what each step gathers of them, stacked on a leading axis and padded to the longest
-        group.
+      indices: the rows of them that each step gathers, stacked on a leading axis and padded to the
+        longest group.
     """
 
     first: int
@@ -411,7 +411,7 @@ class Chunk(NamedTuple):
 class DeviceFeed(Generic[B]):
     """Chunks of a split's features for given groups of steps.
 
-    What a step is, and what it gathers, is for a subclass to say.
+    A subclass says what a step is, and which rows it gathers.
 
     Attributes:
       groups: the steps of a whole run, whatever part of it is asked for; shapes follow from them.
@@ -504,7 +504,7 @@ class DeviceFeed(Generic[B]):
         raise NotImplementedError
 
     def _indices(self, group: Group, videos: np.ndarray) -> Any:
-        """What the steps of a group gather, on the host; `videos` are those of its chunk."""
+        """The rows that the steps of a group gather, on the host; `videos` are its chunk's."""
         raise NotImplementedError
 
     def _pack(self, videos: np.ndarray) -> Features:

@@ -3,7 +3,7 @@
 A set lies in ``{data_dir}/prvr/{name}_{feature}_{D}x{E}_{storage}_{fingerprint}/``, so that another
 source, a changed one or another storage is another set; the width of a teacher, where there is one,
 stands behind D and E. It is made once, complete or not at all: the directory gets its name when all
-is written, and processes that want the same set at the same time wait for the first.
+is written, and processes that want the same set at the same time wait for the first one.
 ``index.json`` has what it was made of, the sizes of its files, and those of videos and captions, so
 that a pipeline plans before it reads a record.
 
@@ -61,7 +61,7 @@ _INDEX = "index.json"
 _IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fingerprint")
 
 
-# A set: found or made
+# Sets
 
 
 class Prepared:
@@ -458,7 +458,7 @@ class Records:
         }
 
     def index(self, split: str) -> dict[str, Any]:
-        """What can be asked about the videos of a split without reading a record."""
+        """Ids, sizes and annotations of the videos of a split, for the index of the set."""
         videos, num_words = self._reader.splits[split], self._reader.num_words
         annotations = self._reader.annotations(split)
         taught = self._teacher_dim if split == TAUGHT_SPLIT else 0

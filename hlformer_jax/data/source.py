@@ -1,4 +1,4 @@
-"""What a data set must offer to be trained on: the protocols `Source` and `Reader`.
+"""The protocols of a data set, `Source` and `Reader`, and the errors of one.
 
 `Source` names a data set; it is cheap to make, reads nothing and need not even be there: where the
 set was prepared before, its name is enough. `Reader` is the data set, opened: it is asked for sizes
@@ -28,7 +28,7 @@ TAUGHT_SPLIT = "train"
 """The split of which a teacher's features are read."""
 
 MAX_MAGNITUDE = 1e10
-"""Of a feature's values: what is beyond is damaged, or decoded wrongly, and refused."""
+"""Of a feature's values: those beyond are damaged, or decoded wrongly, and refused."""
 
 
 class DataError(UserError, ValueError):
@@ -132,22 +132,22 @@ class Reader(Protocol):
         raise DataError(f"video {video!r} has no features of a teacher: set data.teacher_dim to 0")
 
     def annotations(self, split: str) -> Any:
-        """What is known of a split beside its captions, as JSON has it; None for nothing.
+        """Facts of a split beside its captions, in types of JSON; None for none.
 
         It is kept with the prepared set, whole, as `PreparedVideos.annotations`.
         """
         return None
 
     def describe_frame(self, video: str, index: int) -> str:
-        """What an error calls a frame of a video: where it lies, and its name there."""
+        """The name of a frame of a video in errors: its place, and its name there."""
         return f"frame {index} of video {video!r}"
 
     def describe_caption(self, caption_id: str) -> str:
-        """What an error calls a caption: where its features lie, and its id."""
+        """The name of a caption in errors: the place of its features, and its id."""
         return f"caption {caption_id!r}"
 
     def describe_teacher(self, video: str, part: str) -> str:
-        """What an error calls a teacher's "frames" or "captions" of a video: where they lie."""
+        """The name in errors of a teacher's "frames" or "captions" of a video: their place."""
         return f"the teacher's {part} of video {video!r}"
 
 

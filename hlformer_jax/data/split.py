@@ -1,4 +1,4 @@
-"""The videos of one split: their prepared records, and what a configuration's model reads of them.
+"""The videos of one split: their prepared records, and those records transformed for a model.
 
 `PreparedVideos` are records of a prepared set, `SimulatedVideos` random ones to time the work with;
 `Split` applies the transforms of a configuration to either.
@@ -59,7 +59,7 @@ class PreparedVideos:
       captions_per_video: captions of every video, int32 [videos].
       words_per_video: words of all its captions together, int32 [videos].
       teacher_dim: width of a teacher's vectors; 0 where the split has none.
-      annotations: what the source knew beside that, as JSON has it; None for nothing.
+      annotations: the source's facts beside that, in types of JSON; None for none.
     """
 
     def __init__(self, builder: Any, split: str, index: dict[str, Any]) -> None:
@@ -192,8 +192,8 @@ class Split:
       widths: D and E, the widths of frames and words.
       taught: whether there is a teacher.
       caption_video: index of each caption's video, in the order of the source's split, int32.
-      spans: where the moments of captions lie, by the id of the caption; empty where that is not
-        known, or nobody asked.
+      spans: the moments of captions, by the id of the caption; empty where they are not known, or
+        `config.eval.moments` does not ask for them.
     """
 
     def __init__(

@@ -242,7 +242,7 @@ class Encoder:
         self.second = rng.standard_normal((hidden, corpus.visual_dim)) * 1.3 / np.sqrt(hidden)
 
     def latent(self, concepts: np.ndarray, num_frames: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws what frames that show some concepts are rendered from, [num_frames, latents]."""
+        """Draws the latents of frames that show some concepts, [num_frames, latents]."""
         shown = rng.uniform(0.7, 1.3, (num_frames, len(concepts)))
         return shown @ self.latents[concepts] / np.sqrt(len(concepts))
 

@@ -264,7 +264,7 @@ def texts(
       form: "released": the texts of the children one after another, so that a leaf which two of
         them share stands there twice; of `CLEANED` collections without a blank between, then by
         `without_articles`. "joined": the sentences of the moments, each once, a blank between.
-      collection: what the moments are of.
+      collection: the collection of the moments.
 
     Returns:
       The texts; of a leaf its sentence, and where a node has a text of its own, that. White space
@@ -586,7 +586,7 @@ def make_pool(
       trees: the trees.
       videos: the video of each, with its moments.
       parent_text: how the text of a parent is made; see `texts`.
-      collection: what the moments are of; likewise.
+      collection: the collection of the moments; likewise.
 
     Returns:
       The pool.

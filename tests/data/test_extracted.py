@@ -114,7 +114,10 @@ def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
         (folder / "frames.npy").write_bytes(damage)
         with pytest.raises(DataError, match="frames.npy.*make the features again"):
             ExtractedReader(folder)
-    for damage in ("{", "[]", "[" * 10**5, '{"format": 1}', json.dumps({"format": 99})):
+    nothing = {"format": 1, "digest": "x", "feature": "tiny-0123", "frames": {}, "words": 3}
+    numbers = ['{"format": NaN}', '{"format": ' + "9" * 5000 + "}"]
+    contents = [json.dumps(content) for content in ({"format": 1}, {"format": 99}, nothing)]
+    for damage in ("{", "[]", "[" * 10**5, *numbers, *contents):
         (folder / "features.json").write_text(damage)
         with pytest.raises(DataError, match="make the features again"):
             ExtractedReader(folder)
