@@ -32,26 +32,7 @@ vectors = encoder.sentences(["a red circle", "a blue square"])  # float32, of un
 print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ranker_name)
 ```
 
-Scores are the larger the better. With SigLIP and a ranker without training a score is a
-probability, by the scale and the bias that the encoder has learned, that the sentence describes the
-frame or interval; it is calibrated for pairs of images and sentences from the web, and small as
-soon as half of a sentence is not to be seen. With CLIP it is a cosine, and with a trained model the
-weighted cosine of its branches: both rank, and say nothing by themselves.
-
-Rankers side by side: 109 captions of the demo's 24 videos, recalls of videos and of the first
-moment in percent (`evaluate`). The trained ones were given 978 captions on 200 other videos of the
-demo's kind (how: `demo`); mean and deviation of three seeds.
-
-                  R@1          R@5          IoU 0.3      IoU 0.5      IoU 0.7
-    best_frame    53.2         100          94.5         85.3         82.6
-    segments      19.3         56.9         94.5         85.3         78.9
-    HLFormer      55.7 ± 3.2   99.1 ± 0.0   96.9 ± 0.5   92.0 ± 1.9   87.8 ± 0.5
-    GMMFormer v2  57.2 ± 3.5   99.1 ± 0.0   96.3 ± 0.9   93.0 ± 1.9   85.9 ± 2.9
-
-Training finds better moments here; in videos it differs from the best frame by about what its seeds
-do. The demo's encoder knows just such scenes, so say nothing of other archives by it. Why
-`segments` is behind: `hlformer_jax.search.segments`.
-
+docs/search.md is the manual: scores, dates, the page, what a token is for, rankers side by side.
 The package needs the extra `search`, `cluster` the extra `ray` and `store` the extra `qdrant`;
 importing it does not load JAX.
 """

@@ -5,9 +5,12 @@ no JSON, page or terminal takes: such a name is shown with U+FFFD in their place
 addressed by the id.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from hlformer_jax.errors import UserError
 
@@ -41,9 +44,13 @@ def printable(name: str) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value of dicts, lists and texts, all of its texts legible."""
-    if isinstance(value, dict):
+    """A value as JSON holds it: NaN as null, NumPy's numbers as Python's, texts legible."""
+    if isinstance(value, Mapping):
         return {legible(str(key)): jsonable(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(child) for child in value]
-    return legible(value) if isinstance(value, str) else value
+    if isinstance(value, np.ndarray | np.generic):
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else legible(str(value))

@@ -1,8 +1,5 @@
 """Search in Qdrant: the vectors of an index in a server that may be many, sharded and replicated.
 
-    python -m hlformer_jax.search upload --index=DIR --store=http://HOST:6333/COLLECTION
-    python -m hlformer_jax.search query "a person opens the fridge" --index=DIR --store=…
-
 A collection holds one archive for one ranker: a point a video (a few for a video of hours, as a
 point holds less than 2²⁰ numbers), its rows one multivector, and the score one MaxSim (`maxsim`),
 computed exactly, without an index that approximates. So the ranking is that without a store but for

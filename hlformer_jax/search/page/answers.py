@@ -1,6 +1,5 @@
 """What the page is given: results and the state of the index in JSON, and files by their ids."""
 
-import math
 import os
 import re
 import stat
@@ -143,19 +142,6 @@ def thin(
         best = [a + int(np.argmax(worth[a:b])) for a, b in zip(edges[:-1], edges[1:], strict=True)]
         times, scores = times[best], scores[best]
     return times.tolist(), scores.tolist()
-
-
-def encodable(value: Any) -> Any:
-    """A value as JSON holds it: NaN as null, NumPy's numbers as Python's, legible names."""
-    if isinstance(value, Mapping):
-        return {legible(str(key)): encodable(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [encodable(child) for child in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return encodable(value.tolist())
-    if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int) else legible(str(value))
 
 
 def without_paths(line: str, summary: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import UserError
+from hlformer_jax.search.errors import jsonable
 from hlformer_jax.search.page import answers
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -65,11 +66,11 @@ class ParameterError(UserError, ValueError):
 
 
 class Answer(JSONResponse):
-    """JSON of any value; see `answers.encodable`."""
+    """JSON of any value; see `jsonable`."""
 
     def render(self, content: Any) -> bytes:
         """The bytes of the body."""
-        return super().render(answers.encodable(content))
+        return super().render(jsonable(content))
 
 
 class Guard:

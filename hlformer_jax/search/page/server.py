@@ -1,21 +1,6 @@
 """The server of the page: its addresses, and `serve`, which runs it.
 
-    GET /                    the page
-    GET /api/query?q=…       {"hits": [{"id", "video", "folder", "score", "duration", "date",
-                             "date_of", "moments": [{"start", "end", "peak", "score"}], "times",
-                             "scores"}], "warnings", "seconds"}; k, folder, since and until where
-                             wanted
-    GET /api/status          {"encoder", "videos", "seconds", "failures", "failed", "recent",
-                             "index"}
-    GET /api/folders         {"folders": […]}
-    GET /video/ID            the file, or a range of it
-    GET /thumbnail/ID?t=…    a JPEG; width where wanted
-    GET /cut/ID?start=…&end=…    a clip to download; margin where wanted
-
-Times are seconds; dates as in `filters.span`. What is wrong is {"error": "one line"}, with status
-400 for a wrong parameter or host, 401 without the token, 403 for another site or a file that may
-not be read, 404 for an unknown video, 410 for a file that is gone or another by now, 422 for a
-video that cannot be read, 503 where too much is waiting. Nothing in a request names a file: videos
+docs/search.md lists the addresses and what they answer. Nothing in a request names a file: videos
 are asked for by ids, which the index knows.
 """
 
@@ -152,7 +137,7 @@ def app(
       token: what requests must present; "" for none.
 
     Returns:
-      An ASGI application; its addresses stand above.
+      An ASGI application.
     """
     video = hlformer_jax.video if video is None else video
     # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.

@@ -11,6 +11,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from hlformer_jax.errors import UserError
+from hlformer_jax.search.errors import jsonable
 from hlformer_jax.search.page import answers
 
 NAME = os.fsdecode(b"caf\xe9.mp4")
@@ -23,7 +24,7 @@ def test_a_folder_that_holds_only_folders_can_be_chosen_too():
 
 
 def test_what_json_lacks_is_null_or_replaced():
-    found = answers.encodable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
+    found = jsonable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
     assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
 
 
