@@ -101,9 +101,9 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """`exterior_angle` in the Poincaré ball, in [0, π]; points nearer than 2e-24 are the same."""
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
-    way, room = q - p, gap(p, c)
-    r, along, across = along_and_across(p, way)
-    return safe_atan2(room * across, room * along - c * dot(way, way) * r)
+    difference, room = q - p, gap(p, c)
+    r, along, across = along_and_across(p, difference)
+    return safe_atan2(room * across, room * along - c * dot(difference, difference) * r)
 
 
 def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:

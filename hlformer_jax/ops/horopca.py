@@ -21,8 +21,8 @@ as in `ops.lorentz`.
 
 The search: directions of tangent PCA and random ones, of both signs, since the ideal points of q
 and −q are not the same component; from the best of them gradient ascent on the sphere, by an Adam
-that no rotation changes, with a rate that falls to 0; the best point of the way is taken. For joint
-components it starts from whole frames: those found one after another, tangent PCA's and random
+that no rotation changes, with a rate that falls to 0; the best point that it passes is taken. For
+joint components it starts from whole frames: the best one after another, tangent PCA's and random
 ones, with all signs.
 
 References:
@@ -86,10 +86,10 @@ def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
     c, (p, ideal) = align(c, p, ideal)
     p, root = inside(p, c), jnp.sqrt(c)
     room, x, ideal = gap(p, c), root[..., None] * p, unit(ideal)
-    way = x - ideal
+    difference = x - ideal
     near = room > 0.5
-    close = jnp.log1p(jnp.where(near, 2 * dot(x, way) / room, 0))
-    far = jnp.log(jnp.where(near, 1, dot(way, way))) - jnp.log(room)
+    close = jnp.log1p(jnp.where(near, 2 * dot(x, difference) / room, 0))
+    far = jnp.log(jnp.where(near, 1, dot(difference, difference))) - jnp.log(room)
     return jnp.where(near, close, far) / root
 
 
@@ -262,17 +262,19 @@ def _kept(x: Float[Array, "N n1"], directions: Float[Array, "K n"]) -> Float[Arr
 @partial(jax.jit, static_argnames="steps")
 def _next_direction(
     x: Float[Array, "N n1"],
-    found: Float[Array, "K n"],
+    basis: Float[Array, "K n"],
     drawn: Float[Array, "starts n"],
     steps: int,
 ) -> Float[Array, " n"]:
-    """The direction orthogonal to those found that keeps most beside them."""
+    """The direction orthogonal to a basis that keeps most beside it."""
     tried = jnp.concatenate([_principal(x), drawn])
-    ways = _normal(jnp.concatenate([tried, -tried]), found)
-    frame = lambda way: jnp.concatenate([found, _normal(way, found)])
-    # A direction of the span of those found is none.
-    real = dot(ways, ways) > 0.5
-    best = _best_end(lambda way: _kept(x, frame(way)), ways[:, None], real, steps, CLIMBED)
+    candidates = _normal(jnp.concatenate([tried, -tried]), basis)
+    frame = lambda direction: jnp.concatenate([basis, _normal(direction, basis)])
+    # A direction in the span of the basis is none.
+    real = dot(candidates, candidates) > 0.5
+    best = _best_end(
+        lambda direction: _kept(x, frame(direction)), candidates[:, None], real, steps, CLIMBED
+    )
     return frame(best)[-1]
 
 
@@ -289,18 +291,18 @@ def _together(
     # Of many components not every choice of signs, but as many.
     choices = jnp.arange(2 ** min(count, 4))[:, None] >> jnp.arange(count)[None]
     signs = (1 - 2 * (choices % 2)).astype(x.dtype)
-    ways = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
-    height = lambda ways: _kept(x, _orthonormal(ways))
-    real = jnp.ones(len(ways), bool)
-    return _orthonormal(_best_end(height, ways, real, steps, CLIMBED_JOINTLY))
+    candidates = (signs[:, None, :, None] * frames[None]).reshape(-1, *greedy.shape)
+    height = lambda candidates: _kept(x, _orthonormal(candidates))
+    real = jnp.ones(len(candidates), bool)
+    return _orthonormal(_best_end(height, candidates, real, steps, CLIMBED_JOINTLY))
 
 
 def _principal(x: Float[Array, "N n1"]) -> Float[Array, "n n"]:
     """The directions of tangent PCA, of most variance first."""
     tangent = lorentz.log_map0(x)
     tangent = tangent - jnp.mean(tangent, axis=0, keepdims=True)
-    _, found = jnp.linalg.eigh(jnp.matmul(tangent.T, tangent, precision="highest"))
-    return found.T[::-1]
+    _, vectors = jnp.linalg.eigh(jnp.matmul(tangent.T, tangent, precision="highest"))
+    return vectors.T[::-1]
 
 
 def _best_end(
@@ -321,19 +323,19 @@ def _best_end(
 def _ascend(
     height: Callable[[Array], Array], start: Float[Array, "K n"], steps: int
 ) -> tuple[Float[Array, "K n"], Float[Array, ""]]:
-    """Gradient ascent of unit vectors; the highest point of the way and its height."""
+    """Gradient ascent of unit vectors; the highest point on the way and its height."""
     optimizer = scale_by_length_adam(b1=0.9, b2=0.99)
     fraction = jnp.arange(steps, dtype=start.dtype) / steps
     size = jnp.sqrt(jnp.asarray(start.shape[-1], start.dtype))
     rates = RATE * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
 
     def step(state: tuple, rate: Array) -> tuple[tuple, None]:
-        ways, moments, best, highest = state
-        value, gradient = jax.value_and_grad(height)(ways)
+        frame, moments, best, highest = state
+        value, gradient = jax.value_and_grad(height)(frame)
         better = value > highest
-        best, highest = jnp.where(better, ways, best), jnp.where(better, value, highest)
-        way, moments = optimizer.update(gradient, moments)
-        return (unit(ways + rate * way), moments, best, highest), None
+        best, highest = jnp.where(better, frame, best), jnp.where(better, value, highest)
+        update, moments = optimizer.update(gradient, moments)
+        return (unit(frame + rate * update), moments, best, highest), None
 
     highest = jnp.asarray(-jnp.inf, start.dtype)
     state = (start, optimizer.init(start), start, highest)
@@ -341,24 +343,24 @@ def _ascend(
     return best, highest
 
 
-def _rejected(ways: Float[Array, "M n"], found: Float[Array, "K n"]) -> Float[Array, "M n"]:
+def _rejected(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:
     """What of vectors is orthogonal to orthonormal ones."""
     product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return ways - product(product(ways, found.T), found)
+    return vectors - product(product(vectors, basis.T), basis)
 
 
-def _normal(ways: Float[Array, "M n"], found: Float[Array, "K n"]) -> Float[Array, "M n"]:
-    """Unit vectors orthogonal to those found; 0 for what lies in their span up to rounding."""
-    size = jnp.sqrt(dot(ways, ways))[:, None]
-    once = _rejected(ways, found)
+def _normal(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:
+    """Unit vectors orthogonal to a basis; 0 for what lies in its span up to rounding."""
+    size = jnp.sqrt(dot(vectors, vectors))[:, None]
+    once = _rejected(vectors, basis)
     small = jnp.sqrt(dot(once, once))[:, None] < 1e-4 * size
     # Twice: what rounding left of the span is taken from a vector of length 1.
-    return jnp.where(small, 0, unit(_rejected(unit(once), found)))
+    return jnp.where(small, 0, unit(_rejected(unit(once), basis)))
 
 
-def _orthonormal(ways: Float[Array, "K n"]) -> Float[Array, "K n"]:
+def _orthonormal(vectors: Float[Array, "K n"]) -> Float[Array, "K n"]:
     """Gram and Schmidt's orthonormal vectors, the first in the first one's direction."""
-    found = jnp.zeros((0, ways.shape[-1]), ways.dtype)
-    for k in range(len(ways)):
-        found = jnp.concatenate([found, _normal(ways[k : k + 1], found)])
-    return found
+    basis = jnp.zeros((0, vectors.shape[-1]), vectors.dtype)
+    for k in range(len(vectors)):
+        basis = jnp.concatenate([basis, _normal(vectors[k : k + 1], basis)])
+    return basis

@@ -237,7 +237,7 @@ def _distance_jvp(
     outward = -(sums.rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
     radial_x = outward - tau_x / (q + xy / r) * sums.across2
     radial_y = -outward - tau_y / (r + xy / q) * (sums.across2 * (r / q) ** 2)
-    for moved, start, end, way, share, radial, lean in (
+    for moved, start, end, gap, share, radial, lean in (
         (
             dx,
             x,
@@ -258,7 +258,7 @@ def _distance_jvp(
         ),
     ):
         # The part across first: beside it the radial one, divided by τ, would be lost to rounding.
-        across = way - share[..., None] * start
+        across = gap - share[..., None] * start
         back = jnp.where(aligned[..., None], across, -end)
         turn = jnp.where(aligned, radial, lean)
         growth = growth + inverse_s * dot(back, moved) - inverse_s * turn * dot(start, moved)
@@ -298,8 +298,8 @@ def components(
     tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
     p = dot(unit, y)
     # Of x − y, exact for near points, unless y is so small that nothing of it would be left.
-    way = jnp.where((2 * q < r)[..., None], y, -difference)
-    across = way - unit * dot(unit, way)[..., None]
+    end = jnp.where((2 * q < r)[..., None], y, -difference)
+    across = end - unit * dot(unit, end)[..., None]
     # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
     outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
     along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
@@ -421,11 +421,11 @@ def logits(space: Array, tau: Scalar, normals: Array, offsets: Array, c: Scalar)
     """
     normals, offsets = as_float(normals), as_float(offsets)
     same_length(space, normals)
-    way, length = safe_normalize(normals)
-    along = jnp.matmul(space, way.T, precision=jax.lax.Precision.HIGHEST)
+    directions, length = safe_normalize(normals)
+    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
     c = c[..., None]
-    most = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
-    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -most, most)
+    limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
+    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
     z = c * offsets * offsets
     rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)

@@ -249,10 +249,10 @@ def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point
     """
     x, v = _spaces(x, v)
     c = per_batch(c, x)
-    way, _ = safe_normalize(v, shortest_direction(v.dtype))
-    length = hyperboloid.tangent_norm(x, way, c)
+    along, _ = safe_normalize(v, shortest_direction(v.dtype))
+    length = hyperboloid.tangent_norm(x, along, c)
     size = per_batch(t, v, "t") / jnp.where(length == 0, 1, length)
-    return hyperboloid.from_space(hyperboloid.displace(x, size[..., None] * way, c), c)
+    return hyperboloid.from_space(hyperboloid.displace(x, size[..., None] * along, c), c)
 
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -510,8 +510,8 @@ def _exact_centroid(
     near = 2 * square <= time_square
     ahead = unit(jnp.where(near[..., None], 1, total))  # u
     is_near = c * dot(x, x) <= 1
-    way, r = safe_normalize(jnp.where(is_near[..., None], 1, x))  # e, |x_space|
-    turn = way[..., None, :, :] - ahead[..., :, None, :]
+    e, r = safe_normalize(jnp.where(is_near[..., None], 1, x))  # e, |x_space|
+    turn = e[..., None, :, :] - ahead[..., :, None, :]
     # Its root is applied twice: far out the gradient of the product would overflow.
     turn = turn * jnp.sqrt(r)[..., None, :, None]
     split = (inverse(c) / (t + r))[..., None, :] + dot(turn, turn) / 2
@@ -543,8 +543,8 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     fall = dot(difference, (a + y) / (tau_a + tau_y)[..., None])
     lean = c * (dot(a, y) / (1 + tau_y)) * (fall / (1 + tau_a)) - dot(y, difference) / (1 + tau_y)
     flat = -difference - (c * lean)[..., None] * a
-    start, end, way = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
-    unit, _, radial, across = hyperboloid.components(start, end, way, c)
+    start, end, gap = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
+    unit, _, radial, across = hyperboloid.components(start, end, gap, c)
     space = jnp.where(near[..., None], flat, across + radial[..., None] * unit)
     return hyperboloid.from_space(space * scale, curvature)
 

@@ -261,9 +261,9 @@ def riemannian(
             gradients,
         )
         seen = frames(chosen, params, zeros, params)
-        ways, state = optimizer.update(scaled, state, seen, **extra)
+        steps, state = optimizer.update(scaled, state, seen, **extra)
         moved = frames(
-            chosen, params, lambda x, u: step(x, manifold.from_frame(x, u)).astype(x.dtype), ways
+            chosen, params, lambda x, u: step(x, manifold.from_frame(x, u)).astype(x.dtype), steps
         )
         start, end = (dict(tree_flatten_with_path(tree)[0]) for tree in (params, moved))
         leaves, structure = jax.tree.flatten(state)
@@ -289,7 +289,7 @@ def _points_of_vectors(
       params: paths of the parameters, with the shapes of their frames; None of what is no point.
       known: of fields whether they hold tangent vectors.
     """
-    found: list[KeyPath | None] = []
+    at: list[KeyPath | None] = []
     for path, leaf in tree_flatten_with_path(state)[0]:
         ends = [
             (stop - start, start)
@@ -300,7 +300,7 @@ def _points_of_vectors(
         size, start = max(ends, default=(0, len(path)))
         param = path[start : start + size]
         field = _field(state, path[:start])
-        found.append(None)
+        at.append(None)
         numbers = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
         if not numbers or (ends and params[param] is None):
             continue
@@ -312,8 +312,8 @@ def _points_of_vectors(
                 " would be transported: name the field in `vectors` or `magnitudes`"
             )
         if vector:
-            found[-1] = param
-    return found
+            at[-1] = param
+    return at
 
 
 def _field(state: Any, path: KeyPath) -> str:

@@ -91,7 +91,7 @@ def _mean(
     """One mean, of points given by their space components."""
     share = weights / jnp.sum(weights)
 
-    def way(x: Space) -> Float[Array, " n"]:
+    def mean_logarithm(x: Space) -> Float[Array, " n"]:
         return share @ _logarithms(x, points, c)
 
     def solve(_: object, x: Space) -> Space:
@@ -100,7 +100,7 @@ def _mean(
     def solve_linear(linear: Callable[[Array], Array], y: Array) -> Array:
         return jnp.linalg.solve(jax.jacfwd(linear)(y), y)
 
-    return jax.lax.custom_root(way, jax.lax.stop_gradient(start), solve, solve_linear)
+    return jax.lax.custom_root(mean_logarithm, jax.lax.stop_gradient(start), solve, solve_linear)
 
 
 def _logarithms(x: Float[Array, " n"], points: Float[Array, "L n"], c: Scalar) -> Array:
@@ -137,8 +137,8 @@ def _newton(
         outer = jnp.einsum("l,ln,lm->nm", share * (1 - bend), e, e)
         steepest = share @ bend
         newton = jnp.linalg.solve(outer + steepest * jnp.eye(len(x), dtype=x.dtype), g)
-        way = jnp.where(failures == 0, newton, g / steepest)
-        moved = jnp.where(failures < 2, _move(x, way, c), x)
+        move = jnp.where(failures == 0, newton, g / steepest)
+        moved = jnp.where(failures < 2, _move(x, move, c), x)
         return step + 1, moved, jnp.where(size < before, size, before), failures
 
     zero = jnp.zeros((), jnp.int32)

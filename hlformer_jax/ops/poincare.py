@@ -110,8 +110,8 @@ def inside(p: Ball, c: Scalar) -> Ball:
 def _square(p: Ball, c: Scalar) -> Scalar:
     """The value of c |p|², for points `inside` below 1 even if the sum is rounded upwards."""
     z = c * dot(p, p)
-    most = 1 - 2 * float(jnp.finfo(p.dtype).eps)
-    return z - jax.lax.stop_gradient(jnp.maximum(z - most, 0))
+    limit = 1 - 2 * float(jnp.finfo(p.dtype).eps)
+    return z - jax.lax.stop_gradient(jnp.maximum(z - limit, 0))
 
 
 def gap(p: Ball, c: Scalar) -> Scalar:
@@ -262,12 +262,12 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
-    gap_p, gap_q, way = gap(p, c), gap(q, c), q - p
-    way2 = c * dot(way, way)
+    gap_p, gap_q, difference = gap(p, c), gap(q, c), q - p
+    size2 = c * dot(difference, difference)
     # artanh(√c |w|) is the asinh of √z, and w = (γ_p D − c |D|² p) / (γ_p γ_q (1 + z)).
-    z = way2 / (gap_p * gap_q)
+    z = size2 / (gap_p * gap_q)
     size = asinhc_sqrt(z) / jnp.sqrt(1 + z) / gap_q
-    return size[..., None] * (gap_p[..., None] * way - way2[..., None] * p)
+    return size[..., None] * (gap_p[..., None] * difference - size2[..., None] * p)
 
 
 def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -286,8 +286,8 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p, as `lorentz.geodesic_unit`."""
     curvature, (p, v) = align(c, p, v)
     reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
-    way, _ = safe_normalize(v, shortest_direction(v.dtype))
-    return exp_map(p, reach[..., None] * way, curvature)
+    direction, _ = safe_normalize(v, shortest_direction(v.dtype))
+    return exp_map(p, reach[..., None] * direction, curvature)
 
 
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
@@ -497,8 +497,8 @@ def _rotate(p: Ball, q: Ball, v: Ball, c: Scalar) -> Ball:
     turn = lambda w: p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
     once = turn(v)
     alpha = (gap_p + gap_q + total2) / 2
-    way = alpha[..., None] * once + c[..., None] * turn(once)
-    return v + (2 * c / (total2 + gap_p * gap_q))[..., None] * way
+    change = alpha[..., None] * once + c[..., None] * turn(once)
+    return v + (2 * c / (total2 + gap_p * gap_q))[..., None] * change
 
 
 def gyromidpoint(
@@ -558,8 +558,8 @@ def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) 
     """
     c, (p, point, normal) = align(c, p, point, normal)
     p, point = inside(p, c), inside(point, c)
-    normal, room, way = unit(normal), gap(point, c), p - point
-    rise = room * dot(way, normal) - c * dot(way, way) * dot(point, normal)
+    normal, room, difference = unit(normal), gap(point, c), p - point
+    rise = room * dot(difference, normal) - c * dot(difference, difference) * dot(point, normal)
     return hyperboloid.scaled_asinh(2 * rise / room / gap(p, c), c)
 
 
