@@ -510,7 +510,7 @@ def _exact_centroid(
     near = 2 * square <= time_square
     ahead = unit(jnp.where(near[..., None], 1, total))  # u
     is_near = c * dot(x, x) <= 1
-    e, r = safe_normalize(jnp.where(is_near[..., None], 1, x))  # e, |x_space|
+    e, r = safe_normalize(jnp.where(is_near[..., None], 1, x))
     turn = e[..., None, :, :] - ahead[..., :, None, :]
     # Its root is applied twice: far out the gradient of the product would overflow.
     turn = turn * jnp.sqrt(r)[..., None, :, None]
