@@ -204,8 +204,8 @@ def angles(
     return jnp.matmul(unit(x), toward, precision=PRECISION)
 
 
-def options_of(config: ConfigDict) -> FrozenConfigDict:
-    """The fields of `config.model`, its `Space`, and the other fields that shape the model."""
+def options_of(config: ConfigDict, unroll: int = 1) -> FrozenConfigDict:
+    """The fields of `config.model`, its `Space`, and what else shapes the model; see `build`."""
     model = config.model
     return FrozenConfigDict(
         {
@@ -214,6 +214,7 @@ def options_of(config: ConfigDict) -> FrozenConfigDict:
             "max_words": config.data.max_words,
             "order_base": config.loss.order_base,
             "dtype": jnp.dtype(config.dtype),
+            "unroll": unroll,
         }
     )
 
@@ -268,7 +269,8 @@ class VideoEncoder(nn.Module):
             bias_init=start,
             name="recurrent",
         )
-        states: Any = nn.RNN(cell)(jnp.asarray(x), seq_lengths=jnp.sum(mask, axis=-1))
+        recurrence = nn.RNN(cell, unroll=options.unroll)
+        states: Any = recurrence(jnp.asarray(x), seq_lengths=jnp.sum(mask, axis=-1))
         return masked_mean(unit(x + states), mask)
 
 
@@ -438,9 +440,15 @@ class Hover(nn.Module):
         return jnp.asarray(self.direction)
 
 
-def build(config: ConfigDict) -> Hover:
-    """The model of a configuration."""
-    return Hover(options_of(config))
+def build(config: ConfigDict, unroll: int = 1) -> Hover:
+    """The model of a configuration.
+
+    Args:
+      config: a configuration of HOVER.
+      unroll: steps of the recurrence in one turn of its loop, which changes no result; the compiler
+        counts the operations of one turn.
+    """
+    return Hover(options_of(config, unroll))
 
 
 def zero_nodes(config: ConfigDict, count: int = 1) -> Nodes:
