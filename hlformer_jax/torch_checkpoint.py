@@ -258,7 +258,9 @@ def _options(options: Mapping[Any, Any]) -> dict[str, float]:
         # Comparing comes first: converting an infinite or a gigantic number raises an error.
         least = 1 if kind is int else 0
         if type(value) not in (int, float) or not least <= value <= 2**16 or kind(value) != value:
-            raise ConversionError(f"its option {name} is {quoted(value)}, which no model can have")
+            # To write a tuple of tuples may take forever.
+            shown = quoted(value) if isinstance(value, int | float | str) else type(value).__name__
+            raise ConversionError(f"its option {name} is {shown}, which no model can have")
         fields[field] = kind(value)
     return fields
 

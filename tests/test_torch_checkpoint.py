@@ -251,8 +251,14 @@ def test_the_validation_metric_is_read_where_it_is_one(
     assert torch_checkpoint.convert(FILE, tmp_path / "out").get("validation_SumR") == sum_recall
 
 
+DOUBLED = functools.reduce(lambda x, _: (x, x), range(64), ())
+"""A tuple that is written with 2^64 parentheses."""
+
+
 @pytest.mark.parametrize("option", torch_checkpoint.OPTIONS)
-@pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, 2**2000, -1, "4\n", True, [4]])
+@pytest.mark.parametrize(
+    "value", [math.inf, math.nan, 1e300, 2**2000, -1, "4\n", True, [4], DOUBLED]
+)
 def test_an_option_that_no_model_can_have_is_refused(content, saved, tmp_path, option, value):
     content["config"][option] = value
     with pytest.raises(ConversionError, match=f"its option {option} is ") as caught:
@@ -871,7 +877,7 @@ def test_refuses_a_pickle_that_would_take_gigabytes(path):
 
 # Damage.
 
-LARGEST = 100e6
+MAX_BYTES = 100e6
 """Bytes of memory that no variant of the file, of 58 kB, may take."""
 
 
@@ -956,7 +962,7 @@ def test_a_damaged_file_is_read_or_refused_in_a_line_within_its_memory(tmp_path,
     tracemalloc.start()
     try:
         counted = outcomes(120, 0, tmp_path)
-        assert tracemalloc.get_traced_memory()[1] < LARGEST
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
     damages, results = zip(*counted, strict=True)

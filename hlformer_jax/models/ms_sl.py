@@ -1,10 +1,10 @@
 """MS-SL: sliding windows of every length over the clips, and frames under the best one's guidance.
 
 The proposals of a video are the means of its encoded clips over all windows of 1 to C clips,
-shortest first: C (C + 1) / 2 of them. Each asks, by attention with a single query and without a
-scale, what the frames say of it; the frame score of a caption and a video is the cosine with what
-the best proposal's question was answered. The answers depend on the video alone, so a corpus keeps
-them, and a search computes no attention. Losses of the clips see the proposals: optimal matching
+shortest first: C (C + 1) / 2 of them. Each is the query of an attention over the frames, with one
+head and without a scale; the frame score of a caption and a video is the cosine with the attended
+vector of the best proposal. These depend on the video alone, so a corpus keeps them, and a search
+computes no attention. Losses of the clips see the proposals: optimal matching
 assigns captions to windows of any length, which may overlap.
 """
 
@@ -27,7 +27,7 @@ class GuidedEncoding(NamedTuple):
 
     Attributes:
       clips: the proposals.
-      guided: for each proposal, what the frames say of it.
+      guided: for each proposal, the frames that it attends to, as one vector.
     """
 
     clips: Float[Array, "V P H"]
@@ -56,7 +56,7 @@ class MSSL(TwoBranch):
     def encode_video(
         self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
     ) -> VideoEncoding | GuidedEncoding:
-        """Encodes videos: proposals, and what the frames say of each, float32 at least."""
+        """Encodes videos: proposals, and the attended frames of each, float32 at least."""
         clips, frames = super().encode_video(videos, hyperparameters, train)
         if clips is not None:
             clips = sliding_means(clips)

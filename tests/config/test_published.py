@@ -80,14 +80,14 @@ def test_a_variant_that_is_unknown_is_refused_with_those_that_are_known():
 
 
 def test_the_configurations_hold_the_released_hyper_parameters():
-    found = {}
+    configs = {}
     for name in ("anet", "tvr", "charades", "synthetic"):
         file = ROOT / "configs" / f"{name}.py"
-        found[name], small = load(file), load(file, "debug")
+        configs[name], small = load(file), load(file, "debug")
         assert small.train.epochs <= 2
-        assert small.loss.partial_order == found[name].loss.partial_order
+        assert small.loss.partial_order == configs[name].loss.partial_order
         with pytest.raises(AttributeError):
-            found[name].data.new_field = 1
+            configs[name].data.new_field = 1
     # Table 4 of the paper: rate, delta, m, tau, lambda_c, lambda_f, lambda_1, lambda_2.
     table = {
         "anet": (2.5e-4, 0.2, 0.2, 0.6, 2e-2, 4e-2, 3e-3, 1e-3),
@@ -95,7 +95,7 @@ def test_the_configurations_hold_the_released_hyper_parameters():
         "charades": (2e-4, 0.2, 0.2, 0.6, 2e-2, 4e-2, 3e-3, 1e-3),
     }
     for name, values in table.items():
-        config = found[name]
+        config = configs[name]
         assert values == (
             config.optim.learning_rate,
             config.loss.diversity_margin,
@@ -112,7 +112,7 @@ def test_the_configurations_hold_the_released_hyper_parameters():
     # Table 7 of GMMFormer v2's paper has the same numbers, and lambda_o.
     matching = {"anet": 0.11, "tvr": 0.09, "charades": 0.1}
     for name, weight in matching.items():
-        config, base = load(ROOT / "configs" / "gmmformer_v2.py", name), found[name]
+        config, base = load(ROOT / "configs" / "gmmformer_v2.py", name), configs[name]
         assert config.loss.optimal_matching == weight
         assert config.optim == base.optim
         assert config.data == base.data
@@ -120,7 +120,7 @@ def test_the_configurations_hold_the_released_hyper_parameters():
         assert all(config.loss[field] == base.loss[field] for field in same)
         same = ("temperature", "dropout", "input_dropout", "hidden_size", "num_heads")
         assert all(config.model[field] == base.model[field] for field in same)
-    widths = {name: (c.data.visual_dim, c.data.text_dim) for name, c in found.items()}
+    widths = {name: (c.data.visual_dim, c.data.text_dim) for name, c in configs.items()}
     assert widths["anet"] == widths["charades"] == (1024, 1024)
     assert widths["tvr"] == (3072, 768)
-    assert [found[name].model.dropout for name in table] == [0.31, 0.2, 0.25]
+    assert [configs[name].model.dropout for name in table] == [0.31, 0.2, 0.25]

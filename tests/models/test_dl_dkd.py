@@ -38,7 +38,7 @@ def _encoder(off=""):
 
 def test_padded_frames_repeat_the_first_so_that_they_change_no_score():
     config, encode = _encoder()
-    queries, videos, found = encode(BATCH.videos)
+    queries, videos, similar = encode(BATCH.videos)
     assert queries.shape == (tiny.CAPTIONS, 2 * config.model.hidden_size)
     mask = BATCH.videos.frame_mask
     for branch in videos:
@@ -53,7 +53,7 @@ def test_padded_frames_repeat_the_first_so_that_they_change_no_score():
         unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (half, np.asarray(branch))]
         cosines = np.einsum("qh,vlh->qvl", *unit)
         expected = np.where(mask[None], cosines, -np.inf).max(-1)  # over real frames alone
-        np.testing.assert_allclose(getattr(found, name), expected, atol=1e-6)
+        np.testing.assert_allclose(getattr(similar, name), expected, atol=1e-6)
 
 
 def test_what_stands_in_padded_frames_does_not_matter():
@@ -70,10 +70,10 @@ def test_what_stands_in_padded_frames_does_not_matter():
 @pytest.mark.parametrize("off", ["gaze", "glance"])
 def test_a_branch_alone_has_one_embedding_of_a_sentence(off):
     config, encode = _encoder(off)
-    queries, videos, found = encode(BATCH.videos)
+    queries, videos, similar = encode(BATCH.videos)
     assert queries.shape == (tiny.CAPTIONS, config.model.hidden_size)
     assert (videos.clips is None, videos.frames is None) == (off == "glance", off == "gaze")
-    assert (found.clip_dot is None, found.frame_dot is None) == (off == "glance", off == "gaze")
+    assert (similar.clip_dot is None, similar.frame_dot is None) == (off == "glance", off == "gaze")
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ def test_the_lift_is_the_hyperbolic_linear_layer_in_both_models(c):
     rng = np.random.default_rng(0)
     tangent, bias = rng.normal(size=(2, 6, 3)).astype(np.float32) * 0.7
     ball = np.asarray(jax.jit(Space("poincare", curvature=c).lift)(tangent, bias))
-    for v, b, found in zip(tangent.astype(float), bias.astype(float), ball, strict=True):
-        np.testing.assert_allclose(found, _mobius_add(_exp0(v, c), _exp0(b, c), c), rtol=1e-5)
+    for v, b, ours in zip(tangent.astype(float), bias.astype(float), ball, strict=True):
+        np.testing.assert_allclose(ours, _mobius_add(_exp0(v, c), _exp0(b, c), c), rtol=1e-5)
     space = np.asarray(jax.jit(Space("lorentz", curvature=c).lift)(tangent, bias))
     expected = 2 * ball / (1 - c * np.sum(ball**2, -1, keepdims=True))
     np.testing.assert_allclose(space, expected, rtol=1e-4, atol=1e-5)
@@ -100,11 +100,11 @@ def test_angles_outside_of_cones_equal_their_definition(name):
     ball = ball.astype(np.float32)
     rest = 1 - c * np.sum(ball**2, -1, keepdims=True)
     points = (2 * ball / rest).astype(np.float32) if name == "lorentz" else ball
-    found = np.asarray(jax.jit(space.outside_cone)(points[0], points[1], k))
+    ours = np.asarray(jax.jit(space.outside_cone)(points[0], points[1], k))
     want = [_outside(name, x, y, c, k) for x, y in zip(*ball.astype(float), strict=True)]
-    assert 5 < np.sum(found == 0) < 35 and np.max(found) > 1
+    assert 5 < np.sum(ours == 0) < 35 and np.max(ours) > 1
     # Angles in float32: the bound of `ops.cones`, and the steep arccos of this test.
-    np.testing.assert_allclose(found, want, atol=5e-5)
+    np.testing.assert_allclose(ours, want, atol=5e-5)
 
 
 def test_flat_cones_are_those_of_the_ball_near_its_origin():
@@ -162,10 +162,10 @@ def _dense(params, x):
 
 
 def test_a_mean_is_of_real_rows_and_of_none_it_is_zero():
-    found = hover.masked_mean(NODES.frames, NODES.frame_mask)
+    ours = hover.masked_mean(NODES.frames, NODES.frame_mask)
     # Sums of four float32 numbers near 1.
-    np.testing.assert_allclose(found, _mean(NODES.frames, NODES.frame_mask), atol=1e-6)
-    assert not np.any(found[-1])
+    np.testing.assert_allclose(ours, _mean(NODES.frames, NODES.frame_mask), atol=1e-6)
+    assert not np.any(ours[-1])
 
 
 def _lstm(cell, rows):
@@ -190,7 +190,7 @@ def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hi
     encoder = hover.VideoEncoder(options)
     given = NODES.frames, NODES.frame_mask
     params = jax.jit(encoder.init)(jax.random.key(0), *given)["params"]
-    found = jax.jit(encoder.apply)({"params": params}, *given)
+    ours = jax.jit(encoder.apply)({"params": params}, *given)
     # Features as wide as the model have no input layer.
     assert ("input" in params) == (hidden_size != tree_nodes.D)
     x = _dense(params["input"], given[0]) if "input" in params else np.float64(given[0])
@@ -198,7 +198,7 @@ def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hi
     assert all(np.abs(x).max() <= hidden_size**-0.5 for x in jax.tree.leaves(cell))
     x = x + np.stack([_lstm(cell, row) for row in x])
     expected = _mean(x / np.linalg.norm(x, axis=-1, keepdims=True), given[1])
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(ours, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("hidden_size", [4, tree_nodes.E])
@@ -228,9 +228,9 @@ def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
     words[1] = words[0]
     words[1, 1:] = 9.0
     variables = jax.jit(encoder.init)(jax.random.key(0), words, mask)
-    found = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
-    np.testing.assert_array_equal(found[0], found[1])
-    assert np.any(found[0] != found[2])
+    ours = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
+    np.testing.assert_array_equal(ours[0], ours[1])
+    assert np.any(ours[0] != ours[2])
 
 
 # The model.

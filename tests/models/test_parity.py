@@ -142,10 +142,10 @@ def test_the_teacher_says_of_its_features_what_is_recorded():
     for video, count in enumerate(counts):
         own = captions.video == video
         frames = golden["in/teacher_videos"][video, :count]
-        found = transforms.teacher_cosines(frames, golden["in/teacher_text"][own], int(count))
+        ours = transforms.teacher_cosines(frames, golden["in/teacher_text"][own], int(count))
         expected = golden["f64/score/teacher"][own]
         # Cosines in float64, rounded to float32 once.
-        np.testing.assert_allclose(found, expected[:, :count], rtol=0, atol=2**-24)
+        np.testing.assert_allclose(ours, expected[:, :count], rtol=0, atol=2**-24)
         assert not expected[:, count:].any()
 
 

@@ -187,12 +187,12 @@ def _dense(inside, outside):
 
 
 def test_parameters_and_products_are_those_counted_by_hand():
-    found = cost(tiny.config(**PLAIN))
+    counted = cost(tiny.config(**PLAIN))
     h, norm = 32, 2 * 32
     block = 3 * _dense(h, h) + _dense(h, 4 * h) + _dense(4 * h, h) + 2 * norm
     branch = lambda width, positions: 2 * width + _dense(width, h) + positions * h + norm + block
     # The query's encoder pools its words by one vector.
-    assert found.parameters == branch(48, tiny.FRAMES) + branch(24, tiny.WORDS) + h
+    assert counted.parameters == branch(48, tiny.FRAMES) + branch(24, tiny.WORDS) + h
 
     def products(rows, width):
         inner = 3 * h * h + 2 * rows * h + 8 * h * h
@@ -200,8 +200,8 @@ def test_parameters_and_products_are_those_counted_by_hand():
 
     video, caption = products(tiny.CLIPS, 48), products(tiny.WORDS, 24) + 4 * tiny.WORDS * h
     # Beside products there are normalisation and softmax: tens of operations an element.
-    assert 1 <= found.flops_video / video < 1.2
-    assert 1 <= found.flops_caption / caption < 1.2
+    assert 1 <= counted.flops_video / video < 1.2
+    assert 1 <= counted.flops_caption / caption < 1.2
 
 
 def test_parts_of_a_batch_do_not_change_the_count():

@@ -54,7 +54,7 @@ def test_bfloat16_stays_close_to_float32_and_keeps_its_parameters(encode, params
         model = models.build(half)
         ours = jax.jit(lambda v: models.encode_video(model, params, v))(BATCH.videos)
     assert ours.frames.dtype == jnp.float32
-    # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1. Found: 0.012
+    # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1. Measured: 0.012
     # and 0.016; one bit less in the weights alone gives 0.027.
     np.testing.assert_allclose(ours.clips, exact.clips, atol=0.02)
     np.testing.assert_allclose(ours.frames, exact.frames, atol=0.02)
