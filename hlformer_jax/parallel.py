@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -314,7 +315,10 @@ def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
         return math.nan
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     with jax.default_device(cpu):
-        return flops(jax.jit(function).lower(*shapes))
+        with jax.disable_jit():  # a scan becomes its turns, of which a compiler would count one
+            unrolled = jax.make_jaxpr(function)(*shapes)
+        flat = jax.jit(jaxpr_as_fun(unrolled))
+        return flops(flat.lower(*jax.tree.leaves(shapes)))
 
 
 def flops(compiled: Any) -> float:

@@ -283,6 +283,13 @@ def test_a_product_is_counted_by_its_multiplications_and_additions():
     assert parallel.count_flops(twice, x, y) == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
 
 
+def test_a_scan_is_counted_turn_by_turn():
+    x = jax.ShapeDtypeStruct((5, 5), np.float32)
+    turn = lambda carry, _: (carry @ carry, None)
+    many = lambda x: jax.lax.scan(turn, x, length=4)[0]
+    assert parallel.count_flops(many, x) == pytest.approx(4 * 2 * 5**3, rel=0.1)
+
+
 def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
     tree = {"a": np.zeros((3, 5), np.float16), "b": [jax.ShapeDtypeStruct((7,), np.int32)]}
     assert parallel.nbytes(tree) == 3 * 5 * 2 + 7 * 4

@@ -203,6 +203,9 @@ class MaximumSimilarity:
 
     branches: ClassVar[tuple[str, ...]] = VideoEncoding._fields
 
+    sum_of_maxima: ClassVar[bool] = True
+    """Whether the score adds the best cosines of branches, each found on its own."""
+
     weights: Any
 
     @property
@@ -357,6 +360,7 @@ class GuidedSimilarity(MaximumSimilarity):
     """MS-SL's score: the best proposal, plus the cosine of that proposal's guided frame vector."""
 
     branches: ClassVar[tuple[str, ...]] = GuidedEncoding._fields
+    sum_of_maxima: ClassVar[bool] = False
 
     @property
     def frame_columns(self) -> str:

@@ -78,9 +78,10 @@ class Trained:
     @property
     def branches(self) -> dict[str, float] | None:
         """Weights of the branches whose best cosines the score adds; None: it is another one."""
-        if not isinstance(self._model.scorer, MaximumSimilarity):
+        scorer = self._model.scorer
+        if not (isinstance(scorer, MaximumSimilarity) and scorer.sum_of_maxima):
             return None
-        weights = zip(VideoEncoding._fields, self._model.scorer.weights, strict=True)
+        weights = zip(VideoEncoding._fields, scorer.weights, strict=True)
         return {name: float(weight) for name, weight in weights if name in self._corpus.stored}
 
     @property
