@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
 from hlformer_jax.models.two_branch import (
     Bounds,
@@ -33,26 +32,15 @@ class Lifted(NamedTuple):
 
 
 class HLFormer(TwoBranch):
-    """The model.
-
-    Attributes:
-      curvature: initial curvature of the lift.
-    """
-
-    curvature: float = 1.0
+    """The model."""
 
     has_lift: ClassVar[bool] = True
-
-    @classmethod
-    def from_config(cls, config: ConfigDict) -> "TwoBranch":
-        """The model that a checked configuration asks for."""
-        return cls(cls.options_of(config), config.model.curvature)
 
     @property
     def bounds(self) -> Bounds:
         """What its parameters are clamped to, as released before each forward."""
         alphas = dict.fromkeys(("video_alpha", "textual_alpha"), (-math.inf, 0.0))
-        return {**super().bounds, **alphas, "curv": curvature_bounds(self.curvature)}
+        return {**super().bounds, **alphas, "curv": curvature_bounds(self.options.curvature)}
 
     def setup(self) -> None:
         """Adds the parameters of the lift."""
@@ -64,7 +52,8 @@ class HLFormer(TwoBranch):
         log_scale = nn.initializers.constant(-0.5 * math.log(self.options.hidden_size))
         self.video_alpha = self.param("video_alpha", log_scale, ())
         self.textual_alpha = self.param("textual_alpha", log_scale, ())
-        self.curv = self.param("curv", nn.initializers.constant(math.log(self.curvature)), ())
+        log_curvature = nn.initializers.constant(math.log(self.options.curvature))
+        self.curv = self.param("curv", log_curvature, ())
 
     def __call__(
         self,

@@ -47,6 +47,7 @@ class TwoBranchOptions:
       glance: whether there is a clip branch.
       video_level: whether frames are pooled to one vector a video.
       shared_curvature: initial curvature that all Lorentz blocks learn together, or None: 1, fixed.
+      curvature: initial curvature of the lift, of a model that has one.
     """
 
     hidden_size: int
@@ -59,6 +60,7 @@ class TwoBranchOptions:
     glance: bool
     video_level: bool
     shared_curvature: float | None
+    curvature: float
 
 
 class Hyperparameters(NamedTuple):
@@ -199,14 +201,9 @@ class TwoBranch(nn.Module):
     @classmethod
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a checked configuration asks for."""
-        return cls(cls.options_of(config))
-
-    @classmethod
-    def options_of(cls, config: ConfigDict) -> TwoBranchOptions:
-        """The options that a checked configuration stands for."""
         model = config.model
         shared = model.block_curvature == "shared"
-        return TwoBranchOptions(
+        options = TwoBranchOptions(
             hidden_size=model.hidden_size,
             max_frames=config.data.max_frames,
             max_words=config.data.max_words,
@@ -227,7 +224,9 @@ class TwoBranch(nn.Module):
             glance=model.glance,
             video_level=model.video_level,
             shared_curvature=model.block_curvature_start if shared else None,
+            curvature=model.curvature,
         )
+        return cls(options)
 
     @property
     def bounds(self) -> Bounds:
