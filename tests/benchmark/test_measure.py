@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.measure import Timing
 from hlformer_jax.config import default
 from hlformer_jax.data.source import SPLITS
 
@@ -34,10 +33,6 @@ def _config():
     config = default()
     config.data.update(visual_dim=6, text_dim=5, max_frames=9, max_clips=4, max_words=3)
     return config
-
-
-def test_the_time_of_one_of_many_keeps_its_repeats():
-    assert measure.each(Timing(3.0, 2.0, 8.0, 7), 2) == Timing(1.5, 1.0, 4.0, 7)
 
 
 def test_a_simulated_split_has_the_sizes_that_were_asked_for():

@@ -1,6 +1,7 @@
 """Search as it is measured: its operations, the corpus of each model, and simulated archives."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -79,56 +80,35 @@ def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
     assert search["facts"]["bytes/video"] == pytest.approx(40 * 16 * 2, abs=2)
 
 
-class Training:
-    """Stands for the compiled steps of as many videos."""
+def test_a_step_and_a_search_are_timed_at_an_eighth_to_the_whole(monkeypatch):
+    sizes, searched = [], []
+    floor = lambda *_: Floor(0.0, 0.0, 1.0)
 
-    sizes: list[int] = []
-
-    def __init__(self, config, videos, longest):
+    def training(config, videos, longest):
         assert config.train.batch_size == videos and longest == 1
-        self.sizes.append(videos)
-        self.feed, self.run = self, None
-
-    def chunks(self):
-        return iter([None])
-
-    def floor(self):
-        return Floor(0.0, 0.0, 1.0)
-
-
-@pytest.fixture
-def searched(monkeypatch):
-    """Numbers of videos that were searched; nothing is compiled or timed."""
-    corpora = []
+        sizes.append(videos)
+        feed = SimpleNamespace(chunks=lambda: iter([None]))
+        return SimpleNamespace(feed=feed, run=None, floor=floor)
 
     def timed(run, *arguments, repeats):
-        if len(arguments) > 1:
-            corpora.append(arguments[0])
+        searched.extend(arguments[:1] if len(arguments) > 1 else ())
         return Timing(3.0, 3.0, 3.0, repeats)
 
-    monkeypatch.setattr(query, "Training", Training)
-    monkeypatch.setattr(query, "timed", timed)
-    monkeypatch.setattr(query, "random_corpus", lambda config, videos, dtype: videos)
-    monkeypatch.setattr(query, "random_queries", lambda stored, count: None)
-    monkeypatch.setattr(query, "search_floor", lambda stored, queries: Floor(0.0, 0.0, 1.0))
-    Training.sizes.clear()
-    return corpora
-
-
-def test_a_step_and_a_search_are_timed_at_an_eighth_to_the_whole(searched):
+    for name, stand_in in {
+        "Training": training, "timed": timed, "search_floor": floor,
+        "random_corpus": lambda config, videos, dtype: videos, "random_queries": lambda *_: None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(query, name, stand_in)
     config = runs.retrieval("", **{"train.batch_size": 24})
     rows = list(query.scaling(config, Options(videos=16, repeats=3, steps=1)))
-    assert Training.sizes == [3, 6, 12, 24]
+    assert (sizes, searched) == ([3, 6, 12, 24], [2, 4, 8, 16])
     assert [row.facts["ms/video"] for row in rows[:4]] == [1000.0, 500.0, 250.0, 125.0]
-    assert searched == [2, 4, 8, 16]
-    assert [row.what for row in rows[4:]] == [
-        f"search, {videos} videos, 256 queries" for videos in (2, 4, 8, 16)
-    ]
+    assert rows[-1].what == "search, 16 videos, 256 queries"
     assert rows[-1].facts["us/video"] == 3e6 / 16
-    Training.sizes.clear()
-    config.train.batch_size = 2
+    sizes.clear()
+    config.train.batch_size = 2  # as few are timed once at each size
     list(query.scaling(config, Options(videos=8, repeats=3, steps=1)))
-    assert Training.sizes == [1, 2]
+    assert sizes == [1, 2]
 
 
 class _Encoder:

@@ -202,17 +202,11 @@ def test_bars_begin_at_zero_unless_they_are_close_together(values, low):
 
 
 @pytest.mark.parametrize("quantity", ["", "width"])
-def test_a_sweep_without_any_result_can_be_drawn(tmp_path, quantity):
-    curves.draw_sweep(_table(_row("a", [], 1), quantity=quantity) | {"total": 3}, tmp_path)
-    assert (tmp_path / "sweep.png").read_bytes().startswith(PNG)
-
-
-@pytest.mark.parametrize("quantity", ["", "width"])
-def test_a_single_seed_is_called_that(quantity):
+def test_a_sweep_can_be_drawn_without_any_result_and_a_single_seed_is_called_that(quantity):
+    [axes] = curves.sweep_figure(_table(_row("a", [], 1), quantity=quantity) | {"total": 3}).axes
     rows = _row("a", [3.0], 1), _row("b", [4.0], 2)
     [axes] = curves.sweep_figure(_table(*rows, quantity=quantity)).axes
-    _, labels = axes.get_legend_handles_labels()
-    assert labels == ["one seed"]
+    assert axes.get_legend_handles_labels()[1] == ["one seed"]
 
 
 def test_infinity_stands_beyond_the_largest_value():
