@@ -291,10 +291,12 @@ def _points_of_vectors(
     """
     at: list[KeyPath | None] = []
     for path, leaf in tree_flatten_with_path(state)[0]:
+        named = max((i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1)
+        # A parameter's path follows the last field, and may lead to a list of a moment's parts.
         ends = [
             (stop - start, start)
             for start in range(len(path) + 1)
-            for stop in range(start, len(path) + 1)
+            for stop in range(max(start, named + 1), len(path) + 1)
             if path[start:stop] in params
         ]
         size, start = max(ends, default=(0, len(path)))

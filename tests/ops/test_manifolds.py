@@ -302,6 +302,20 @@ def test_first_moments_are_transported_and_second_ones_are_not(optimizer, fields
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize(
+    "wrap", [lambda x: [x], lambda x: (jnp.zeros((2, 4)), x), lambda x: _Velocity(x)]
+)
+def test_points_of_any_pytree_take_the_same_steps(wrap):
+    x, gradients = _points("lorentz", 1.0).astype(jnp.float32), _gradients()["points"]
+    inner = optax.chain(optax.inject_hyperparams(optax.adam)(0.3), optax.identity())
+    run = lambda start, gradients: _descend(
+        riemannian(inner, Lorentz()), start, lambda _, g: g, gradients
+    )
+    want, got = jax.jit(run)(x, gradients), jax.jit(run)(wrap(x), jax.vmap(wrap)(gradients))
+    np.testing.assert_allclose(jax.tree.leaves(got)[-1], want, rtol=1e-6, atol=1e-6)
+
+
 class _Velocity(NamedTuple):
     velocity: object
 
