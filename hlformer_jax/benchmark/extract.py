@@ -29,7 +29,8 @@ from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, 
 from hlformer_jax.benchmark.query import prepared_encoder
 from hlformer_jax.encoders.config import Vision
 from hlformer_jax.encoders.encoder import IMAGES_AT_ONCE, MAX_IMAGES_AT_ONCE
-from hlformer_jax.search import decoding, demo
+from hlformer_jax.search import demo
+from hlformer_jax.search import extract as extraction
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import LARGER, default_workers, index_folder, real_video
 from hlformer_jax.search.index import Index
@@ -59,15 +60,15 @@ def _rows(folder: Path, directory: Path, encoder: Any) -> Iterator[Row]:
     paths = list(video.find(folder, lambda line: None))
     if not paths:
         raise SearchError(f"{folder} holds no video that FFmpeg reads")
-    preprocess = decoding.preprocessing(encoder)
+    preprocess = extraction.preprocessing(encoder)
     size = LARGER * encoder.image_size
     sample = lambda: [frame.image for path in paths for frame in video.sample(path, 1.0, size)]
     frames = sample()
     prepare = lambda: [preprocess(image) for image in frames]
     pictures = prepare()
     encode = lambda: [
-        encoder.images(np.stack(pictures[start : start + decoding.CHUNK]))
-        for start in range(0, len(pictures), decoding.CHUNK)
+        encoder.images(np.stack(pictures[start : start + extraction.CHUNK]))
+        for start in range(0, len(pictures), extraction.CHUNK)
     ]
     encoder.images(np.stack(pictures[:1]))  # compiles
     clocks = [[clock(part) for part in (sample, prepare)] for _ in range(ROUNDS)]

@@ -40,11 +40,10 @@ from hlformer_jax.models.registry import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search import encoding, packed, quantised
-from hlformer_jax.search.arrays import VideoArrays
-from hlformer_jax.search.fingerprint import Stamp
+from hlformer_jax.search import encoding, packed
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.storage import Stamp, VideoArrays
 from hlformer_jax.typing import Array
 
 VALIDATION = 4_917, 17_505
@@ -380,23 +379,23 @@ def _kernels(size: str, index: Index, queries: np.ndarray, truth: np.ndarray) ->
 
     plain = packed.products(matrix, queries[0])
     yield row("frames, float16", alone, matrix.nbytes, {})
-    for dtype in ("bfloat16", quantised.DTYPE):
-        rounded = quantised.kept(path, matrix, dtype)
+    for dtype in ("bfloat16", packed.DTYPE):
+        rounded = packed.kept(path, matrix, dtype)
         moved = sum(part.nbytes for part in rounded)
-        off = np.abs(quantised.products(rounded, queries[0]) - plain)
+        off = np.abs(packed.rounded_products(rounded, queries[0]) - plain)
         facts = {"largest error": float(off.max()), "bound": float(rounded.error.max())}
 
-        def near(query: np.ndarray, rounded: quantised.Quantised = rounded) -> list[int]:
-            return _largest(quantised.products(rounded, query))
+        def near(query: np.ndarray, rounded: packed.Quantised = rounded) -> list[int]:
+            return _largest(packed.rounded_products(rounded, query))
 
-        def exact(query: np.ndarray, rounded: quantised.Quantised = rounded) -> list[int]:
+        def exact(query: np.ndarray, rounded: packed.Quantised = rounded) -> list[int]:
             starts = np.arange(count)
-            scores = quantised.best(rounded, matrix, starts, query, BEST, everything)
+            scores = packed.best(rounded, matrix, starts, query, BEST, everything)
             return alone(query) if scores is None else _largest(scores)
 
         yield row(f"frames, {dtype}", near, moved, facts)
         yield row(f"frames, {dtype}, best again", exact, moved, {})
-        if dtype != quantised.DTYPE:  # makes room
+        if dtype != packed.DTYPE:  # makes room
             for file in path.parent.glob(f"*.{dtype}*.npy"):
                 file.unlink()
 

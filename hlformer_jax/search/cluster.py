@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.search import decoding, encoding
-from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.search import extract
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.manifest import Manifest
+from hlformer_jax.search.storage import Manifest
 
 VIDEOS_AT_ONCE = 4
 """Videos for each decoding process that an actor is given, and gives back, together."""
@@ -151,9 +151,9 @@ class _Extractor:
                     Failed(path, f"it {what} on {machine}, a machine of the cluster")
                 )
         here = [path for path, events in found.items() if not events]
-        for event in decoding.decode(here, self._job, self._workers):
+        for event in extract.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
-                event = encoding.encode(self._encoder, event)
+                event = extract.encode(self._encoder, event)
             if isinstance(event, Opened):
                 found[event.path].clear()
             found[event.path].append(event)

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import command_line
-from hlformer_jax.search import captions, encoding, filters, manifest, packed, rankers
+from hlformer_jax.search import captions, encoding, filters, packed, rankers, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
-from hlformer_jax.search.extract import index_folder, real_video
+from hlformer_jax.search.extract import Progress, Report, index_folder, real_video
 from hlformer_jax.search.index import Index, check_rate
 from hlformer_jax.search.library import Hit, Library
-from hlformer_jax.search.manifest import EncoderFacts
-from hlformer_jax.search.report import Progress, Report
+from hlformer_jax.search.storage import EncoderFacts
 from hlformer_jax.search.store import MEMORY
 
 Options = argparse.Namespace
@@ -156,10 +155,10 @@ def _prepared(
     try:
         index = Index.open(directory)
     except DamagedError:  # of which nothing is left
-        manifest.check_place(directory)
+        storage.check_place(directory)
     except SearchError:
-        manifest.check_place(directory)
-        if any((directory / name).exists() for name in (manifest.NAME, manifest.MARK)):
+        storage.check_place(directory)
+        if any((directory / name).exists() for name in (storage.MANIFEST, storage.MARK)):
             raise
     if index is None:
         inside = directory.resolve()
@@ -196,9 +195,9 @@ def _prepared(
 
 def _check_model(run: Path, facts: EncoderFacts) -> None:
     """Refuses a trained model that is none, or of another encoder."""
-    from hlformer_jax.search import model
+    from hlformer_jax.search import trained
 
-    model.check_encoder(model.read_config(run), run, facts)
+    trained.check_encoder(trained.read_config(run), run, facts)
 
 
 def _check_work(options: Options) -> None:
@@ -330,7 +329,7 @@ def _serve(options: Options) -> int:
 def _evaluate(options: Options) -> int:
     """Prints recalls of videos and of moments on captions, for each ranker."""
     from hlformer_jax.retrieval import ranking
-    from hlformer_jax.search.evaluation import evaluate
+    from hlformer_jax.search.captions import evaluate
 
     replace = files.replacing(options.overwrite)
     if options.json:
@@ -495,7 +494,7 @@ def clip_name(video: str, start: float, end: float) -> str:
 def _features(options: Options) -> int:
     """Indexes what is not indexed yet, and writes features of captioned videos to train on."""
     from hlformer_jax.data import extracted
-    from hlformer_jax.search import features
+    from hlformer_jax.search import captions
 
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
@@ -504,7 +503,7 @@ def _features(options: Options) -> int:
     directory = options.index or options.folder / ".hlformer-search"
     index, encoder = _prepared(directory, options.folder, options.encoder, options.fps)
     _report(_extract(index, encoder, options), index)
-    counts = features.write(
+    counts = captions.write_features(
         index, encoder, asked, options.out, options.seed, _tell, options.overwrite
     )
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())

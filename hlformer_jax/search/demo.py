@@ -32,7 +32,7 @@ from PIL import Image, ImageDraw
 
 from hlformer_jax import files
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import encoding, manifest
+from hlformer_jax.search import encoding, storage
 from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
 
@@ -560,7 +560,7 @@ def _index(out: Path, tell: Callable[[str], None]) -> None:
     """Brings DIR/index up to date."""
     encoder, places = encoding.load(out / "encoder")
     directory = out / "index"
-    if (directory / manifest.NAME).exists():
+    if (directory / storage.MANIFEST).exists():
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

@@ -1,4 +1,4 @@
-"""Encoders: where one was loaded from, where it is found again, and the vectors of frames."""
+"""Encoders of an index: where one is loaded from, and where it is found again."""
 
 import importlib
 import os
@@ -6,12 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hlformer_jax.data.transforms import unit
-from hlformer_jax.search.decoding import Frames, Vectors
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.manifest import EncoderFacts
+from hlformer_jax.search.storage import EncoderFacts
 
 DEFAULT = "google/siglip-base-patch16-224"
 
@@ -76,17 +72,3 @@ def reload(facts: EncoderFacts, given: str | Path | None = None) -> Any:
             " is by --encoder=PATH"
         )
     return load(places[0] if places else facts.name)[0]
-
-
-def encode(encoder: Any, frames: Frames) -> Vectors:
-    """The vectors of frames as an index keeps them.
-
-    The frames of a video are encoded in the same batches wherever that is done (`decoding.CHUNK`),
-    so that machines of one kind compute the same bits.
-
-    Args:
-      encoder: the encoder.
-      frames: the next frames of a video.
-    """
-    vectors = unit(np.asarray(encoder.images(frames.images), np.float64))
-    return Vectors(frames.path, frames.times, vectors.astype(np.float16))

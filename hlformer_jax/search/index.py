@@ -26,11 +26,16 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import suggestion
-from hlformer_jax.search import arrays, manifest
-from hlformer_jax.search.arrays import VectorFile, VideoArrays
+from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.fingerprint import Stamp
-from hlformer_jax.search.manifest import EncoderFacts, Manifest, Record
+from hlformer_jax.search.storage import (
+    EncoderFacts,
+    Manifest,
+    Record,
+    Stamp,
+    VectorFile,
+    VideoArrays,
+)
 
 
 class Entry(NamedTuple):
@@ -116,11 +121,11 @@ class Index:
         """
         check_rate(fps)
         directory = Path(directory)
-        manifest.check_place(directory)
+        storage.check_place(directory)
         known = Manifest(str(root.resolve()), EncoderFacts.of(encoder, places), float(fps))
         index = cls(directory, known)
         with _full_disk_named(directory):
-            manifest.mark(directory)
+            storage.mark(directory)
         with index.writing():
             pass
         return index
@@ -138,11 +143,11 @@ class Index:
         """
         directory = Path(directory)
         try:
-            known, notes = manifest.read(directory)
+            known, notes = storage.read_manifest(directory)
             index = cls(directory, known)
             index._written = True
         except DamagedError as error:
-            settings = manifest.rebuilt(directory)
+            settings = storage.rebuilt(directory)
             if settings is None:
                 raise
             index = cls(directory, settings)
@@ -245,9 +250,9 @@ class Index:
         """
         path = self.file(content)
         try:
-            found = arrays.read(path)
+            found = storage.read_vectors(path)
             same = found.facts.get("content") == content
-            if not same or not manifest.same_maker(self.manifest, found.facts):
+            if not same or not storage.same_maker(self.manifest, found.facts):
                 raise DamagedError(
                     f"{path} is not of this index: index the folder again to make it anew"
                 )
@@ -323,7 +328,7 @@ class Index:
             if name not in known:
                 self._put(name, Record(self._id(name, content), content, *stamp, "failed"))
             known[name] = self.manifest.videos[name]
-        file = arrays.write(self.file(content), found, self.manifest.facts(content, known))
+        file = storage.write_vectors(self.file(content), found, self.manifest.facts(content, known))
         for name, record in known.items():
             self.record(name, content, paths.get(name, record.stamp), file)
         self._renamed.discard(content)
@@ -394,7 +399,7 @@ class Index:
             names = os.listdir(self.directory / "videos")
         except OSError:
             return set()
-        return {found[1] for found in map(manifest.VECTORS.fullmatch, names) if found}
+        return {found[1] for found in map(storage.VECTORS.fullmatch, names) if found}
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""
@@ -406,7 +411,7 @@ class Index:
         for content in sorted(self._contents() - used):
             try:
                 file = self.load(content)
-                paths = manifest.paths_of(file.facts)
+                paths = storage.paths_of(file.facts)
             except (DamagedError, ValueError, KeyError, TypeError, AttributeError):
                 continue
             for name, (identity, stamp) in paths.items():
@@ -430,14 +435,14 @@ class Index:
                 continue
             facts = self.manifest.facts(content, known)
             if file is not None and file.facts["paths"].keys() != facts["paths"].keys():
-                file = arrays.write(self.file(content), file.arrays, facts)
+                file = storage.write_vectors(self.file(content), file.arrays, facts)
                 for name, record in known.items():
                     self.record(name, content, record.stamp, file)
         self._renamed.clear()
 
     def _clear_drafts(self) -> None:
         """Removes what killed writers left; there is no other writer now."""
-        for folder, own in manifest.OWN.items():
+        for folder, own in storage.OWN.items():
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
                     of = files.drafted(name)

@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search import encoding, filters, manifest, maxsim, rankers, store
+from hlformer_jax.search import encoding, filters, maxsim, rankers, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent
-from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 
 
@@ -445,7 +445,7 @@ class Library:
 
 def _stamp(directory: Path) -> tuple[int, int, int]:
     try:
-        status = (directory / manifest.NAME).stat()
+        status = (directory / storage.MANIFEST).stat()
     except OSError:
         return 0, 0, 0
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -24,11 +24,10 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.search import rankers
-from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.manifest import Record
 from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.storage import Record, VideoArrays
 
 MARK = 3.0
 """What marks a row's branch: with it the least cosine, −1, is above the largest without it, 1, also
@@ -172,10 +171,10 @@ def of(
     """
     if checkpoint is None:
         return rankers.Untrained(name, index, None), Plain(name, index)
-    from hlformer_jax.search import model, trained
+    from hlformer_jax.search import trained
 
     ranker = trained.Trained(checkpoint, index, records)
-    return ranker, Branches(ranker, model.identity(checkpoint))
+    return ranker, Branches(ranker, trained.identity(checkpoint))
 
 
 def parts(rows: int, width: int, most: int) -> list[slice]:

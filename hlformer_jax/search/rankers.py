@@ -1,30 +1,51 @@
-"""Rankers: what a video's score is, and its scores over time, by name.
+"""Rankers without training: what a video's score is, and its scores over time, by name.
 
     best_frame   the largest cosine of the sentence and a frame
-    segments     the largest inner product of the sentence and an interval (`segments`)
+    segments     the largest inner product of the sentence and an interval's vector
 
-Neither is trained; both give exact maxima: one product of the sentence with the rows of all videos,
-and a maximum over the rows of each. Of a large archive, rows of 8 bits tell first which rows can
-matter (`quantised`); the best videos and their scores are the same. Over time, `segments` gives a
-frame the mean of its own cosine and of its interval's product: an interval's vector knows its
-surroundings, and its borders are blurred by them; on simulated scenes the mean finds moments better
-than either.
+Both give exact maxima: one product of the sentence with the rows of all videos, and a maximum over
+the rows of each. Of a large archive, rows of 8 bits tell first which rows can matter (`packed`);
+the best videos and their scores are the same. Over time, `segments` gives a frame the mean of its
+own cosine and of its interval's product: an interval's vector knows its surroundings, and its
+borders are blurred by them; on simulated scenes the mean finds moments better than either.
 
 A trained model is a further ranker (`trained`): an object with the methods of `Ranker`.
+
+Intervals come of wavelets and a graph (TF-PRVR, NeurIPS 2026). Frames x_1 … x_T are unit vectors;
+Δ_t = unit(x_{t+1} − x_t). The signal
+
+    s_t = 1 − ⟨Δ_t, Δ_{t+1}⟩      (0 where both differences vanish)
+
+is high where a video turns. Its wavelet db4 with symmetric borders gives a level for each scale, as
+many as the length allows and one at least; the details of a level alone, reconstructed, absolute,
+have peaks, and a peak at p (from 0) above their mean and one deviation is a cut before frame p + 2.
+Segments of a level lie between its cuts; a segment's vector is the unit mean of its frames. In the
+graph A of all segments
+
+    of one level         max(cos, 0) + exp(−|distance of centres| / mean length of the level)
+    of adjacent levels   intersection over union · max(cos, 0)
+    the diagonal         1
+
+and with W = D^{−1/2} A D^{−1/2} their vectors are propagated by (1 − β)(I − β W)^{−1}, β = 0.7. The
+cuts of all levels together make intervals. An interval's vector is the mean over the levels of the
+propagated vector of the segment that holds it. No query takes part, so an index keeps the
+intervals. Lengths and centres are counted in frames. The graph grows with the square of the length:
+a video of more than `LONGEST` frames is cut into equal parts first, each with a graph of its own.
+What the intervals are worth: docs/search.md.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import suggestion
-from hlformer_jax.search import packed, quantised
-from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search import packed
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.manifest import Record
+from hlformer_jax.search.storage import Record, VideoArrays
 
 
 @runtime_checkable
@@ -141,7 +162,7 @@ class Untrained:
             index, name, contents, counts, self._rows.dtype, self._rows.take
         )
         large = len(self._matrix) >= packed.LARGE
-        self._rounded = quantised.kept(path, self._matrix) if large else None
+        self._rounded = packed.kept(path, self._matrix) if large else None
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The unit vector of a sentence; see `Ranker`."""
@@ -158,7 +179,7 @@ class Untrained:
         """The largest products of the best contents; see `Ranker`."""
         found = None
         if self._rounded is not None:
-            found = quantised.best(self._rounded, self._matrix, self._starts, query, count, among)
+            found = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
         return self.scores(query) if found is None else found
 
     def over_time(
@@ -166,3 +187,183 @@ class Untrained:
     ) -> Float[np.ndarray, " F"]:
         """Scores of the frames by the rule of the ranker; see `Ranker`."""
         return self._rows.over_time(arrays, query)
+
+
+BETA = 0.7
+"""Share of the propagation that goes through the graph."""
+
+ROUNDING = 1e-6
+"""Lengths of differences, and heights of peaks, that are rounding of float32 unit vectors."""
+
+LONGEST = 4096
+"""Frames whose segments stand in one graph: 68 minutes at a frame a second."""
+
+WAVELET, BORDER = "db4", "symmetric"
+
+
+class Segments(NamedTuple):
+    """Segments of all levels, one level after the other, finest first; each covers the video.
+
+    Attributes:
+      starts: first frame of each.
+      ends: one beyond the last frame of each.
+      levels: the level of each, from 0.
+    """
+
+    starts: Int[np.ndarray, " S"]
+    ends: Int[np.ndarray, " S"]
+    levels: Int[np.ndarray, " S"]
+
+
+def segments(
+    vectors: Float[np.ndarray, "F d"], times: Float[np.ndarray, " F"], period: float = 1.0
+) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, "I d"]]:
+    """Cuts a video into intervals.
+
+    Args:
+      vectors: unit vectors of F >= 1 frames, of any floating dtype. Each part is brought to float64
+        and to unit length again, as those of float16 are not to its rounding.
+      times: seconds of the frames, rising.
+      period: seconds between two frames; the last interval ends so long after the last frame.
+
+    Returns:
+      Start and end of the intervals in seconds, in order and without gaps, float64; their vectors,
+      float32, not normalised.
+    """
+    count = len(vectors)
+    parts = -(-count // LONGEST)
+    bounds = np.arange(parts + 1) * count // parts
+    starts, propagated = [], []
+    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        cuts, rows = _part(unit(vectors[first:last].astype(np.float64)))
+        starts.append(first + cuts)
+        propagated.append(rows)
+    edges = np.append(times, times[-1] + period).astype(np.float64)
+    start = np.concatenate(starts)
+    spans = np.stack([edges[start], edges[np.append(start[1:], count)]], axis=-1)
+    return spans, np.concatenate(propagated).astype(np.float32)
+
+
+def _part(
+    frames: Float[np.ndarray, "T d"],
+) -> tuple[Int[np.ndarray, " I"], Float[np.ndarray, "I d"]]:
+    """First frames of the intervals, and their vectors."""
+    cuts = [peak_cuts(details) for details in level_details(signal(frames))]
+    found = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
+    spread = propagate(segment_means(frames, found), found)
+    starts = np.unique(found.starts)
+    held = []
+    for level in range(found.levels[-1] + 1):
+        rows = np.flatnonzero(found.levels == level)
+        held.append(spread[rows[np.searchsorted(found.starts[rows], starts, side="right") - 1]])
+    return starts, np.mean(held, axis=0)
+
+
+def segment_means(frames: Float[np.ndarray, "T d"], found: Segments) -> Float[np.ndarray, "S d"]:
+    """The unit mean of the frames of each segment."""
+    levels = range(found.levels[-1] + 1)
+    starts = [found.starts[found.levels == level] for level in levels]
+    return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
+
+
+def signal(frames: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " _"]:
+    """How sharply a video turns at each frame but the two at its ends.
+
+    Args:
+      frames: unit vectors, float64.
+
+    Returns:
+      1 minus the cosine of successive differences, from 0 to 2, [T - 2]; empty for T < 3.
+    """
+    differences = np.diff(frames, axis=0)
+    still = np.linalg.norm(differences, axis=-1) <= ROUNDING
+    directions = np.where(still[:, None], 0.0, unit(differences))
+    turned = 1 - np.einsum("td,td->t", directions[:-1], directions[1:])
+    return np.where(still[:-1] & still[1:], 0.0, turned)
+
+
+def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n"]]:
+    """The details of a signal at each scale, reconstructed alone, absolute, finest first."""
+    if not len(values):
+        return []
+    # Imported here: the rest of a search does without it.
+    import pywt
+
+    coarse, details = values, []
+    for _ in range(max(pywt.dwt_max_level(len(values), WAVELET), 1)):
+        coarse, fine = pywt.dwt(coarse, WAVELET, BORDER)
+        details.append(fine)
+    found = []
+    for level in range(len(details)):
+        alone: list[np.ndarray] = [np.zeros_like(coarse)]
+        alone += [np.where(i == level, fine, 0.0) for i, fine in reversed([*enumerate(details)])]
+        found.append(np.abs(pywt.waverec(alone, WAVELET, BORDER)[: len(values)]))
+    return found
+
+
+def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
+    """Cuts of a level: the frame that begins a segment, for each peak of its details.
+
+    A peak is higher than both its neighbours; of a row of equal values, its middle, rounded down.
+    """
+    changes = np.flatnonzero(np.diff(details)) + 1
+    starts = np.concatenate([[0], changes])
+    ends = np.concatenate([changes, [len(details)]])
+    heights = details[starts]
+    inner = np.arange(1, len(starts) - 1)
+    peak = (heights[inner] > heights[inner - 1]) & (heights[inner] > heights[inner + 1])
+    peak &= heights[inner] > max(details.mean() + details.std(), ROUNDING)
+    inner = inner[peak]
+    return (starts[inner] + ends[inner] - 1) // 2 + 2
+
+
+def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
+    """Segments between the cuts of each level.
+
+    Args:
+      cuts: cuts of each level, rising, each from 1 to `count` - 1.
+      count: T, the number of frames.
+    """
+    starts = [np.concatenate([[0], level]).astype(np.int64) for level in cuts]
+    ends = [np.append(level[1:], count) for level in starts]
+    levels = np.repeat(np.arange(len(starts)), [len(level) for level in starts])
+    return Segments(np.concatenate(starts), np.concatenate(ends), levels)
+
+
+def propagate(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.ndarray, "S d"]:
+    """The vectors of segments after the propagation through their graph."""
+    graph = adjacency(vectors, found)
+    scale = 1 / np.sqrt(graph.sum(axis=-1))
+    # In place, to I − β W: the graph is by far the largest array.
+    graph *= -BETA * scale[:, None]
+    graph *= scale[None]
+    graph[np.diag_indices_from(graph)] += 1
+    spread: np.ndarray = (1 - BETA) * np.linalg.solve(graph, vectors)
+    return spread
+
+
+def adjacency(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.ndarray, "S S"]:
+    """The graph A of segments; made level by level, as most levels are not adjacent."""
+    graph = np.zeros((len(vectors), len(vectors)))
+    levels = [np.flatnonzero(found.levels == level) for level in range(found.levels[-1] + 1)]
+    blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]
+    for level, own in enumerate(blocks):
+        starts, ends = found.starts[own], found.ends[own]
+        centres = (starts + ends) / 2
+        block = np.abs(centres[:, None] - centres[None])
+        block /= -np.mean(ends - starts)
+        np.exp(block, out=block)
+        block += np.maximum(vectors[own] @ vectors[own].T, 0)
+        graph[own, own] = block
+        if level + 1 < len(blocks):
+            coarser = blocks[level + 1]
+            shared = np.minimum(ends[:, None], found.ends[coarser][None]) - np.maximum(
+                starts[:, None], found.starts[coarser][None]
+            )
+            shared = np.maximum(shared, 0)
+            lengths = (found.ends - found.starts)[coarser]
+            overlap = shared / ((ends - starts)[:, None] + lengths[None] - shared)
+            overlap *= np.maximum(vectors[own] @ vectors[coarser].T, 0)
+            graph[own, coarser], graph[coarser, own] = overlap, overlap.T
+    np.fill_diagonal(graph, 1.0)
+    return graph

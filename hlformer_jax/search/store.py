@@ -41,12 +41,12 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.search import filters, maxsim
-from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.maxsim import Branches, MaxSim
 from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.storage import VideoArrays
 
 MEMORY = ":memory:"
 """The store of one process and its lifetime, to try and to test."""

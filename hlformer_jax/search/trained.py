@@ -1,32 +1,237 @@
 """A trained model of the family as a ranker of an index.
 
-A video's score, and those of its frames, are the model's own, by the scorer of `retrieval`.
-
-The encoded videos are kept beside the index under a name that says of which videos and parameters,
-so that a model encodes them once.
+The model reads what it was trained on: the vectors of frames as visual features, and the token
+features of the same encoder as words. Frames are pooled and sampled as for training
+(`data.transforms`). The run's directory says which model it is (`config.json`); the directory of
+its features which encoder made them (`encoder.json`, of the command `features`), and another
+encoder is refused. A video's score, and those of its frames, are the model's own, by the scorer of
+`retrieval`. The encoded videos are kept beside the index under a name that says of which videos and
+parameters, so that a model encodes them once.
 """
 
 import contextlib
 import hashlib
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
+from ml_collections import ConfigDict
 
-from hlformer_jax import files
+from hlformer_jax import files, models, parallel
+from hlformer_jax.data import extracted, transforms
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
-from hlformer_jax.search import model, packed
-from hlformer_jax.search.arrays import VideoArrays
+from hlformer_jax.search import packed
+from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.manifest import Record
+from hlformer_jax.search.storage import EncoderFacts, Record, VideoArrays
+from hlformer_jax.training import checkpoints, loaded_run
+from hlformer_jax.training.loaded_run import RunError
+from hlformer_jax.typing import Captions, Videos
+
+
+class Model(NamedTuple):
+    """A trained model.
+
+    Attributes:
+      config: its configuration.
+      model: the model.
+      params: its parameters.
+      scorer: its scorer.
+    """
+
+    config: ConfigDict
+    model: models.Model
+    params: Any
+    scorer: Any
+
+
+def load(path: Path) -> Model:
+    """Loads the best epoch of a run.
+
+    Args:
+      path: the run's directory.
+
+    Raises:
+      SearchError: when it has no configuration that this version reads.
+      CheckpointError: when there is no checkpoint, or it is damaged.
+      ConfigError: when its options make no sense.
+    """
+    config = read_config(path)
+    model = models.build(config)
+    template = jax.eval_shape(lambda: models.init_params(model, config))
+    series = checkpoints.open_params(path)
+    try:
+        restored = series.restore(parallel.abstract(parallel.mesh(), template))
+    finally:
+        series.close()
+    params = models.project(model, restored)
+    return Model(config, model, params, scoring.build_scorer(config, model))
+
+
+def read_config(path: Path) -> ConfigDict:
+    """The configuration of a run.
+
+    Raises:
+      SearchError: when the directory has none that this version reads.
+    """
+    try:
+        return loaded_run.read_config(path)
+    except RunError as error:
+        raise SearchError(f"--checkpoint: {error}") from None
+
+
+def identity(path: Path) -> str:
+    """Identifies the parameters and the configuration of a run, without reading the parameters."""
+    digest = hashlib.sha256((path / "config.json").read_bytes())
+    # Of the checkpoints' files; written with each of them.
+    for sums in sorted(path.rglob("SHA256SUMS")):
+        digest.update(sums.read_bytes())
+    return digest.hexdigest()
+
+
+def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
+    """Refuses a run whose features another encoder made.
+
+    Args:
+      config: the configuration of the run; its `data.manual_dir` is the directory of features.
+      path: the run's directory.
+      ours: the encoder of the index.
+
+    Raises:
+      SearchError: saying what to do.
+    """
+    facts = next(
+        (
+            folder / extracted.ENCODER
+            for folder in (path, Path(config.data.manual_dir))
+            if (folder / extracted.ENCODER).is_file()
+        ),
+        None,
+    )
+    if facts is None:
+        raise SearchError(
+            f"--checkpoint={path} does not say which encoder made its features: it was not trained"
+            f" on what the command `features` writes, or that was moved: put its"
+            f" {extracted.ENCODER} there"
+        )
+    try:
+        theirs = files.parse_json(facts.read_text(encoding="utf-8"))
+        name, fingerprint = str(theirs["name"]), str(theirs["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        raise SearchError(f"{facts} is damaged: make the features again") from None
+    if fingerprint != ours.fingerprint:
+        raise SearchError(
+            f"--checkpoint={path} was trained on features of the encoder {name!r}, and the index"
+            f" has those of {ours.name!r}: index with --encoder={name} into another --index"
+        )
+    if config.data.visual_dim != ours.width:
+        raise SearchError(
+            f"--checkpoint={path} was trained on features of width {config.data.visual_dim}, and"
+            f" the index has vectors of width {ours.width}: index with its encoder"
+        )
+
+
+def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
+    """A batch of videos as a model reads it.
+
+    Args:
+      vectors: vectors of the frames of each video.
+      data: `config.data`.
+      size: number of videos of the batch; zeros fill it up.
+    """
+    dtype = np.dtype(data.dtype)
+    clips = np.zeros((size, data.max_clips, data.visual_dim), dtype)
+    frames = np.zeros((size, data.max_frames, data.visual_dim), dtype)
+    counts = np.zeros(size, np.int64)
+    for i, rows in enumerate(vectors):
+        rows = rows.astype(np.float32)
+        sampled = transforms.normalise(transforms.sample_frames(rows, data.max_frames))
+        counts[i] = len(sampled)
+        frames[i, : len(sampled)] = sampled
+        clips[i] = transforms.normalise(transforms.pool_to_clips(rows, data.max_clips))
+    frame_mask = np.arange(data.max_frames)[None] < counts[:, None]
+    return Videos(clips, frames, frame_mask, counts > 0)
+
+
+def empty_corpus(found: Model, count: int) -> Corpus:
+    """A corpus of the model without videos, in `config.eval.corpus`'s dtype.
+
+    Args:
+      found: the model.
+      count: number of videos that it is for, at least 1.
+    """
+    mesh = parallel.mesh()
+    size = parallel.round_up(min(found.config.eval.video_batch, count), mesh.size)
+    encode = lambda videos: models.encode_video(found.model, found.params, videos)
+    shapes = jax.eval_shape(encode, videos_of([], found.config.data, size))
+    dtype = found.config.eval.corpus
+    return corpus.empty(found.scorer, shapes, -(-count // size), dtype, mesh)
+
+
+def encode_videos(found: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count: int) -> Corpus:
+    """Encodes the videos of an index, a batch at a time.
+
+    Args:
+      found: the model.
+      vectors: vectors of the frames of each video, read as they are needed.
+      count: number of videos, at least 1.
+
+    Returns:
+      A corpus of them, in `config.eval.corpus`'s dtype.
+    """
+    data, stored = found.config.data, empty_corpus(found, count)
+    blocks, size = stored.mask.shape
+
+    def encode(stored: Corpus, block: Any, videos: Videos) -> Corpus:
+        encoded = models.encode_video(found.model, found.params, videos)
+        return corpus.write(stored, block, encoded, jnp.asarray(videos.mask))
+
+    write = jax.jit(encode, donate_argnums=0)
+    rest = count
+    for block in range(blocks):
+        batch = [next(vectors) for _ in range(min(size, rest))]
+        rest -= len(batch)
+        stored = write(stored, np.int32(block), videos_of(batch, data, size))
+    return stored
+
+
+def encode_query(found: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
+    """The unit vector of a sentence.
+
+    Args:
+      found: the model.
+      tokens: token features of the encoder, [W, E].
+
+    Raises:
+      SearchError: when the model was trained on token features of another width.
+    """
+    data = found.config.data
+    if tokens.shape[-1] != data.text_dim:
+        raise SearchError(
+            f"the model reads token features of width {data.text_dim}, and the encoder gives"
+            f" {tokens.shape[-1]}: it was trained with another encoder"
+        )
+    words = np.zeros((1, data.max_words, data.text_dim), np.dtype(data.dtype))
+    cut = transforms.cut_words(tokens, data.max_words)
+    words[0, : len(cut)] = cut
+    mask = np.arange(data.max_words)[None] < len(cut)
+    captions = Captions(words, mask, np.zeros(1, np.int32), np.ones(1, bool))
+    encoded = np.asarray(_encode_query(found.model, found.params, captions)[0], np.float64)
+    return unit(encoded).astype(np.float32)
+
+
+@jax.jit
+def _encode_query(model: Any, params: Any, captions: Captions) -> jax.Array:
+    return jnp.asarray(models.encode_query(model, params, captions))
 
 
 class Trained:
@@ -46,18 +251,18 @@ class Trained:
         Raises:
           UserError: when the run or a file of the index cannot be read, or the encoders differ.
         """
-        model.check_encoder(model.read_config(path), path, index.manifest.encoder)
-        self._model = model.load(path)
+        check_encoder(read_config(path), path, index.manifest.encoder)
+        self._model = load(path)
         self._count = len(records or ())
         if records is None:
-            self._corpus = model.empty_corpus(self._model, 1)
+            self._corpus = empty_corpus(self._model, 1)
         else:
             self._corpus = _encoded(self._model, path, index, records)
         self._scores = jax.jit(corpus.scores)
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The model's vector of a sentence; see `Ranker`."""
-        return model.encode_query(self._model, np.asarray(encoder.tokens([sentence])[0]))
+        return encode_query(self._model, np.asarray(encoder.tokens([sentence])[0]))
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """The model's scores; see `Ranker`."""
@@ -131,18 +336,18 @@ def _float32(stored: Vectors) -> np.ndarray:
     return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
-def _encoded(found: model.Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+def _encoded(found: Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
     """The encoded videos, from beside the index where they are there already."""
     contents = [record.content for record in records]
-    known = "\0".join([index.manifest.key, model.identity(path), *contents])
+    known = "\0".join([index.manifest.key, identity(path), *contents])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     file = index.directory / "packed" / f"trained-{digest}.npz"
-    kept = _kept(file, model.empty_corpus(found, len(records)))
+    kept = _kept(file, empty_corpus(found, len(records)))
     if kept is not None:
         return kept
     index.check(contents)
     frames = (index.read(content).vectors for content in contents)
-    made = model.encode_videos(found, frames, len(records))
+    made = encode_videos(found, frames, len(records))
     leaves = jax.tree.leaves((made.stored, made.mask))
     # Where they cannot be kept, they are encoded again the next time.
     with contextlib.suppress(OSError):

@@ -6,10 +6,9 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.search.arrays import VideoArrays
 from hlformer_jax.search.errors import DamagedError
-from hlformer_jax.search.fingerprint import Stamp
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.storage import Stamp, VideoArrays
 
 
 def test_files_of_vectors_hold_no_pickles(index):

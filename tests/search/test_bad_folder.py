@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import videos
 
-from hlformer_jax.search import arrays, encoding, extract
+from hlformer_jax.search import encoding, extract, storage
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.errors import legible
 
@@ -125,7 +125,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     root, directory = folder.root, tmp_path / "index"
     index = lambda *more: search("index", root, f"--index={directory}", *more)
     with monkeypatch.context() as disk:
-        disk.setattr(arrays.files, "write_bytes", full)
+        disk.setattr(storage.files, "write_bytes", full)
         stopped = index("--workers=0")
     assert stopped.status == 1
     assert stopped.lines[-1] == (

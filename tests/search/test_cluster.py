@@ -15,8 +15,8 @@ import processes
 import pytest
 
 from hlformer_jax.search import cluster
-from hlformer_jax.search.decoding import Failed, Job
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.extract import Failed, Job
 from hlformer_jax.search.index import Index
 
 # Ray Data warns of settings that it makes itself, and leaves its log files open.

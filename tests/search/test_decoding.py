@@ -6,7 +6,7 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.search.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.extract import CHUNK, Done, Failed, Frames, Job, Opened, decode
 
 
 def events(path, sample=archive.sample):

@@ -12,8 +12,8 @@ import pytest
 from hlformer_jax import files, search, video
 from hlformer_jax.retrieval.localisation import intersection_over_union
 from hlformer_jax.search import captions, demo
+from hlformer_jax.search.captions import evaluate
 from hlformer_jax.search.demo import Scene, Thing
-from hlformer_jax.search.evaluation import evaluate
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((demo.HEIGHT, demo.WIDTH, 3), 60, np.uint8)

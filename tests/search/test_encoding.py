@@ -8,10 +8,10 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax.search import encoding
-from hlformer_jax.search.decoding import Frames
+from hlformer_jax.search import encoding, extract
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.manifest import EncoderFacts
+from hlformer_jax.search.extract import Frames
+from hlformer_jax.search.storage import EncoderFacts
 
 HUB = "google/siglip-base-patch16-224"
 
@@ -61,7 +61,7 @@ class Raw:
 
 def test_vectors_of_frames_have_unit_length_in_half_precision():
     frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), np.zeros((2, 4, 4, 3), np.uint8))
-    found = encoding.encode(Raw(), frames)
+    found = extract.encode(Raw(), frames)
     assert found.path == frames.path and found.times is frames.times
     assert found.vectors.dtype == np.float16
     expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)

@@ -4,9 +4,8 @@ import archive
 import pytest
 
 from hlformer_jax import search
-from hlformer_jax.search.captions import Caption
+from hlformer_jax.search.captions import Caption, evaluate
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.evaluation import evaluate
 
 
 @pytest.fixture

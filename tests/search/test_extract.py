@@ -16,8 +16,8 @@ import pytest
 
 from hlformer_jax.search import extract
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.extract import Report
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.report import Report
 
 
 def counts(report):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader, contents
-from hlformer_jax.search import features
+from hlformer_jax.search import captions
 from hlformer_jax.search.captions import Caption
 from hlformer_jax.search.errors import SearchError
 
@@ -20,7 +20,9 @@ CAPTIONS = [
 def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(index, tmp_path):
     lines = []
     asked = [*CAPTIONS, Caption("gone.film", "red")]
-    counts = features.write(index, archive.Encoder(), asked, tmp_path / "out", tell=lines.append)
+    counts = captions.write_features(
+        index, archive.Encoder(), asked, tmp_path / "out", tell=lines.append
+    )
     assert sum(counts.values()) == 4 and "gone.film" in lines[0]
     reader = ExtractedReader(tmp_path / "out")
     kept = [(video, one) for of in reader.splits.values() for video in of for one in of[video]]
@@ -36,20 +38,20 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
 
 
 def test_every_split_has_videos_of_its_own_and_the_seed_decides():
-    captions = [Caption(f"{k}.mp4", "a sentence") for k in range(40)] * 2
-    drawn = [features.divide(captions, seed) for seed in (0, 0, 1)]
+    asked = [Caption(f"{k}.mp4", "a sentence") for k in range(40)] * 2
+    drawn = [captions.divide(asked, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [len(drawn[0][split]) for split in ("train", "val", "test")] == [32, 4, 4]
     assert len(set().union(*drawn[0].values())) == 40
-    few = features.divide(CAPTIONS, 0)
+    few = captions.divide(CAPTIONS, 0)
     assert [len(few[split]) for split in ("train", "val", "test")] == [1, 1, 1]
 
 
 def test_captions_that_cannot_be_divided_are_refused_in_one_line():
     named = [Caption("a.film", "red", split="train"), Caption("b.film", "green")]
     with pytest.raises(SearchError, match="1 captions name.*'green'.*give it to all"):
-        features.divide(named, 0)
+        captions.divide(named, 0)
     with pytest.raises(SearchError, match="no caption on an indexed video.*'val'"):
-        features.divide(named[:1], 0)
+        captions.divide(named[:1], 0)
     with pytest.raises(SearchError, match="on 2 indexed videos"):
-        features.divide(CAPTIONS[:2], 0)
+        captions.divide(CAPTIONS[:2], 0)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hlformer_jax.search.fingerprint import Stamp, fingerprint
+from hlformer_jax.search.storage import Stamp, fingerprint
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000])

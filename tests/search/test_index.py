@@ -9,7 +9,7 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax.search import arrays, manifest, packed, rankers, sealed
+from hlformer_jax.search import packed, rankers, storage
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 
@@ -64,10 +64,10 @@ def _flipped(content, place=400):
 def test_no_index_and_another_format_are_one_line_each(index, tmp_path):
     with pytest.raises(SearchError, match="holds no index: make one with"):
         Index.open(tmp_path / "nowhere")
-    path = index.directory / manifest.NAME
-    whole = sealed.unseal(path.read_bytes())
+    path = index.directory / storage.MANIFEST
+    whole = storage.unseal(path.read_bytes())
     older = json.dumps({**whole, "format": 2}).encode()
-    for text in (sealed.seal({**whole, "format": 7}), older):
+    for text in (storage.seal({**whole, "format": 7}), older):
         path.write_bytes(text)
         before = archive.everything(index.directory)
         with pytest.raises(SearchError, match="this version reads 3: make a new index"):
@@ -103,9 +103,9 @@ def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
 
 
 def test_an_index_leaves_files_alone_that_are_not_its_own(index, films):
-    (index.directory / manifest.NAME).rename(index.directory / "kept")
+    (index.directory / storage.MANIFEST).rename(index.directory / "kept")
     before = foreign(index.directory) | {"kept": None}
-    (index.directory / "kept").replace(index.directory / manifest.NAME)
+    (index.directory / "kept").replace(index.directory / storage.MANIFEST)
     (films / "b.film").unlink()
     archive.film(films / "a.film", ["red"])
     archive.fill(index)
@@ -116,7 +116,7 @@ def test_an_index_leaves_files_alone_that_are_not_its_own(index, films):
         index.discard_unused()
     after = archive.everything(index.directory)
     for name in FOREIGN:
-        if name != manifest.NAME:
+        if name != storage.MANIFEST:
             assert after[name] == before[name] == b"{}"
 
 
@@ -124,7 +124,7 @@ def test_what_was_only_begun_is_taken_for_an_empty_directory(tmp_path, films):
     directory = tmp_path / "index"
     directory.mkdir()
     (directory / ".lock").touch()
-    (directory / f".{manifest.MARK}.hlformer-0123456789abcdef.part").touch()
+    (directory / f".{storage.MARK}.hlformer-0123456789abcdef.part").touch()
     index = archive.create(directory, films)
     assert archive.fill(index)[0].indexed == 3
     assert not list(directory.glob("*.part"))
@@ -166,7 +166,7 @@ def test_a_second_writer_in_another_process_is_refused_and_damages_nothing(index
 
 def test_a_full_disk_is_one_line_and_what_was_there_stays(index, tmp_path, monkeypatch):
     archive.film(index.root / "new.film", ["red"] * 4)
-    monkeypatch.setattr(arrays.files, "write_bytes", _full)
+    monkeypatch.setattr(storage.files, "write_bytes", _full)
     with pytest.raises(
         SearchError, match="the disk of .* is full: make room, and the same command"
     ):
@@ -183,7 +183,7 @@ def _full(path, arrays):
 
 
 def test_what_killed_writers_left_is_removed(index):
-    own = [manifest.NAME, f"videos/{'0' * 64}.npz", f"packed/segments-{'0' * 32}.int8.npy"]
+    own = [storage.MANIFEST, f"videos/{'0' * 64}.npz", f"packed/segments-{'0' * 32}.int8.npy"]
     paths = [index.directory / name for name in own]
     part = ".hlformer-0123456789abcdef.part"
     drafts = [path.with_name(f".{path.name}{part}") for path in paths]

@@ -7,7 +7,7 @@ import archive
 import pytest
 
 from hlformer_jax import search
-from hlformer_jax.search import manifest, sealed
+from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.index import Index
 
@@ -35,7 +35,7 @@ def test_a_damaged_manifest_is_a_line_and_changes_nothing_else(index, films, dam
         index.drop("b.film")
         index.manifest.excluded.add("b.film")
     expected, ranked = named(index), hits(index.directory)
-    for name in (manifest.NAME, manifest.PREVIOUS)[: 1 + both]:
+    for name in (storage.MANIFEST, storage.PREVIOUS)[: 1 + both]:
         (index.directory / name).write_bytes(damage)
     again = Index.open(index.directory)
     assert named(again) == expected and hits(index.directory) == ranked
@@ -52,7 +52,7 @@ def test_a_damaged_manifest_is_a_line_and_changes_nothing_else(index, films, dam
 @pytest.mark.parametrize("lost", ["manifests", "all but vectors", "vectors too"])
 def test_what_is_lost_is_made_again_of_what_is_left(index, films, lost):
     before = Index.open(index.directory).manifest
-    for name in (manifest.NAME, manifest.PREVIOUS, manifest.MARK)[: 2 + (lost != "manifests")]:
+    for name in (storage.MANIFEST, storage.PREVIOUS, storage.MARK)[: 2 + (lost != "manifests")]:
         (index.directory / name).unlink(missing_ok=True)
     if lost == "vectors too":
         shutil.rmtree(index.directory / "videos")
@@ -71,7 +71,7 @@ def test_a_manifest_before_the_last_changes_is_brought_up_to_date(index, films):
     archive.film(films / "b.film", ["blue"] * 7)
     archive.fill(index)
     expected = named(index)
-    (index.directory / manifest.NAME).write_bytes(b"")
+    (index.directory / storage.MANIFEST).write_bytes(b"")
     encoder = archive.Encoder()
     again = Index.open(index.directory)
     archive.fill(again, encoder)
@@ -87,20 +87,20 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG)
 def test_a_record_that_cannot_be_is_refused(index, field, value):
-    path = index.directory / manifest.NAME
-    content = sealed.unseal(path.read_bytes())
+    path = index.directory / storage.MANIFEST
+    content = storage.unseal(path.read_bytes())
     content["videos"]["a.film"][field] = value
-    path.write_bytes(sealed.seal(content))
+    path.write_bytes(storage.seal(content))
     [note] = Index.open(index.directory).notes
     assert "manifest.json is damaged" in note
 
 
 @pytest.mark.parametrize("name", ["", ".", "/a.film", "../a.film", "a/../../b.film", "a\0b"])
 def test_a_path_that_is_not_in_the_folder_is_refused(index, name):
-    path = index.directory / manifest.NAME
-    content = sealed.unseal(path.read_bytes())
+    path = index.directory / storage.MANIFEST
+    content = storage.unseal(path.read_bytes())
     content["videos"][name] = content["videos"].pop("a.film")
-    path.write_bytes(sealed.seal(content))
+    path.write_bytes(storage.seal(content))
     assert Index.open(index.directory).notes
 
 
@@ -110,19 +110,19 @@ def test_a_path_that_is_not_in_the_folder_is_refused(index, name):
      ("excluded", "a"), ("encoder", {}), ("dtype", "float64"), ("checkpoint", None)],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(index, field, value):
-    path = index.directory / manifest.NAME
-    content = sealed.unseal(path.read_bytes())
-    path.write_bytes(sealed.seal(content | {field: value}))
+    path = index.directory / storage.MANIFEST
+    content = storage.unseal(path.read_bytes())
+    path.write_bytes(storage.seal(content | {field: value}))
     assert "manifest.json is damaged" in Index.open(index.directory).notes[0]
 
 
 def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(index):
-    path = index.directory / manifest.NAME
+    path = index.directory / storage.MANIFEST
     expected = hits(index.directory)
     for field in ("intervals", "frames"):
-        content = sealed.unseal(path.read_bytes())
+        content = storage.unseal(path.read_bytes())
         content["videos"]["b.film"][field] += 1
-        path.write_bytes(sealed.seal(content))
+        path.write_bytes(storage.seal(content))
         library = search.open(
             index.directory, encoder=archive.Encoder(),
             ranker="segments" if field == "intervals" else "best_frame",
@@ -138,6 +138,6 @@ def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(
 
 
 def test_a_directory_of_nothing_but_damage_is_an_error(tmp_path):
-    (tmp_path / manifest.NAME).write_text(json.dumps({"name": "a web page"}))
+    (tmp_path / storage.MANIFEST).write_text(json.dumps({"name": "a web page"}))
     with pytest.raises(DamagedError, match="is damaged"):
         Index.open(tmp_path)

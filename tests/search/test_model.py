@@ -5,7 +5,7 @@ import pytest
 from trained_runs import configuration, write_run
 
 from hlformer_jax.data import extracted
-from hlformer_jax.search import model, trained
+from hlformer_jax.search import trained
 from hlformer_jax.search.errors import SearchError
 
 
@@ -31,6 +31,6 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="features of width 7, and the index has vectors of"):
         trained.Trained(run, index, list(index.manifest.videos.values()))
-    found = model.Model(config, None, None, None)
+    found = trained.Model(config, None, None, None)
     with pytest.raises(SearchError, match="token features of width 12, and the encoder gives 5"):
-        model.encode_query(found, np.zeros((2, 5), np.float32))
+        trained.encode_query(found, np.zeros((2, 5), np.float32))

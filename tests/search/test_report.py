@@ -2,7 +2,7 @@
 
 import pytest
 
-from hlformer_jax.search.report import Progress, Report
+from hlformer_jax.search.extract import Progress, Report
 
 
 def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():

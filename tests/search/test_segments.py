@@ -7,8 +7,8 @@ import pytest
 import pywt
 from scipy.signal import find_peaks
 
-from hlformer_jax.search import segments as module
-from hlformer_jax.search.segments import segments
+from hlformer_jax.search import rankers as module
+from hlformer_jax.search.rankers import segments
 
 
 def video(frames, seed, width=6):

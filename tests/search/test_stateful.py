@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hlformer_jax import files, search
-from hlformer_jax.search import manifest, packed
+from hlformer_jax.search import packed, storage
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.fingerprint import fingerprint
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.storage import fingerprint
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
 FOREIGN = [
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         with contextlib.suppress(SearchError):
             index = Index.open(self.directory)
             for path in (self.directory / "videos").glob("*.npz"):
-                if manifest.VECTORS.fullmatch(path.name):
+                if storage.VECTORS.fullmatch(path.name):
                     with contextlib.suppress(DamagedError):
                         index.read(path.stem)
                         found.add(path.stem)
@@ -288,8 +288,8 @@ class Machine(RuleBasedStateMachine):
             self.damaged.add(path.stem)
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]),
-          which=st.sampled_from([(manifest.NAME,), (manifest.PREVIOUS,), (manifest.MARK,),
-                                 (manifest.NAME, manifest.PREVIOUS)]))  # fmt: skip
+          which=st.sampled_from([(storage.MANIFEST,), (storage.PREVIOUS,), (storage.MARK,),
+                                 (storage.MANIFEST, storage.PREVIOUS)]))  # fmt: skip
     def damage_manifest(self, number, how, which):
         there = [self.directory / name for name in which if (self.directory / name).exists()]
         before = [path.read_bytes() for path in there]

@@ -8,7 +8,7 @@ import tiny
 from trained_runs import configuration, write_run
 
 from hlformer_jax import models, search
-from hlformer_jax.search import model, trained
+from hlformer_jax.search import trained
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 
@@ -32,7 +32,7 @@ def encoder_of(config):
     encode = jax.jit(lambda videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
-        found = encode(model.videos_of([vectors], config.data, 1))
+        found = encode(trained.videos_of([vectors], config.data, 1))
         return {
             name: unit(np.asarray(branch[0], np.float64))
             for name, branch in found._asdict().items()
@@ -113,11 +113,11 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
         index.manifest.checkpoint = str(run)  # as `index --checkpoint` does
     first = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
     [kept] = (index.directory / "packed").iterdir()
-    encode = model.encode_videos
-    monkeypatch.setattr(model, "encode_videos", None)
+    encode = trained.encode_videos
+    monkeypatch.setattr(trained, "encode_videos", None)
     again = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
     assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
-    monkeypatch.setattr(model, "encode_videos", encode)
+    monkeypatch.setattr(trained, "encode_videos", encode)
     kept.write_bytes(b"damaged")
     known = Index.open(index.directory).manifest.videos.values()
     records = sorted(known, key=lambda record: record.content)
