@@ -20,7 +20,6 @@ from hlformer_jax.benchmark.measure import Floor, Options, Row, Timing, clock, e
 from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO, Split
-from hlformer_jax.models.registry import countable
 from hlformer_jax.training import checkpoints, optim, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
@@ -87,7 +86,8 @@ class Training:
 
         Without those that are done again to save memory.
         """
-        plain = countable(self.config)
+        plain = self.config.copy_and_resolve_references()
+        plain.train.encode_parts = 1  # parts are encoded again for the gradient
         model = models.build(plain)
         loss = prvr.build_objective(plain, model, self.steps_per_epoch, self._most_captions())
         batch = jax.eval_shape(

@@ -204,8 +204,8 @@ def angles(
     return jnp.matmul(unit(x), toward, precision=PRECISION)
 
 
-def options_of(config: ConfigDict, unroll: int = 1) -> FrozenConfigDict:
-    """The fields of `config.model`, its `Space`, and what else shapes the model; see `build`."""
+def options_of(config: ConfigDict) -> FrozenConfigDict:
+    """The fields of `config.model`, its `Space`, and the other fields that shape the model."""
     model = config.model
     return FrozenConfigDict(
         {
@@ -214,7 +214,6 @@ def options_of(config: ConfigDict, unroll: int = 1) -> FrozenConfigDict:
             "max_words": config.data.max_words,
             "order_base": config.loss.order_base,
             "dtype": jnp.dtype(config.dtype),
-            "unroll": unroll,
         }
     )
 
@@ -269,8 +268,7 @@ class VideoEncoder(nn.Module):
             bias_init=start,
             name="recurrent",
         )
-        recurrence = nn.RNN(cell, unroll=options.unroll)
-        states: Any = recurrence(jnp.asarray(x), seq_lengths=jnp.sum(mask, axis=-1))
+        states: Any = nn.RNN(cell)(jnp.asarray(x), seq_lengths=jnp.sum(mask, axis=-1))
         return masked_mean(unit(x + states), mask)
 
 
@@ -440,15 +438,9 @@ class Hover(nn.Module):
         return jnp.asarray(self.direction)
 
 
-def build(config: ConfigDict, unroll: int = 1) -> Hover:
-    """The model of a configuration.
-
-    Args:
-      config: a configuration of HOVER.
-      unroll: steps of the recurrence in one turn of its loop, which changes no result; the compiler
-        counts the operations of one turn.
-    """
-    return Hover(options_of(config, unroll))
+def build(config: ConfigDict) -> Hover:
+    """The model of a configuration."""
+    return Hover(options_of(config))
 
 
 def zero_nodes(config: ConfigDict, count: int = 1) -> Nodes:

@@ -244,7 +244,7 @@ class Cost(NamedTuple):
 def cost(config: ConfigDict) -> Cost:
     """Counts a configuration's parameters and, by the compiler's count, its operations.
 
-    Nothing is computed; the operations are those of `countable`.
+    Nothing is computed.
 
     Args:
       config: a complete configuration.
@@ -252,7 +252,6 @@ def cost(config: ConfigDict) -> Cost:
     Raises:
       ConfigError: when the model's options make no sense.
     """
-    config = countable(config)
     model = build(config)
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
 
@@ -264,13 +263,3 @@ def cost(config: ConfigDict) -> Cost:
         flops(encode_video, batch.videos),
         flops(encode_query, batch.captions),
     )
-
-
-def countable(config: ConfigDict) -> ConfigDict:
-    """The configuration of the same operations in a form that `parallel.count_flops` sees.
-
-    The compiler counts a loop over parts of a batch as one part.
-    """
-    plain = config.copy_and_resolve_references()
-    plain.train.encode_parts = 1
-    return plain

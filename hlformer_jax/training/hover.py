@@ -322,8 +322,7 @@ class HOVER:
 
     def cost(self) -> Cost:
         """Its parameters, and the operations of encoding a node's frames and its text."""
-        config = self._config
-        model = hover.build(config, unroll=config.trees.node_frames)
+        config, model = self._config, self.model
         params, node = jax.eval_shape(lambda: (self.init_params(), hover.zero_nodes(config)))
         flops = lambda method: parallel.count_flops(
             lambda params, nodes: model.apply({"params": params}, nodes, method=method),
