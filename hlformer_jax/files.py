@@ -89,8 +89,8 @@ def check_directory(path: Path) -> None:
     """
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
-        what = "is a link: give what it leads to" if stat.S_ISLNK(mode) else "is no directory"
-        raise OutputError(f"{path} {what}, or another name")
+        what = "a link: give what it leads to, or" if stat.S_ISLNK(mode) else "no directory: give"
+        raise OutputError(f"{path} is {what} another name")
 
 
 def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any") -> None:

@@ -334,6 +334,8 @@ def _evaluate(options: Options) -> int:
     replace = files.replacing(options.overwrite)
     if options.json:
         files.check_output(options.json, replace)
+        if options.json.exists() and options.json.samefile(options.captions):
+            raise SearchError(f"--json={options.json} is the file of the captions: name another")
     asked = captions.read(options.captions)
     if options.split:
         asked = [caption for caption in asked if caption.split == options.split]
