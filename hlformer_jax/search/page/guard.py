@@ -237,6 +237,8 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what it has not said yet is not said any more
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": "the request is malformed: this is no HTTP"}).encode()
             headers = {**HEADERS, "content-type": "application/json", "connection": "close"}

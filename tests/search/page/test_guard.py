@@ -149,9 +149,15 @@ def test_a_connection_in_use_is_not_closed(client, monkeypatch):
 
 @pytest.mark.parametrize(
     "request_",
-    [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n"],
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"POST /api/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["words", "no host", "TLS", "bad chunk"],
 )
-def test_what_is_no_http_is_refused_in_json(client, request_):
+def test_what_is_no_http_is_refused_in_json(client, request_, caplog):
     with connected(client) as connection:
         connection.sendall(request_)
         answer = b""
@@ -159,7 +165,7 @@ def test_what_is_no_http_is_refused_in_json(client, request_):
             answer += more
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head
-    assert list(json.loads(body)) == ["error"]
+    assert list(json.loads(body)) == ["error"] and "Traceback" not in caplog.text
 
 
 # ---- errors

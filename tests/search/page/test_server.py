@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from hlformer_jax.search.page import server
+from hlformer_jax.search.page import guard, server
 
 
 def test_a_query_answers_with_videos_moments_and_curves(client, library):
@@ -216,6 +216,7 @@ def served(library, monkeypatch):
     def call(**options):
         told = []
         server.serve(library, 0, tell=told.append, video=page_library.VIDEO, **options)
+        assert configs[-1].http is guard.Protocol and configs[-1].ws == "none"
         url = re.search(r"http://\S+", told[0])[0]
         return told, url, TestClient(configs[-1].app, url.partition("?")[0])
 
