@@ -17,7 +17,7 @@ there or has another size fails and names the machine; another encoder ends the 
 A machine that is lost has its videos done by the others. The index is written by this process, a
 few videos of an actor at a time; what was complete when a run ended is not done again.
 
-Run so far on one machine, whose files were those without Ray byte for byte; on several not yet.
+Tested with single-node Ray, whose files were those without Ray byte for byte.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from hlformer_jax.search.storage import Manifest
 VIDEOS_AT_ONCE = 4
 """Videos for each decoding process that an actor is given, and gives back, together."""
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 """Decoding processes of an actor, at most, where their number is not asked for."""
 
 SECONDS = 10.0
@@ -71,7 +71,7 @@ def source(
         with _connected(ray, address):
             share = _share(ray.nodes())
             actors = min(share.actors, len(paths))
-            own = min(max(share.cpus // 2, 1), MOST_WORKERS) if workers is None else workers
+            own = min(max(share.cpus // 2, 1), MAX_WORKERS) if workers is None else workers
             at_once = min(VIDEOS_AT_ONCE * max(own, 1), -(-len(paths) // actors))
             asked = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
             results = ray.data.from_items(
@@ -87,8 +87,8 @@ def source(
             )
             try:
                 for table in results.iter_batches(batch_format="pyarrow", batch_size=None):
-                    for found in table["events"].to_pylist():
-                        yield from _accepted(pickle.loads(found))
+                    for pickled in table["events"].to_pylist():
+                        yield from _accepted(pickle.loads(pickled))
             except ray.exceptions.RayError as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 raise SearchError(
@@ -131,33 +131,33 @@ class _Extractor:
     def __call__(self, batch: Any) -> Any:
         import pyarrow
 
-        found: list[Any] = [_Refusal(self._refusal)]
+        results: list[Any] = [_Refusal(self._refusal)]
         if not self._refusal:
-            found = self._videos(batch.to_pylist())
+            results = self._videos(batch.to_pylist())
         # As between the processes of one machine.
-        rows = pyarrow.array([pickle.dumps(events) for events in found], pyarrow.large_binary())
+        rows = pyarrow.array([pickle.dumps(events) for events in results], pyarrow.large_binary())
         return pyarrow.table({"events": rows})
 
     def _videos(self, asked: list[dict[str, Any]]) -> list[list[Event]]:
         """The events of each video, its frames encoded."""
-        found: dict[Path, list[Event]] = {}
+        events_of: dict[Path, list[Event]] = {}
         for one in asked:
             path = Path(os.fsdecode(one["path"]))
-            found[path] = []
+            events_of[path] = []
             if (size := _size(path)) != one["size"]:
                 what = "is not there" if size is None else "is another file"
                 machine = socket.gethostname()
-                found[path].append(
+                events_of[path].append(
                     Failed(path, f"it {what} on {machine}, a machine of the cluster")
                 )
-        here = [path for path, events in found.items() if not events]
+        here = [path for path, events in events_of.items() if not events]
         for event in extract.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
                 event = extract.encode(self._encoder, event)
             if isinstance(event, Opened):
-                found[event.path].clear()
-            found[event.path].append(event)
-        return list(found.values())
+                events_of[event.path].clear()
+            events_of[event.path].append(event)
+        return list(events_of.values())
 
 
 class _Share(NamedTuple):

@@ -163,26 +163,26 @@ def stories(seed: int, count: int) -> list[Story]:
         raise ValueError(f"the demo has 1 to 40 videos, not {count}")
     rng = np.random.default_rng((seed, 0))
     events = _events(rng)
-    found = []
+    drawn = []
     for number in range(count):
         length = int(rng.integers(VIDEO_SECONDS[0], VIDEO_SECONDS[1] + 1))
         scenes = tuple(_scenes(rng, events, length))
         folder = FOLDERS[number % len(FOLDERS)]
-        found.append(Story(f"{folder}/{number + 1:02}.mp4", scenes, int(rng.integers(2**31))))
-    return found
+        drawn.append(Story(f"{folder}/{number + 1:02}.mp4", scenes, int(rng.integers(2**31))))
+    return drawn
 
 
 def training_moments(seed: int, count: int) -> list[tuple[Scene, str]]:
     """Scenes of all kinds, each with one way to say what happens; drawn apart from `stories`."""
     rng = np.random.default_rng((seed, 1))
-    found = []
+    drawn = []
     for _ in range(count):
         action = ACTIONS[rng.integers(len(ACTIONS))]
         first, second = (THINGS[index] for index in rng.choice(len(THINGS), 2, replace=False))
         scene = _scene(rng, 0, 5, action, (first, second) if action == "meets" else (first,))
         ways = sentences(action, scene.things)
-        found.append((scene, ways[rng.integers(len(ways))]))
-    return found
+        drawn.append((scene, ways[rng.integers(len(ways))]))
+    return drawn
 
 
 def _events(rng: np.random.Generator) -> Iterator[Event]:

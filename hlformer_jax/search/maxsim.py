@@ -146,8 +146,8 @@ class Branches:
         self, own: dict[str, Float[np.ndarray, "L H"]], arrays: VideoArrays, query: np.ndarray
     ) -> Float[np.ndarray, " F"]:
         """Scores of the frames of the video of such vectors."""
-        found: np.ndarray = self._ranker.of_positions(own, len(arrays.times), query)
-        return found
+        scores: np.ndarray = self._ranker.of_positions(own, len(arrays.times), query)
+        return scores
 
     def _mark(self, name: str) -> Float[np.ndarray, " w"]:
         mark = np.zeros(self.width, np.float32)

@@ -4,7 +4,7 @@ A collection holds one archive for one ranker: a point a video (a few for a vide
 point holds less than 2²⁰ numbers), its rows one multivector, and the score one MaxSim (`maxsim`),
 computed exactly, without an index that approximates. So the ranking is that without a store but for
 videos whose scores differ by rounding: of float32, with a trained model of sums up to 4. MS-SL's
-score has no such form and is refused. Filters run in the store. The moments of the videos found are
+score has no such form and is refused. Filters run in the store. The moments of the best videos are
 computed here, from their files in the index, and with a trained model from their vectors in the
 store; this machine needs DIR and the encoder, and holds no vectors of the others.
 
@@ -425,7 +425,7 @@ class Stored:
         Args:
           query: the query.
           k: how many at most.
-          entries: the videos that may be found; of equal scores, the first come first.
+          entries: the videos that may be hits; of equal scores, the first come first.
           folder: as for `filters.mask`, also the next two.
           since: the earliest date.
           until: the latest.

@@ -79,16 +79,16 @@ class Library(Protocol):
 # ---- JSON
 
 
-def hits(library: Library, found: Sequence[Any]) -> dict[str, Any]:
+def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
     """Hits of the library as JSON; curves of scores have at most `MAX_POINTS` points."""
     told = []
-    for hit in found:
+    for hit in best:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
         names = ("start", "end", "peak", "score")
         moments = [{name: getattr(moment, name) for name in names} for moment in hit.moments]
         curve = {"score": hit.score, "moments": moments, "times": times, "scores": scores}
         told.append(_video(hit) | curve)
-    left_out = getattr(found, "warnings", ())
+    left_out = getattr(best, "warnings", ())
     summary = library.status() if left_out else {}
     return {"hits": told, "warnings": [without_paths(line, summary) for line in left_out]}
 

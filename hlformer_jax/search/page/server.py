@@ -181,8 +181,8 @@ def app(
         chosen = folder or None, since or None, until or None, moments
         begun = time.perf_counter()
         search = lambda: answers.hits(library, library.query(sentence, k, *chosen))
-        found = await searching.run(request, search)
-        return Answer(found | {"seconds": round(time.perf_counter() - begun, 4)})
+        hits = await searching.run(request, search)
+        return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
 
     @server.get("/api/status")
     async def status() -> Response:
