@@ -3,20 +3,16 @@
     python -m hlformer_jax.search index FOLDER --index=DIR
     python -m hlformer_jax.search query "a person opens the fridge" --index=DIR
 
-    index, manifest, arrays    what lies on the disk; the files of an index
-    fingerprint                what makes a file the same one elsewhere
-    extract, decoding, report  a folder into an index; decoding in processes; what was done
-    segments                   intervals of a video, without training
-    rankers                    scores of videos and of their frames, without training
-    packed, quantised          the rows they multiply; those of 8 bits that large archives have
-    trained, model             those of a trained model
-    cluster                    extraction on several machines, by Ray
-    store, maxsim              search in Qdrant; rankers' scores as what it computes
-    library, filters           an archive that is asked
-    encoding                   encoders by name
-    captions, evaluation       sentences of which the answer is known; recalls
-    features                   captioned videos into a data set to train on
-    commands                   the command line, a file for each command
+    storage      what lies on the disk of an index, under digests
+    index        an index: its videos, changes, what is offline
+    extract      a folder into an index; cluster: on several machines, by Ray
+    rankers      scores of videos and of their frames; packed: the rows that they multiply
+    trained      those of a trained model
+    library      an archive that is asked; filters: by folder and date
+    store        search in Qdrant; maxsim: rankers' scores as what it computes
+    captions     sentences of which the answer is known: recalls, and a data set to train on
+    encoding     encoders by name
+    commands     the command line; demo: an archive to try it on; page: in the browser
 
 ```python
 from hlformer_jax import encoders, search
