@@ -1,15 +1,20 @@
-"""The manifest: what is damaged in it is one line, and what stands in for it loses nothing."""
+"""What lies on the disk: what is damaged is one line, and what stands in for it loses nothing."""
 
+import hashlib
 import json
+import os
 import shutil
+import zipfile
 
 import archive
+import numpy as np
 import pytest
 
 from hlformer_jax import search
 from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.storage import Stamp, VideoArrays, fingerprint
 
 DEEP = b'{"videos": ' * 100_000
 DAMAGES = {
@@ -141,3 +146,61 @@ def test_a_directory_of_nothing_but_damage_is_an_error(tmp_path):
     (tmp_path / storage.MANIFEST).write_text(json.dumps({"name": "a web page"}))
     with pytest.raises(DamagedError, match="is damaged"):
         Index.open(tmp_path)
+
+
+def test_files_of_vectors_hold_no_pickles(index):
+    for path in (index.directory / "videos").iterdir():
+        with np.load(path, allow_pickle=False) as file:
+            assert set(file) == {*VideoArrays._fields, "facts"}
+        with zipfile.ZipFile(path) as file:
+            assert not file.testzip()
+
+
+def _flipped(content, place=400):
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def test_vectors_of_another_encoder_are_not_taken_for_those_of_this_one(index, tmp_path):
+    content = index.manifest.videos["b.film"].content
+    other = Index.create(tmp_path / "other", index.root, archive.Encoder("0" * 64))
+    with other.writing():
+        other.keep(content, index.read(content), {"b.film": Stamp(1, 2, 3)})
+    (other.directory / "videos" / f"{content}.npz").replace(index.file(content))
+    with pytest.raises(DamagedError, match="is not of this index"):
+        index.read(content)
+
+
+def test_any_byte_that_differs_is_damage(index):
+    content = index.manifest.videos["b.film"].content
+    path = index.file(content)
+    whole = path.read_bytes()
+    for place in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(_flipped(whole, place))
+        with pytest.raises(DamagedError, match="is damaged"):
+            index.read(content)
+    path.write_bytes(whole)
+    index.read(content)
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_every_byte_counts_and_the_name_does_not(tmp_path, size):
+    content = bytearray(os.urandom(size))
+    one, other = tmp_path / "one", tmp_path / "other name"
+    one.write_bytes(content)
+    other.write_bytes(content)
+    assert fingerprint(one) == fingerprint(other) == hashlib.sha256(content).hexdigest()
+    for place in range(0, size, max(size // 7, 1)):
+        changed = content.copy()
+        changed[place] ^= 1
+        other.write_bytes(changed)
+        assert fingerprint(other) != fingerprint(one)
+
+
+def test_a_stamp_tells_of_a_change_whose_time_was_set_back(tmp_path):
+    path = tmp_path / "film"
+    path.write_bytes(b"before")
+    before = Stamp.of(path.stat())
+    path.write_bytes(b"behind")
+    os.utime(path, ns=(before.modified_ns, before.modified_ns))
+    after = Stamp.of(path.stat())
+    assert after[:2] == before[:2] and after != before
