@@ -587,5 +587,5 @@ def _extra(module: str) -> Any:
             return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(
-            f"this figure needs {module}: pip install hlformer_jax[figures] ({error})"
+            f'this figure needs {module}: pip install "hlformer-jax[figures]" ({error})'
         ) from None

@@ -207,7 +207,7 @@ def test_the_silhouette_of_groups_far_apart_is_near_one():
 )
 def test_a_package_that_is_missing_is_one_line_with_what_to_install(monkeypatch, module, call):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(corpus.MissingExtra, match=r"pip install hlformer_jax\[figures\]") as raised:
+    with pytest.raises(corpus.MissingExtra, match=r'"hlformer-jax\[figures\]"') as raised:
         call(_points(), 0)
     assert "\n" not in str(raised.value)
 
