@@ -14,9 +14,31 @@ From the bottom up:
     figures                   what trained models see; curves of runs and sweeps
     main, sweep, benchmark, torch_checkpoint    further commands
 
-The package imports nothing on its own; take what you need:
+As a library, where a namespace is loaded at its first use:
 
-    from hlformer_jax.ops import attention, cones, lorentz, poincare, windows
+    import hlformer_jax as hl
+
+    hl.lorentz, hl.poincare, hl.cones, hl.means, hl.manifolds, hl.attention, hl.windows
 """
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hlformer_jax.ops import attention, cones, lorentz, manifolds, means, poincare, windows
+
 __version__ = "0.1.0"
+
+__all__ = ["attention", "cones", "lorentz", "manifolds", "means", "poincare", "windows"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A namespace of `ops`, loaded at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.ops.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

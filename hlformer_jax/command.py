@@ -31,6 +31,13 @@ def interrupted() -> int:
     return 128 + signal.SIGINT
 
 
+def cores() -> int:
+    """The number of cores that this process may use; macOS does not say, and has all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def three_digits(value: float) -> str:
     """A number with three significant digits or all of its whole part, never with an exponent."""
     if abs(value) >= 100:

@@ -1,5 +1,6 @@
 """What is wrong with a command line is said in one line, and where its run is kept."""
 
+import os
 import sys
 
 import pytest
@@ -16,6 +17,12 @@ def test_a_wrong_input_is_one_line_and_status_1(capsys):
     assert capsys.readouterr().err == "error: no such thing\n"
     assert command.interrupted() == 130  # as a shell has it
     assert "resumes" in capsys.readouterr().err
+
+
+def test_cores_are_counted_where_a_process_has_no_set_of_them(monkeypatch):
+    assert 1 <= command.cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert command.cores() == os.cpu_count()
 
 
 @pytest.mark.parametrize(

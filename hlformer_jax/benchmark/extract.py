@@ -11,7 +11,6 @@ encodes. The parts are timed one after another in this process, and each has a f
 The floor of the whole: that of encoding, which takes all cores, and of the rest spread over them.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -24,6 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
+from hlformer_jax import command
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, timed
 from hlformer_jax.benchmark.query import prepared_encoder
@@ -75,7 +75,7 @@ def _rows(folder: Path, directory: Path, encoder: Any) -> Iterator[Row]:
     timings = [summary(part) for part in zip(*clocks, strict=True)]
     timings.append(summary([clock(encode)]))  # of many batches, each of which is a repeat
     floors = [_decoded(paths), _resized(frames, encoder), _encoded(encoder, len(frames))]
-    cores = len(os.sched_getaffinity(0))
+    cores = command.cores()
     alone = floors[0].seconds + floors[1].seconds
     least = Floor(floors[2].flops, 0.0, floors[2].seconds + alone / cores)
     seconds = float(len(frames))  # of video: a frame a second

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from hlformer_jax import files
+from hlformer_jax import command, files
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import encoding, storage
 from hlformer_jax.search.extract import index_folder
@@ -523,7 +523,7 @@ def _render(told: Sequence[Story], folder: Path) -> None:
     todo = [story for story in told if not (folder / story.name).exists()]
     if not todo:
         return
-    workers = min(len(os.sched_getaffinity(0)), len(todo))
+    workers = min(command.cores(), len(todo))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
         for _ in pool.map(write_video, todo, [folder / story.name for story in todo]):

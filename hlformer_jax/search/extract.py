@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, command_line
 from hlformer_jax.search import encoding
@@ -506,7 +507,7 @@ def index_folder(
 
 def default_workers() -> int:
     """Half of the cores this process may use, at least 1 and at most 8."""
-    return min(max(len(os.sched_getaffinity(0)) // 2, 1), 8)
+    return min(max(command.cores() // 2, 1), 8)
 
 
 def real_video() -> Video:

@@ -225,7 +225,7 @@ def open_video(library: Library, id: str) -> VideoFile:
         file = VideoFile(entry, _open_below(entry))
     except PermissionError:
         raise HTTPException(403, f"{entry.video} may not be read: change its rights") from None
-    except _OutsideError:
+    except _LinkOutside:
         line = f"{entry.video} is now a link out of the indexed folder, and not followed"
         raise HTTPException(403, line) from None
     except (OSError, ValueError):
@@ -239,7 +239,7 @@ def open_video(library: Library, id: str) -> VideoFile:
     return file
 
 
-class _OutsideError(Exception):
+class _LinkOutside(Exception):
     """A link leads out of the indexed folder."""
 
 
@@ -249,7 +249,7 @@ def _open_below(entry: Any) -> int:
     root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
     resolved = Path(os.path.realpath(path, strict=True))
     if not resolved.is_relative_to(root) or resolved == root:
-        raise _OutsideError
+        raise _LinkOutside
     *folders, name = resolved.relative_to(root).parts
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     place = os.open(root, flags | os.O_DIRECTORY)
