@@ -133,20 +133,7 @@ def _prepared(
     move_root: bool = False,
     checkpoint: Path | None = None,
 ) -> tuple[Index, Any]:
-    """Opens the index of a folder, or makes it, and loads its encoder.
-
-    Args:
-      directory: the directory of the index.
-      folder: the folder of the videos.
-      given: the encoder that was asked for; None: that of the index, or the default.
-      fps: the rate that was asked for; None: that of the index, or 1.
-      move_root: whether an index of another folder becomes that of this one.
-      checkpoint: a trained model, which is checked before anything is made.
-
-    Raises:
-      SearchError: when the index is of another folder, rate or encoder, the directory holds
-        something else, or there is no video to make an index of.
-    """
+    """Opens the index of a folder, or makes it where there is a video, and loads its encoder."""
     if not folder.is_dir():
         raise SearchError(f"{folder} is no folder: give the folder of the videos")
     if fps is not None:
