@@ -8,6 +8,7 @@ digest of each. Nothing replaces a link, a directory, a pipe or a device.
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -91,6 +92,25 @@ def check_directory(path: Path) -> None:
     if mode is not None and not stat.S_ISDIR(mode):
         what = "a link: give what it leads to, or" if stat.S_ISLNK(mode) else "no directory: give"
         raise OutputError(f"{path} is {what} another name")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+      OSError: when it cannot be read, or is a pipe or device, whose reading might never end.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe, socket or device, no file", str(path))
+        return file.read()
+
+
+def discard(path: Path) -> None:
+    """Removes a regular file; leaves a link, a directory, a pipe or a device."""
+    mode = _mode(path)
+    if mode is not None and stat.S_ISREG(mode):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any") -> None:
@@ -244,7 +264,9 @@ def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator
       BlockingIOError: when another holds it, and `waiting` is None.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "ab") as file:
+    # Neither waits for the other end of a pipe nor makes a file where a link leads.
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(directory / ".lock", flags, 0o666), "rb", buffering=0) as file:
         held = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,6 +33,7 @@ import numpy as np
 from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, command_line
+from hlformer_jax.files import OutputError
 from hlformer_jax.search import encoding
 from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
@@ -719,7 +720,10 @@ class _Run:
         elif _changed(event.path, founds[0]):
             reason = "it changed while it was read"
         else:
-            self._keep(encoded.finish(self._index.period, event), content, founds)
+            try:
+                self._keep(encoded.finish(self._index.period, event), content, founds)
+            except OutputError as error:  # a link, say, in the place of the vectors
+                reason = str(error)
         if reason:
             # What changed or went away meanwhile is tried again by the next run.
             gone = _changed(event.path, founds[0])

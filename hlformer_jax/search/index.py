@@ -299,6 +299,8 @@ class Index:
                     now = Index.open(self.directory)
                     now.manifest.root = now.manifest.root or self.manifest.root
                     self.manifest, self._newest = now.manifest, now._newest
+                if not self._newest:
+                    storage.check_replaced(self.directory)
                 self._clear_drafts()
                 self._take_stock()
                 self._renamed.clear()
@@ -391,7 +393,7 @@ class Index:
         if unused:
             self.save()  # a manifest never names what is not there
         for content in unused:
-            self.file(content).unlink(missing_ok=True)
+            files.discard(self.file(content))
 
     def _contents(self) -> set[str]:
         """The contents whose files of vectors are there, whole or not."""

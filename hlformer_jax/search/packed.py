@@ -118,7 +118,7 @@ def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
     """Rows by content of the matrix of the index as it was; none where there is none."""
     for listing in (index.directory / "packed").glob(f"{name}-*.json"):
         try:
-            known = storage.unseal(listing.read_bytes())
+            known = storage.unseal(files.read_bytes(listing))
             contents, bounds = known["contents"], np.cumsum([0, *known["counts"]])
             if known["key"] != index.manifest.key:
                 continue
@@ -206,13 +206,15 @@ def mapped(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray | 
 def _whole(path: Path) -> np.ndarray | None:
     """The matrix of a file that is what was written; else None."""
     try:
-        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not path.is_file():  # to open a pipe is to wait for its writer
+            return None
+        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
             file.seek(-_DIGEST, os.SEEK_END)
             digest = file.read()
-    except (OSError, ValueError, TypeError, OverflowError, MemoryError, EOFError):
+        return found if digest == _digest(found).encode() else None
+    except Exception:  # whatever NumPy raises of what is no matrix
         return None
-    return found if digest == _digest(found).encode() else None
 
 
 def _digest(matrix: np.ndarray) -> str:

@@ -190,7 +190,7 @@ def read_vectors(path: Path) -> VectorFile:
       DamagedError: when it is missing, cannot be read, or is not what was written.
     """
     try:
-        raw = path.read_bytes()
+        raw = files.read_bytes(path)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing: index the folder again to make it anew") from None
     except OSError as error:
@@ -202,6 +202,9 @@ def read_vectors(path: Path) -> VectorFile:
     try:
         if raw[-_DIGEST:] != digest.encode():
             raise ValueError
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+                raise ValueError("we write none, and a few bytes of it would fill the memory")
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
             found = VideoArrays(*(file[name] for name in VideoArrays._fields))
             facts = strict_json(str(file["facts"]))
@@ -209,7 +212,7 @@ def read_vectors(path: Path) -> VectorFile:
         _check_arrays(found)
         if not isinstance(facts, dict):
             raise ValueError
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
+    except Exception:  # whatever NumPy and zipfile raise of what others made, MemoryError too
         raise DamagedError(f"{path} is damaged: index the folder again to make it anew") from None
     return VectorFile(found, facts, digest, len(raw))
 
@@ -530,14 +533,14 @@ def same_maker(manifest: Manifest, facts: Mapping[str, Any]) -> bool:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes() if path.is_file() else None
+        return files.read_bytes(path)
     except OSError:
         return None
 
 
 def _parse(path: Path) -> Manifest:
     try:
-        text = path.read_bytes()
+        text = files.read_bytes(path)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
@@ -560,6 +563,23 @@ def _parse(path: Path) -> Manifest:
         why = " ".join(str(error).split())
         raise DamagedError(f"{path} is damaged ({type(error).__name__} {why})") from None
     return manifest
+
+
+def check_replaced(directory: Path) -> None:
+    """Refuses to write where the manifest's name is another program's, beside a copied mark say.
+
+    Raises:
+      SearchError: when a file of that name is whole JSON that is nothing of ours.
+    """
+    try:
+        content = json.loads(_bytes(directory / MANIFEST) or b"")
+    except (ValueError, RecursionError):  # damage
+        return
+    ours = isinstance(content, dict) and content.keys() & {"digest", "format", "fps"}
+    if content and not ours:
+        raise SearchError(
+            f"{directory / MANIFEST} is another program's: move it away, or choose another --index"
+        )
 
 
 def _refuse_older(path: Path, text: bytes) -> None:

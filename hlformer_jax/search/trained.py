@@ -370,6 +370,8 @@ def _kept(file: Path, empty: Corpus) -> Corpus | None:
     """The corpus of a file; None where there is none of that form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:
+        if not file.is_file():  # to open a pipe is to wait for its writer
+            return None
         with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             # NumPy writes the bits of bfloat16 without its name.
             raw_leaves = [arrays[str(i)] for i in range(len(leaves))]

@@ -1,6 +1,7 @@
 """What lies on the disk: what is damaged is one line, and what stands in for it loses nothing."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 
 from hlformer_jax import search
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import DamagedError
+from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Stamp, VideoArrays, fingerprint
 
@@ -180,6 +181,79 @@ def test_any_byte_that_differs_is_damage(index):
             index.read(content)
     path.write_bytes(whole)
     index.read(content)
+
+
+@pytest.mark.parametrize("theirs", ['{"name": "their page"}', '["a"]', "3"])
+def test_a_manifest_of_another_program_beside_a_copied_mark_stays(index, tmp_path, theirs):
+    (tmp_path / "site").mkdir()
+    shutil.copy(index.directory / ".hlformer-index", tmp_path / "site")
+    (tmp_path / "site" / "manifest.json").write_text(theirs)
+    with pytest.raises(SearchError, match="another program's"):
+        archive.fill(Index.open(tmp_path / "site"))
+    assert (tmp_path / "site" / "manifest.json").read_text() == theirs
+
+
+def _archive(write):
+    buffer = io.BytesIO()
+    write(buffer)
+    with zipfile.ZipFile(buffer, "a") as file:
+        file.comment = bytes(64)
+    return buffer.getvalue()[:-64]
+
+
+def _huge(buffer):
+    header = io.BytesIO()
+    about = {"descr": "<f8", "fortran_order": False, "shape": (2**58,)}
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("times.npy", header.getvalue())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda buffer: np.savez_compressed(buffer, times=np.zeros(10**6)),
+        _huge,
+        lambda buffer: np.savez(buffer, times=np.zeros(3), vectors=np.zeros(3)),
+        lambda buffer: buffer.write(b"PK"),
+    ],
+    ids=["bomb", "huge", "other arrays", "no archive"],
+)
+def test_an_archive_with_a_right_digest_that_we_did_not_write_is_damage(index, write):
+    content = index.manifest.videos["b.film"].content
+    try:
+        made = _archive(write)
+    except zipfile.BadZipFile:
+        made = b"PK"
+    index.file(content).write_bytes(made + hashlib.sha256(made).hexdigest().encode())
+    with pytest.raises(DamagedError, match="is damaged"):
+        index.read(content)
+
+
+def _pipe(path):
+    os.mkfifo(path)
+
+
+def _link(path):
+    (path.parent / "theirs").write_text("theirs")
+    path.symlink_to("theirs")
+
+
+@pytest.mark.parametrize("place", [_pipe, _link, os.mkdir])
+def test_what_is_no_file_in_the_place_of_one_stays_and_blocks_nothing(index, films, place):
+    whole = hits(index.directory)
+    first, *_ = (index.directory / "packed").iterdir()
+    lock = index.directory / ".lock"
+    vectors = index.file(index.manifest.videos["b.film"].content)
+    for path in (first, vectors, *([lock] if place is _pipe else [])):
+        path.unlink()
+        place(path)
+    assert len(hits(index.directory)) == len(whole) - 1
+    archive.film(films / "new.film", ["red"] * 4)
+    report, lines = archive.fill(Index.open(index.directory))
+    assert (report.indexed, report.failed) == (1, 1) and any("b.film" in line for line in lines)
+    assert len(hits(index.directory)) == len(whole)
+    assert not vectors.is_file() or vectors.read_text() == "theirs"
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000])
