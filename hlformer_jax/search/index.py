@@ -448,8 +448,9 @@ class Index:
             with contextlib.suppress(OSError):
                 for name in os.listdir(self.directory / folder):
                     of = files.drafted(name)
-                    if of is not None and own.fullmatch(of):
-                        (self.directory / folder / name).unlink(missing_ok=True)
+                    path = self.directory / folder / name
+                    if of is not None and own.fullmatch(of) and path.is_file():
+                        path.unlink(missing_ok=True)
 
     def _put(self, name: str, record: Record) -> None:
         before = self.manifest.videos.get(name)

@@ -136,7 +136,8 @@ def own_files(directory: Path, prefix: str = "") -> list[Path]:
     with contextlib.suppress(OSError):
         names = sorted(os.listdir(directory / "packed"))
         own = [name for name in names if PACKED.fullmatch(name) and name.startswith(prefix)]
-        return [directory / "packed" / name for name in own]
+        paths = [directory / "packed" / name for name in own]
+        return [path for path in paths if path.is_file() and not path.is_symlink()]
     return []
 
 

@@ -66,6 +66,25 @@ def test_the_recording_date_is_kept_and_a_file_without_has_its_own(index, films)
     assert dates["b.film"] == ((films / "b.film").stat().st_mtime_ns / 1e9, "file")
 
 
+def test_what_stands_in_the_place_of_vectors_stays_and_blocks_no_other_video(index, films):
+    records = index.manifest.videos
+    folder, link = (index.file(records[name].content) for name in ("a.film", "b.film"))
+    for path in (folder, link):
+        path.unlink()
+    (folder / "own").mkdir(parents=True)
+    link.symlink_to(films / "a.film")
+    archive.film(films / "new.film", ["white"] * 4)
+    report, told = archive.fill(index)
+    assert counts(report) == {"indexed": 1, "unchanged": 1, "failed": 2}
+    assert any("is a directory" in line for line in told)
+    assert any("is a link" in line for line in told)
+    assert (folder / "own").is_dir() and link.is_symlink()
+    folder.joinpath("own").rmdir()
+    folder.rmdir()
+    link.unlink()
+    assert counts(archive.fill(index, retry=True)[0]) == {"indexed": 2, "unchanged": 2}
+
+
 def test_a_touched_file_is_not_decoded_and_a_changed_one_is(index, films):
     os.utime(films / "a.film", (1, 1))
     archive.film(films / "b.film", ["blue"] * 21)
