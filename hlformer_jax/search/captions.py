@@ -65,10 +65,10 @@ def read(path: Path) -> list[Caption]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise SearchError(f"{path} is no text in UTF-8") from None
-    found = [_caption(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip()]
-    if not found:
+    listed = [_caption(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip()]
+    if not listed:
         raise SearchError(f"{path} has no caption")
-    return found
+    return listed
 
 
 def _caption(line: str, where: str) -> Caption:

@@ -97,8 +97,8 @@ class Job(NamedTuple):
 def preprocessing(encoder: Any) -> Callable[[np.ndarray], np.ndarray]:
     """What brings a frame to an encoder's size, without the encoder's weights where they part."""
     preparation = getattr(encoder, "preparation", None)
-    found: Callable[[np.ndarray], np.ndarray] = getattr(preparation, "apply", encoder.preprocess)
-    return found
+    prepare: Callable[[np.ndarray], np.ndarray] = getattr(preparation, "apply", encoder.preprocess)
+    return prepare
 
 
 class Opened(NamedTuple):
@@ -258,8 +258,8 @@ class _Worker:
             self._limit = self._job.limit(event.duration)
         if isinstance(event, Done | Failed):
             self.path = None
-        found: Event = event
-        return found
+        received: Event = event
+        return received
 
     def left(self) -> float:
         """Seconds that it may go on without a word; infinite where it has no video."""
@@ -419,7 +419,7 @@ class Report(NamedTuple):
 
     Attributes:
       indexed: decoded and encoded.
-      known: found again by their content: moved, renamed, copied, touched.
+      known: recognised by their content: moved, renamed, copied, touched.
       unchanged: left alone.
       failed: failed in this run.
       skipped: failed before, and not tried again.
@@ -517,7 +517,7 @@ def real_video() -> Video:
     return Video(module.find, module.probe, module.sample)
 
 
-class _Found(NamedTuple):
+class _File(NamedTuple):
     """A path that is there: relative to the folder, and the stamp of its file."""
 
     name: str
@@ -590,13 +590,13 @@ class _Run:
             if self._load(record.content) is None:
                 self._tell(f"{printable(name)}: its vectors are damaged, and it is not there")
 
-    def _plan(self, names: list[str], retry: bool) -> dict[str, list[_Found]]:
+    def _plan(self, names: list[str], retry: bool) -> dict[str, list[_File]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
 
         Takes names from the list, until as many bytes were read as are worth a start of the
         decoders: so that a large archive is not read twice over before its first video is done.
         """
-        tasks: dict[str, list[_Found]] = {}
+        tasks: dict[str, list[_File]] = {}
         index, root, read = self._index, self._index.root, 0
         names.reverse()
         while names and read < BYTES_AT_ONCE:
@@ -604,8 +604,8 @@ class _Run:
             record = index.manifest.videos.get(name)
             try:
                 status = (root / name).stat()
-                found = _Found(name, Stamp.of(status))
-                if record and record.stamp == found.stamp:
+                file = _File(name, Stamp.of(status))
+                if record and record.stamp == file.stamp:
                     if record.indexed and self._is_whole(name, record):
                         self._count["unchanged"] += 1
                         continue
@@ -613,7 +613,7 @@ class _Run:
                         self._count["skipped"] += 1
                         continue
                 if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
-                    self._fail(found, "", "is a pipe, socket or device")
+                    self._fail(file, "", "is a pipe, socket or device")
                     continue
                 content = fingerprint(root / name)
                 read += status.st_size
@@ -628,10 +628,10 @@ class _Run:
                 continue
             self._recognise(name, content)
             if (whole := self._load(content)) is not None:
-                index.record(name, content, found.stamp, whole)
+                index.record(name, content, file.stamp, whole)
                 self._count["known"] += 1
             else:
-                tasks.setdefault(content, []).append(found)
+                tasks.setdefault(content, []).append(file)
         names.reverse()
         return tasks
 
@@ -665,7 +665,7 @@ class _Run:
                     self._tell(f"{str(error).partition(': index')[0]}: it is made anew")
         return self._read[content]
 
-    def _decode(self, tasks: dict[str, list[_Found]]) -> None:
+    def _decode(self, tasks: dict[str, list[_File]]) -> None:
         root, encoder = self._index.root, self._encoder
         job = Job(
             self._video,
@@ -674,14 +674,14 @@ class _Run:
             preprocessing(encoder),
             self._timeout,
         )
-        of_path = {root / founds[0].name: content for content, founds in tasks.items()}
+        of_path = {root / files[0].name: content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()
         done = 0
         with contextlib.closing(self._source(list(of_path), job)) as events:
             for event in events:
                 path, content = event.path, of_path[event.path]
-                founds = tasks[content]
+                files = tasks[content]
                 if isinstance(event, Opened):
                     before = under_way.pop(path, _Encoded(0.0))  # by a process that died
                     self._count["seconds"] -= sum(map(len, before.times)) * self._index.period
@@ -694,14 +694,14 @@ class _Run:
                 else:
                     done += 1
                     encoded = under_way.pop(path, None)
-                    self._finish(event, content, founds, encoded or _Encoded(0.0))
+                    self._finish(event, content, files, encoded or _Encoded(0.0))
                 now = under_way.get(path)
                 times = now.times[-1] if now and now.times else np.zeros(1)
                 self._progress(
                     Progress(
                         done,
                         len(tasks),
-                        founds[0].name,
+                        files[0].name,
                         float(times[-1]),
                         now.duration if now else 0.0,
                         self._count["seconds"],
@@ -710,37 +710,37 @@ class _Run:
                 )
 
     def _finish(
-        self, event: Done | Failed, content: str, founds: list[_Found], encoded: "_Encoded"
+        self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
         reason = ""
         if isinstance(event, Failed):
             reason = event.reason
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
             reason = "the encoder gave numbers that are not finite"
-        elif _changed(event.path, founds[0]):
+        elif _changed(event.path, files[0]):
             reason = "it changed while it was read"
         else:
             try:
-                self._keep(encoded.finish(self._index.period, event), content, founds)
+                self._keep(encoded.finish(self._index.period, event), content, files)
             except OutputError as error:  # a link, say, in the place of the vectors
                 reason = str(error)
         if reason:
             # What changed or went away meanwhile is tried again by the next run.
-            gone = _changed(event.path, founds[0])
-            for found in founds:
-                self._fail(found._replace(stamp=_UNSEEN) if gone else found, content, reason)
+            gone = _changed(event.path, files[0])
+            for file in files:
+                self._fail(file._replace(stamp=_UNSEEN) if gone else file, content, reason)
         if (now := time.monotonic()) > self._next_save:
             self._index.save()
             took = time.monotonic() - now
             self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
 
-    def _keep(self, whole: VideoArrays, content: str, founds: list[_Found]) -> None:
-        self._index.keep(content, whole, {found.name: found.stamp for found in founds})
+    def _keep(self, whole: VideoArrays, content: str, files: list[_File]) -> None:
+        self._index.keep(content, whole, {file.name: file.stamp for file in files})
         self._read.pop(content, None)
         if whole.warning:
-            self._tell(f"{printable(founds[0].name)}: {whole.warning}")
+            self._tell(f"{printable(files[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
-        self._count["known"] += len(founds) - 1
+        self._count["known"] += len(files) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
         """Fails a path whose content cannot be read; once for the same reason."""
@@ -750,12 +750,12 @@ class _Run:
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
         else:
-            self._fail(_Found(name, _UNSEEN), "", reason)
+            self._fail(_File(name, _UNSEEN), "", reason)
 
-    def _fail(self, found: _Found, content: str, reason: str) -> None:
-        self._index.record_failure(found.name, content, found.stamp, reason)
+    def _fail(self, file: _File, content: str, reason: str) -> None:
+        self._index.record_failure(file.name, content, file.stamp, reason)
         self._count["failed"] += 1
-        self._tell(f"{printable(found.name)}: {reason}")
+        self._tell(f"{printable(file.name)}: {reason}")
 
 
 class _Encoded:
@@ -782,11 +782,11 @@ class _Encoded:
 
 def _bare(file: VectorFile) -> VectorFile:
     """A file without its vectors: what a record says of it."""
-    found = file.arrays
+    arrays = file.arrays
     return file._replace(
-        arrays=found._replace(
-            vectors=np.empty((len(found.times), 0), np.float16),
-            segments=np.empty((len(found.spans), 0), np.float32),
+        arrays=arrays._replace(
+            vectors=np.empty((len(arrays.times), 0), np.float16),
+            segments=np.empty((len(arrays.spans), 0), np.float32),
         )
     )
 
@@ -803,8 +803,8 @@ def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _changed(path: Path, found: _Found) -> bool:
+def _changed(path: Path, file: _File) -> bool:
     try:
-        return Stamp.of(path.stat()) != found.stamp
+        return Stamp.of(path.stat()) != file.stamp
     except OSError:
         return True

@@ -250,13 +250,13 @@ class Index:
         """
         path = self.file(content)
         try:
-            found = storage.read_vectors(path)
-            same = found.facts.get("content") == content
-            if not same or not storage.same_maker(self.manifest, found.facts):
+            whole = storage.read_vectors(path)
+            same = whole.facts.get("content") == content
+            if not same or not storage.same_maker(self.manifest, whole.facts):
                 raise DamagedError(
                     f"{path} is not of this index: index the folder again to make it anew"
                 )
-            return found
+            return whole
         except DamagedError as error:
             raise DamagedError(str(error), [(content, str(error))]) from None
 
@@ -323,25 +323,27 @@ class Index:
         self.manifest.write(self.directory, keep=self._newest)
         self._written = self._newest = True
 
-    def keep(self, content: str, found: VideoArrays, paths: Mapping[str, Stamp]) -> None:
+    def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
         """Writes the vectors of a content and records its paths; for the one who writes."""
         known = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
         for name, stamp in paths.items():
             if name not in known:
                 self._put(name, Record(self._id(name, content), content, *stamp, "failed"))
             known[name] = self.manifest.videos[name]
-        file = storage.write_vectors(self.file(content), found, self.manifest.facts(content, known))
+        file = storage.write_vectors(
+            self.file(content), arrays, self.manifest.facts(content, known)
+        )
         for name, record in known.items():
             self.record(name, content, paths.get(name, record.stamp), file)
         self._renamed.discard(content)
 
     def record(self, name: str, content: str, stamp: Stamp, file: VectorFile) -> None:
         """Records a path whose vectors are on the disk, and what of it could not be used."""
-        found = file.arrays
+        arrays = file.arrays
         self._put(name, Record(
-            self._id(name, content), content, *stamp, "indexed", found.warning,
-            duration=float(found.duration), frames=len(found.times), intervals=len(found.spans),
-            digest=file.digest, bytes=file.size, recorded=found.recorded,
+            self._id(name, content), content, *stamp, "indexed", arrays.warning,
+            duration=float(arrays.duration), frames=len(arrays.times), intervals=len(arrays.spans),
+            digest=file.digest, bytes=file.size, recorded=arrays.recorded,
         ))  # fmt: skip
 
     def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
@@ -401,7 +403,7 @@ class Index:
             names = os.listdir(self.directory / "videos")
         except OSError:
             return set()
-        return {found[1] for found in map(storage.VECTORS.fullmatch, names) if found}
+        return {match[1] for match in map(storage.VECTORS.fullmatch, names) if match}
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""
@@ -431,15 +433,17 @@ class Index:
         for content in sorted(self._renamed):
             known = {name: self.manifest.videos[name] for name in self.paths(content)}
             known = {name: one for name, one in known.items() if one.indexed}
-            try:
-                file = self.load(content) if known else None
-            except DamagedError:
+            if not known:
                 continue
-            facts = self.manifest.facts(content, known)
-            if file is not None and file.facts["paths"].keys() != facts["paths"].keys():
-                file = storage.write_vectors(self.file(content), file.arrays, facts)
-                for name, record in known.items():
-                    self.record(name, content, record.stamp, file)
+            try:
+                file = self.load(content)
+                facts = self.manifest.facts(content, known)
+                if file.facts["paths"].keys() != facts["paths"].keys():
+                    file = storage.write_vectors(self.file(content), file.arrays, facts)
+                    for name, record in known.items():
+                        self.record(name, content, record.stamp, file)
+            except (DamagedError, files.OutputError):  # OutputError: it is a link of a person
+                continue
         self._renamed.clear()
 
     def _clear_drafts(self) -> None:
@@ -501,9 +505,9 @@ def check_rate(fps: float) -> None:
 
 def matches(record: Record, file: VectorFile) -> bool:
     """Whether a record says of a file of vectors what the file is."""
-    found = file.arrays
-    sizes = len(found.times), len(found.spans), float(found.duration)
-    facts = *sizes, found.warning, file.digest, found.recorded
+    arrays = file.arrays
+    sizes = len(arrays.times), len(arrays.spans), float(arrays.duration)
+    facts = *sizes, arrays.warning, file.digest, arrays.recorded
     return facts == (
         record.frames, record.intervals, record.duration, record.reason, record.digest,
         record.recorded,
@@ -531,10 +535,10 @@ def absent(root: Path, names: Iterable[str]) -> set[str]:
 
 
 def _files(folder: Path) -> set[str]:
-    found = set()
+    names = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # a link in a circle
                 if entry.is_file():
-                    found.add(entry.name)
-    return found
+                    names.add(entry.name)
+    return names

@@ -26,7 +26,7 @@ from hlformer_jax.search.store import Store, Stored, Uploaded
 
 
 class Hit(NamedTuple):
-    """A video that was found.
+    """A video that answers a query.
 
     Attributes:
       id: its id in the index.
@@ -100,10 +100,10 @@ class _Snapshot:
 
     def searched(self) -> Bool[np.ndarray, " V"]:
         """Which entries are there, their vectors whole."""
-        found = np.ones(len(self.entries), bool)
-        found[list(self.away)] = False
+        among = np.ones(len(self.entries), bool)
+        among[list(self.away)] = False
         wrong = [i for i, one in enumerate(self.contents) if one.content in self.damaged]
-        return found & ~np.isin(self.own, wrong)
+        return among & ~np.isin(self.own, wrong)
 
 
 class Library:
@@ -309,8 +309,8 @@ class Library:
         if isinstance(now.ranker, Stored):
             # The store knows the filters, but not what is left out.
             out = int(np.count_nonzero(~now.searched()))
-            found = now.ranker.search(query, k + out, now.entries, *chosen)
-            return [(place, score) for place, score in found if allowed[place]][:k]
+            ranked = now.ranker.search(query, k + out, now.entries, *chosen)
+            return [(place, score) for place, score in ranked if allowed[place]][:k]
         places = np.flatnonzero(allowed)
         if not len(places):
             return []
@@ -347,12 +347,12 @@ class Library:
         arrays = now.source.read(now.contents[content].content)
         raw = now.ranker.over_time(content, arrays, query)
         duration = entry.duration
-        found = moments(arrays.times, raw, now.source.period, count)
+        best = moments(arrays.times, raw, now.source.period, count)
         # The last frame's period may end after the video does.
         end = max(duration, float(arrays.times[-1]))
-        found = [moment._replace(end=min(moment.end, end)) for moment in found]
+        best = [moment._replace(end=min(moment.end, end)) for moment in best]
         if now.ranker.calibrated:
-            found = [m._replace(score=_readable(encoder, m.score)) for m in found]
+            best = [m._replace(score=_readable(encoder, m.score)) for m in best]
             score, raw = _readable(encoder, score), _readable(encoder, raw)
         return Hit(
             entry.id,
@@ -360,7 +360,7 @@ class Library:
             entry.folder,
             entry.path,
             score,
-            found,
+            best,
             arrays.times,
             np.asarray(raw, np.float32),
             duration,
@@ -453,7 +453,7 @@ def _stamp(directory: Path) -> tuple[int, int, int]:
 
 def _readable(encoder: Any, cosines: Any) -> Any:
     """Probabilities of cosines, where the encoder has learned them; a number of a number."""
-    found = encoder.probability(np.asarray(cosines, np.float32))
-    if found is None:
+    probabilities = encoder.probability(np.asarray(cosines, np.float32))
+    if probabilities is None:
         return cosines
-    return float(found) if np.ndim(cosines) == 0 else np.asarray(found)
+    return float(probabilities) if np.ndim(cosines) == 0 else np.asarray(probabilities)

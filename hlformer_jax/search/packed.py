@@ -80,8 +80,8 @@ def rows(
     known = "\0".join([key, *contents, *map(str, counts)])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"{name}-{digest}.npy"
-    if (found := mapped(path, shape, np.dtype(dtype))) is not None:
-        return found, path
+    if (kept := mapped(path, shape, np.dtype(dtype))) is not None:
+        return kept, path
     before = _before(index, name, np.dtype(dtype)) if shape[0] >= LARGE else {}
 
     def fill(matrix: np.ndarray) -> None:
@@ -200,8 +200,8 @@ def _allocate(file: int, size: int) -> None:
 
 def mapped(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray | None:
     """The matrix of a file; None where it is not there, damaged, or not of that form."""
-    found = _whole(path)
-    return found if found is not None and (found.shape, found.dtype) == (shape, dtype) else None
+    array = _whole(path)
+    return array if array is not None and (array.shape, array.dtype) == (shape, dtype) else None
 
 
 def _whole(path: Path) -> np.ndarray | None:
@@ -209,11 +209,11 @@ def _whole(path: Path) -> np.ndarray | None:
     try:
         if not path.is_file():  # to open a pipe is to wait for its writer
             return None
-        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
             file.seek(-_DIGEST, os.SEEK_END)
             digest = file.read()
-        return found if digest == _digest(found).encode() else None
+        return array if digest == _digest(array).encode() else None
     except Exception:  # whatever NumPy raises of what is no matrix
         return None
 
@@ -237,13 +237,13 @@ def products(matrix: np.ndarray, query: Float[np.ndarray, " d"]) -> Float[np.nda
       matrix: rows, [R, d], of a dtype that `widened` reads.
       query: the query.
     """
-    found = np.empty(len(matrix), np.float32)
+    scores = np.empty(len(matrix), np.float32)
     # One block for all: new memory takes longer than the products.
     wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), len(query)), np.float32)
     for start in range(0, len(matrix), ROWS_AT_ONCE):
         block = matrix[start : start + ROWS_AT_ONCE]
-        np.dot(widened(block, wide[: len(block)]), query, out=found[start : start + len(block)])
-    return found
+        np.dot(widened(block, wide[: len(block)]), query, out=scores[start : start + len(block)])
+    return scores
 
 
 def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
@@ -338,9 +338,9 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"], dtype: str = DTYPE) -> Qu
     count, shape = len(matrix), matrix.shape
     files = [path.with_suffix(f".{dtype}{part}.npy") for part in ("", "-bounds")]
     kinds = [(shape, np.dtype(DTYPES[dtype])), ((2, count), np.dtype(np.float32))]
-    found = [mapped(file, *kind) for file, kind in zip(files, kinds, strict=True)]
-    if all(one is not None for one in found):
-        values, bounds = (one for one in found if one is not None)
+    parts = [mapped(file, *kind) for file, kind in zip(files, kinds, strict=True)]
+    if all(one is not None for one in parts):
+        values, bounds = (one for one in parts if one is not None)
         return Quantised(values, *np.array(bounds))
     bounds = np.empty((2, count), np.float32)
 
@@ -356,9 +356,9 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"], dtype: str = DTYPE) -> Qu
 
 def rounded_products(rows: Quantised, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
     """Inner products of rounded rows and a query, in float32."""
-    found = products(rows.values, query)
-    found *= rows.scale
-    return found
+    scores = products(rows.values, query)
+    scores *= rows.scale
+    return scores
 
 
 def best(
@@ -397,10 +397,10 @@ def best(
     chosen, videos = chosen[asked], videos[asked]
     if len(chosen) > len(matrix) // 8:
         return None
-    found = np.full(len(starts), -np.inf, np.float32)
+    maxima = np.full(len(starts), -np.inf, np.float32)
     for start in range(0, len(chosen), MAX_ROWS):
         part = matrix[chosen[start : start + MAX_ROWS]]
         # Row by row: equal rows have equal products, wherever they stand.
         exact = np.vecdot(widened(part, np.empty(part.shape, np.float32)), query)
-        np.maximum.at(found, videos[start : start + MAX_ROWS], exact)
-    return found
+        np.maximum.at(maxima, videos[start : start + MAX_ROWS], exact)
+    return maxima

@@ -99,8 +99,8 @@ def _of_frames(arrays: VideoArrays, query: np.ndarray) -> np.ndarray:
 def _of_frames_and_intervals(arrays: VideoArrays, query: np.ndarray) -> np.ndarray:
     holder = np.searchsorted(arrays.spans[:, 0], arrays.times, side="right") - 1
     held = packed.products(arrays.segments, query)[np.maximum(holder, 0)]
-    found: np.ndarray = (held + _of_frames(arrays, query)) / np.float32(2)
-    return found
+    scores: np.ndarray = (held + _of_frames(arrays, query)) / np.float32(2)
+    return scores
 
 
 ROWS = {
@@ -177,10 +177,10 @@ class Untrained:
         self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
     ) -> Float[np.ndarray, " V"]:
         """The largest products of the best contents; see `Ranker`."""
-        found = None
+        scores = None
         if self._rounded is not None:
-            found = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
-        return self.scores(query) if found is None else found
+            scores = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
+        return self.scores(query) if scores is None else scores
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
@@ -249,20 +249,20 @@ def _part(
 ) -> tuple[Int[np.ndarray, " I"], Float[np.ndarray, "I d"]]:
     """First frames of the intervals, and their vectors."""
     cuts = [peak_cuts(details) for details in level_details(signal(frames))]
-    found = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
-    spread = propagate(segment_means(frames, found), found)
-    starts = np.unique(found.starts)
+    parts = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
+    spread = propagate(segment_means(frames, parts), parts)
+    starts = np.unique(parts.starts)
     held = []
-    for level in range(found.levels[-1] + 1):
-        rows = np.flatnonzero(found.levels == level)
-        held.append(spread[rows[np.searchsorted(found.starts[rows], starts, side="right") - 1]])
+    for level in range(parts.levels[-1] + 1):
+        rows = np.flatnonzero(parts.levels == level)
+        held.append(spread[rows[np.searchsorted(parts.starts[rows], starts, side="right") - 1]])
     return starts, np.mean(held, axis=0)
 
 
-def segment_means(frames: Float[np.ndarray, "T d"], found: Segments) -> Float[np.ndarray, "S d"]:
+def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np.ndarray, "S d"]:
     """The unit mean of the frames of each segment."""
-    levels = range(found.levels[-1] + 1)
-    starts = [found.starts[found.levels == level] for level in levels]
+    levels = range(parts.levels[-1] + 1)
+    starts = [parts.starts[parts.levels == level] for level in levels]
     return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
 
 
@@ -293,12 +293,12 @@ def level_details(values: Float[np.ndarray, " n"]) -> list[Float[np.ndarray, " n
     for _ in range(max(pywt.dwt_max_level(len(values), WAVELET), 1)):
         coarse, fine = pywt.dwt(coarse, WAVELET, BORDER)
         details.append(fine)
-    found = []
+    levels = []
     for level in range(len(details)):
         alone: list[np.ndarray] = [np.zeros_like(coarse)]
         alone += [np.where(i == level, fine, 0.0) for i, fine in reversed([*enumerate(details)])]
-        found.append(np.abs(pywt.waverec(alone, WAVELET, BORDER)[: len(values)]))
-    return found
+        levels.append(np.abs(pywt.waverec(alone, WAVELET, BORDER)[: len(values)]))
+    return levels
 
 
 def peak_cuts(details: Float[np.ndarray, " n"]) -> Int[np.ndarray, " cuts"]:
@@ -330,9 +330,9 @@ def make_segments(cuts: list[Int[np.ndarray, " _"]], count: int) -> Segments:
     return Segments(np.concatenate(starts), np.concatenate(ends), levels)
 
 
-def propagate(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.ndarray, "S d"]:
+def propagate(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S d"]:
     """The vectors of segments after the propagation through their graph."""
-    graph = adjacency(vectors, found)
+    graph = adjacency(vectors, parts)
     scale = 1 / np.sqrt(graph.sum(axis=-1))
     # In place, to I − β W: the graph is by far the largest array.
     graph *= -BETA * scale[:, None]
@@ -342,13 +342,13 @@ def propagate(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.nd
     return spread
 
 
-def adjacency(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.ndarray, "S S"]:
+def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.ndarray, "S S"]:
     """The graph A of segments; made level by level, as most levels are not adjacent."""
     graph = np.zeros((len(vectors), len(vectors)))
-    levels = [np.flatnonzero(found.levels == level) for level in range(found.levels[-1] + 1)]
+    levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]
     blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]
     for level, own in enumerate(blocks):
-        starts, ends = found.starts[own], found.ends[own]
+        starts, ends = parts.starts[own], parts.ends[own]
         centres = (starts + ends) / 2
         block = np.abs(centres[:, None] - centres[None])
         block /= -np.mean(ends - starts)
@@ -357,11 +357,11 @@ def adjacency(vectors: Float[np.ndarray, "S d"], found: Segments) -> Float[np.nd
         graph[own, own] = block
         if level + 1 < len(blocks):
             coarser = blocks[level + 1]
-            shared = np.minimum(ends[:, None], found.ends[coarser][None]) - np.maximum(
-                starts[:, None], found.starts[coarser][None]
+            shared = np.minimum(ends[:, None], parts.ends[coarser][None]) - np.maximum(
+                starts[:, None], parts.starts[coarser][None]
             )
             shared = np.maximum(shared, 0)
-            lengths = (found.ends - found.starts)[coarser]
+            lengths = (parts.ends - parts.starts)[coarser]
             overlap = shared / ((ends - starts)[:, None] + lengths[None] - shared)
             overlap *= np.maximum(vectors[own] @ vectors[coarser].T, 0)
             graph[own, coarser], graph[coarser, own] = overlap, overlap.T

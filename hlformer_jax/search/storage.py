@@ -53,11 +53,11 @@ def unseal(text: bytes) -> dict[str, Any]:
     """
     if not text.strip(b"\0 \n"):
         raise ValueError("it is empty")
-    found = _SEAL.match(text)
-    if found is None:
+    match = _SEAL.match(text)
+    if match is None:
         raise ValueError("it has no digest")
-    rest = text[found.end() :]
-    if hashlib.sha256(rest).hexdigest().encode() != found[1]:
+    rest = text[match.end() :]
+    if hashlib.sha256(rest).hexdigest().encode() != match[1]:
         raise ValueError("its digest is another")
     content = strict_json(b"{" + rest)
     if not isinstance(content, dict):
@@ -206,21 +206,21 @@ def read_vectors(path: Path) -> VectorFile:
             if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
                 raise ValueError("we write none, and a few bytes of it would fill the memory")
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-            found = VideoArrays(*(file[name] for name in VideoArrays._fields))
+            arrays = VideoArrays(*(file[name] for name in VideoArrays._fields))
             facts = strict_json(str(file["facts"]))
-        found = found._replace(warning=str(found.warning), recorded=float(found.recorded))
-        _check_arrays(found)
+        arrays = arrays._replace(warning=str(arrays.warning), recorded=float(arrays.recorded))
+        _check_arrays(arrays)
         if not isinstance(facts, dict):
             raise ValueError
     except Exception:  # whatever NumPy and zipfile raise of what others made, MemoryError too
         raise DamagedError(f"{path} is damaged: index the folder again to make it anew") from None
-    return VectorFile(found, facts, digest, len(raw))
+    return VectorFile(arrays, facts, digest, len(raw))
 
 
-def _check_arrays(found: VideoArrays) -> None:
+def _check_arrays(arrays: VideoArrays) -> None:
     """Refuses what cannot be the vectors of a video."""
-    frames, width = found.vectors.shape
-    intervals = len(found.spans)
+    frames, width = arrays.vectors.shape
+    intervals = len(arrays.spans)
     wanted = {
         "times": (np.float64, (frames,)),
         "vectors": (np.float16, (frames, width)),
@@ -229,10 +229,10 @@ def _check_arrays(found: VideoArrays) -> None:
         "duration": (np.float64, ()),
     }
     for name, (dtype, shape) in wanted.items():
-        one = getattr(found, name)
+        one = getattr(arrays, name)
         if one.dtype != dtype or one.shape != shape or not np.isfinite(one).all():
             raise ValueError(name)
-    if not (frames and intervals and math.isfinite(found.recorded)):
+    if not (frames and intervals and math.isfinite(arrays.recorded)):
         raise ValueError("empty")
 
 
@@ -445,11 +445,11 @@ def whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
     """The content and the file of all vectors that are whole, in the order of their names."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "videos")):
-            if found := VECTORS.fullmatch(name):
+            if match := VECTORS.fullmatch(name):
                 with contextlib.suppress(DamagedError):
                     file = read_vectors(directory / "videos" / name)
-                    if file.facts.get("content") == found[1]:
-                        yield found[1], file
+                    if file.facts.get("content") == match[1]:
+                        yield match[1], file
 
 
 def read_manifest(directory: Path) -> tuple[Manifest, list[str]]:
@@ -514,13 +514,13 @@ def paths_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, Stamp]]:
     Raises:
       ValueError, KeyError, TypeError, AttributeError: when they are none.
     """
-    found = {}
+    known = {}
     for name, own in facts["paths"].items():
         stamp = Stamp(*own["stamp"])
         record = Record(own["id"], facts["content"], *stamp, "failed")
         _check_record(name, record)
-        found[name] = own["id"], stamp
-    return found
+        known[name] = own["id"], stamp
+    return known
 
 
 def same_maker(manifest: Manifest, facts: Mapping[str, Any]) -> bool:

@@ -162,37 +162,37 @@ def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, siz
     return Videos(clips, frames, frame_mask, counts > 0)
 
 
-def empty_corpus(found: Model, count: int) -> Corpus:
+def empty_corpus(run: Model, count: int) -> Corpus:
     """A corpus of the model without videos, in `config.eval.corpus`'s dtype.
 
     Args:
-      found: the model.
+      run: the model.
       count: number of videos that it is for, at least 1.
     """
     mesh = parallel.mesh()
-    size = parallel.round_up(min(found.config.eval.video_batch, count), mesh.size)
-    encode = lambda videos: models.encode_video(found.model, found.params, videos)
-    shapes = jax.eval_shape(encode, videos_of([], found.config.data, size))
-    dtype = found.config.eval.corpus
-    return corpus.empty(found.scorer, shapes, -(-count // size), dtype, mesh)
+    size = parallel.round_up(min(run.config.eval.video_batch, count), mesh.size)
+    encode = lambda videos: models.encode_video(run.model, run.params, videos)
+    shapes = jax.eval_shape(encode, videos_of([], run.config.data, size))
+    dtype = run.config.eval.corpus
+    return corpus.empty(run.scorer, shapes, -(-count // size), dtype, mesh)
 
 
-def encode_videos(found: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count: int) -> Corpus:
+def encode_videos(run: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count: int) -> Corpus:
     """Encodes the videos of an index, a batch at a time.
 
     Args:
-      found: the model.
+      run: the model.
       vectors: vectors of the frames of each video, read as they are needed.
       count: number of videos, at least 1.
 
     Returns:
       A corpus of them, in `config.eval.corpus`'s dtype.
     """
-    data, stored = found.config.data, empty_corpus(found, count)
+    data, stored = run.config.data, empty_corpus(run, count)
     blocks, size = stored.mask.shape
 
     def encode(stored: Corpus, block: Any, videos: Videos) -> Corpus:
-        encoded = models.encode_video(found.model, found.params, videos)
+        encoded = models.encode_video(run.model, run.params, videos)
         return corpus.write(stored, block, encoded, jnp.asarray(videos.mask))
 
     write = jax.jit(encode, donate_argnums=0)
@@ -204,17 +204,17 @@ def encode_videos(found: Model, vectors: Iterator[Float[np.ndarray, "F d"]], cou
     return stored
 
 
-def encode_query(found: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
+def encode_query(run: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
     """The unit vector of a sentence.
 
     Args:
-      found: the model.
+      run: the model.
       tokens: token features of the encoder, [W, E].
 
     Raises:
       SearchError: when the model was trained on token features of another width.
     """
-    data = found.config.data
+    data = run.config.data
     if tokens.shape[-1] != data.text_dim:
         raise SearchError(
             f"the model reads token features of width {data.text_dim}, and the encoder gives"
@@ -225,7 +225,7 @@ def encode_query(found: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.nda
     words[0, : len(cut)] = cut
     mask = np.arange(data.max_words)[None] < len(cut)
     captions = Captions(words, mask, np.zeros(1, np.int32), np.ones(1, bool))
-    encoded = np.asarray(_encode_query(found.model, found.params, captions)[0], np.float64)
+    encoded = np.asarray(_encode_query(run.model, run.params, captions)[0], np.float64)
     return unit(encoded).astype(np.float32)
 
 
@@ -336,18 +336,18 @@ def _float32(stored: Vectors) -> np.ndarray:
     return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
-def _encoded(found: Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+def _encoded(run: Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
     """The encoded videos, from beside the index where they are there already."""
     contents = [record.content for record in records]
     known = "\0".join([index.manifest.key, identity(path), *contents])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     file = index.directory / "packed" / f"trained-{digest}.npz"
-    kept = _kept(file, empty_corpus(found, len(records)))
+    kept = _kept(file, empty_corpus(run, len(records)))
     if kept is not None:
         return kept
     index.check(contents)
     frames = (index.read(content).vectors for content in contents)
-    made = encode_videos(found, frames, len(records))
+    made = encode_videos(run, frames, len(records))
     leaves = jax.tree.leaves((made.stored, made.mask))
     # Where they cannot be kept, they are encoded again the next time.
     with contextlib.suppress(OSError):
@@ -377,11 +377,11 @@ def _kept(file: Path, empty: Corpus) -> Corpus | None:
             raw_leaves = [arrays[str(i)] for i in range(len(leaves))]
             if arrays["digest"] != _digest(raw_leaves):
                 return None
-            found = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
+            values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    if any(one.shape != leaf.shape for one, leaf in zip(found, leaves, strict=True)):
+    if any(one.shape != leaf.shape for one, leaf in zip(values, leaves, strict=True)):
         return None
-    placed = [jax.device_put(x, leaf.sharding) for x, leaf in zip(found, leaves, strict=True)]
+    placed = [jax.device_put(x, leaf.sharding) for x, leaf in zip(values, leaves, strict=True)]
     stored, mask = jax.tree.unflatten(form, placed)
     return empty._replace(stored=stored, mask=mask)

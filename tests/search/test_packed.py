@@ -10,6 +10,7 @@ import pytest
 
 from hlformer_jax.search import packed, rankers
 from hlformer_jax.search.errors import DamagedError
+from hlformer_jax.search.extract import default_workers
 
 
 def test_every_number_of_two_bytes_is_widened_exactly():
@@ -120,10 +121,12 @@ def test_damage_of_any_block_is_seen_and_named(index, records, monkeypatch):
     assert packed._digest(np.roll(swapped, 4096)) != digest == packed._digest(swapped.copy())
 
 
-def test_room_is_made_where_the_system_has_no_call_for_it(index, records, monkeypatch):
+def test_what_macos_has_no_call_for_is_done_without(index, records, monkeypatch):
     expected = rankers.Untrained("segments", index, records)
     packed.forget(index)
     monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert default_workers() >= 1
     found = rankers.Untrained("segments", index, records)
     query = found.encode(archive.Encoder(), "red")
     np.testing.assert_array_equal(found.scores(query), expected.scores(query))
