@@ -224,8 +224,8 @@ def _mode(path: Path) -> int | None:
 def _is_own(path: Path) -> bool:
     """Whether the directory's list has the file as it is."""
     try:
-        lines = (path.parent / WRITTEN).read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, UnicodeDecodeError):
+        lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
+    except (OSError, UnicodeDecodeError):
         return False
     return f"{_digest(path)}  {path.name}" in lines
 
@@ -234,7 +234,7 @@ def _is_own(path: Path) -> bool:
 def _listed(path: Path, draft: Path) -> Iterator[None]:
     """Adds a draft to the directory's list before it takes its place: a kill leaves no stranger."""
     line = f"{_digest(draft)}  {path.name}\n".encode()
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(path.parent / WRITTEN, flags, 0o666), "r+b", buffering=0) as file:
         with contextlib.suppress(OSError):  # a disk without locks
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -116,6 +116,16 @@ def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
 
 
+def test_a_list_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / files.WRITTEN)
+    (tmp_path / "table.md").write_text("theirs")
+    with pytest.raises(files.OutputError, match="was not written here"):
+        files.check_output(tmp_path / "table.md", "own")
+    with pytest.raises(OSError):
+        files.write_bytes(tmp_path / "new.md", b"ours", "own")
+    assert sorted(os.listdir(tmp_path)) == sorted([files.WRITTEN, "table.md"])
+
+
 def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
     files.check_directory(tmp_path)
     files.check_directory(tmp_path / "new")
