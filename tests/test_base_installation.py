@@ -72,7 +72,7 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
         ["sweep", "--helpshort"],
         ["sweep", f"--config={processes.ROOT}/configs/sweeps/hlformer_table2.py"],
         ["figures", "windows", "--workdir=nowhere"],
-        ["plots", "nowhere"],
+        ["figures", "curves", "--workdir=nowhere"],
         ["data.moments", "nowhere"],
         ["torch_checkpoint", "nowhere", "out"],
         ["benchmark", "nothing"],

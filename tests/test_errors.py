@@ -32,7 +32,8 @@ def test_a_name_that_is_near_is_suggested():
     assert suggestion("x", ["hidden"]) == ""
 
 
-def test_a_command_can_be_pasted_as_it_is_printed(tmp_path):
+def test_a_command_can_be_pasted_as_it_is_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     odd = 'it\'s $(touch gone) & "quoted"; ü\n.d'
     line = command_line("search", "status", f"--index={odd}")
     shown = 'it\'s $(touch gone) & "quoted"; ü .d holds no index'
@@ -49,6 +50,7 @@ def test_a_command_names_the_python_that_the_shell_would_not_find(tmp_path, monk
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     assert first() == "python"
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert first() == sys.executable
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert first() == f"bin/{os.path.basename(sys.executable)}"
