@@ -40,20 +40,10 @@ TITLES: Mapping[str, str] = {
     "dl_dkd": "DL-DKD",
     "hover": "HOVER",
 }
-"""What the papers call every model, HOVER too."""
+"""What the papers call the models, by `config.model.name`; `hover` is of another family."""
 
 NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 """Fields of `config.model` that may differ between training and evaluation."""
-
-TITLES = {
-    "hlformer": "HLFormer",
-    "gmmformer_v2": "GMMFormer v2",
-    "gmmformer": "GMMFormer",
-    "ms_sl": "MS-SL",
-    "dl_dkd": "DL-DKD",
-    "hover": "HOVER",
-}
-"""What the papers call the models, by `config.model.name`; `hover` is of another family."""
 
 
 @flax.struct.dataclass

@@ -1,4 +1,4 @@
-"""What a person is told: the errors that they can mend, and names of files.
+"""Errors of the search, and names of files as text.
 
 On Linux a name is bytes. Those that are no UTF-8 stand in Python's texts as lone surrogates, which
 no JSON, page or terminal takes: such a name is shown with U+FFFD in their place, and its video is

@@ -24,7 +24,7 @@ The payload of a point:
 
 QDRANT_API_KEY in the environment is sent as the key. Tested with the client's own store in memory
 (`MEMORY`), which is exact, and not with a server. Qdrant's client can also keep vectors in a folder
-by itself: as pickles, which whoever writes there can have executed, so a path is refused.
+by itself, as pickles: anyone who can write there could run code here, so a path is refused.
 """
 
 import contextlib

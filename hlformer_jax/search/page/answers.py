@@ -41,7 +41,7 @@ MEDIA_TYPES = {
     ".ts": "video/mp2t",
     ".webm": "video/webm",
 }
-"""What a browser is told of a file, by its suffix; it looks into any other itself. Never HTML."""
+"""Media types by suffix. A browser inspects any other file itself. Never HTML."""
 
 
 @runtime_checkable
@@ -178,7 +178,7 @@ class VideoFile:
 
     Attributes:
       entry: the video.
-      status: of the open file.
+      status: `os.fstat` of the open file.
       path: leads to the open file, and not to what has its name by now.
     """
 
@@ -192,7 +192,7 @@ class VideoFile:
 
     @property
     def media_type(self) -> str:
-        """What a browser is told of it."""
+        """Its media type."""
         suffix = PurePosixPath(self.entry.video).suffix.lower()
         return MEDIA_TYPES.get(suffix, "application/octet-stream")
 

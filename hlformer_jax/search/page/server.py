@@ -304,7 +304,9 @@ def serve(
         tell(f"the page is at {address} (Ctrl-C ends it)")
         if not bound.is_loopback:
             who = "that token" if token else "no token, as nobody needs one"
-            tell(f"whoever reaches this machine as {host} with {who} can watch the indexed videos")
+            tell(
+                f"anyone who reaches this machine as {host} with {who} can watch the indexed videos"
+            )
         config = uvicorn.Config(
             app(library, video, hosts, bound.is_unspecified, token),
             http=guard.Protocol,
