@@ -1,12 +1,14 @@
 """The base of every error that a user can mend; commands show its message, not a traceback."""
 
 import difflib
+import importlib
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).parent.parent
 """Where configs/ lies, in a checkout."""
@@ -18,6 +20,26 @@ class UserError(Exception):
     A subclass keeps the builtin that it is beside it, for example `class ConfigError(UserError,
     ValueError)`, so that code that uses the package as a library catches what it expects.
     """
+
+
+class MissingExtra(UserError, ImportError):
+    """A package is not installed that one of this package's extras brings."""
+
+
+def optional(module: str, extra: str) -> Any:
+    """A module that needs an extra of this package.
+
+    Raises:
+      MissingExtra: saying what to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if (error.name or "").startswith("hlformer_jax"):
+            raise
+        raise MissingExtra(
+            f'{module} needs more packages: pip install "hlformer-jax[{extra}]" ({error})'
+        ) from None
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:

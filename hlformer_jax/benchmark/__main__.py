@@ -20,12 +20,10 @@ the median of the repeats with their range, the floor (`measure`) and the ratio 
 measured, and the options one by one: docs/benchmark.md.
 """
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import rich.box
@@ -39,7 +37,7 @@ from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Options, Row
 from hlformer_jax.benchmark.pytorch_peer import Released
 from hlformer_jax.config import ConfigError, check, default, family_of
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, optional
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Sizes to measure at; without one, those of ActivityNet Captions."
@@ -127,21 +125,9 @@ def _options(name: str) -> Options:
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:
-    """The program of that name.
-
-    Raises:
-      ConfigError: when it needs packages that are not installed.
-    """
+    """The program of that name."""
     module, function = PROGRAMS[name].split(".")
-    try:
-        program: Any = importlib.import_module(f"hlformer_jax.benchmark.{module}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hlformer_jax"):
-            raise
-        raise ConfigError(
-            f"benchmark {name} needs more packages: pip install 'hlformer-jax[search]' (there is no"
-            f" {error.name})"
-        ) from None
+    program = optional(f"hlformer_jax.benchmark.{module}", "search")
     run: Callable[..., Iterator[Row]] = getattr(program, function)
     return run
 

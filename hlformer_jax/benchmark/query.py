@@ -36,12 +36,13 @@ from hlformer_jax.benchmark import measure, startup
 from hlformer_jax.benchmark.measure import Floor, Options, Row, Timing, clock, each, summary, timed
 from hlformer_jax.benchmark.step import Training
 from hlformer_jax.data.feed import VideoFeed, in_order
+from hlformer_jax.errors import optional
 from hlformer_jax.models.registry import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search import encoding, packed
-from hlformer_jax.search.index import Index
+from hlformer_jax.search import packed
+from hlformer_jax.search.index import Index, load_encoder
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import Stamp, VideoArrays
 from hlformer_jax.typing import Array
@@ -296,15 +297,16 @@ def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
       UserError: when there is none, or it cannot be read.
     """
     if given not in ("base", "tiny"):
-        return encoding.load(given)
-    train, encoders = encoding.extra("encoders.train"), encoding.extra("encoders")
+        return load_encoder(given)
+    encoders = optional("hlformer_jax.encoders", "search")
+    train = optional("hlformer_jax.encoders.train", "search")
     if given == "tiny":
         pixels, size = 48, train.Size(patch=12, tokens=12)
     else:
         pixels, size = 224, train.Size(768, 12, 12, 4, 16, 64, 32_000)
     words = "a person opens the fridge " + " ".join(f"word{i}" for i in range(size.vocabulary))
     encoders.save(train.untrained(pixels, [words], size=size, name=given), folder)
-    return encoding.load(folder)
+    return load_encoder(folder)
 
 
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:

@@ -99,10 +99,10 @@ def _open_and_ask(directory: str, start: str) -> None:
     import time
 
     from hlformer_jax import search
-    from hlformer_jax.search import encoding
+    from hlformer_jax.errors import optional
 
     sentence = "a person opens the fridge"
-    encoding.extra("encoders")
+    optional("hlformer_jax.encoders", "search")
     marks = [float(start), time.time()]
     library = search.open(directory)
     marks.append(time.time())

@@ -11,7 +11,6 @@ by proposals, which are means of these clips.)
 
 import dataclasses
 import functools
-import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from jaxtyping import Float, Int
 from hlformer_jax import models
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.errors import UserError, optional, suggestion
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import Columns, Drawing, Figure
 from hlformer_jax.models.two_branch import TwoBranch
@@ -539,10 +538,6 @@ def matches(
     return np.argmax(unit(queries) @ unit(clips).T, axis=-1)
 
 
-class MissingExtra(UserError, ImportError):
-    """A package of the extra `figures` is not installed."""
-
-
 def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
     """t-SNE of the cosine distance of at least four points, a function of them and the seed.
 
@@ -581,11 +576,5 @@ def silhouette(points: Float[np.ndarray, "N H"], groups: np.ndarray) -> float:
 
 
 def _extra(module: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of umap-learn, on packages it would like beside it
-            return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(
-            f'this figure needs {module}: pip install "hlformer-jax[figures]" ({error})'
-        ) from None
+    with warnings.catch_warnings(action="ignore"):  # of umap-learn, on packages beside it
+        return optional(module, "figures")

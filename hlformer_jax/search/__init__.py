@@ -11,7 +11,6 @@
     library      an archive that is asked; filters: by folder and date
     store        search in Qdrant; maxsim: rankers' scores as what it computes
     captions     sentences of which the answer is known: recalls, and a data set to train on
-    encoding     encoders by name
     commands     the command line; demo: an archive to try it on; page: in the browser
 
 ```python

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from hlformer_jax.errors import optional
 from hlformer_jax.search import extract
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
@@ -195,21 +196,10 @@ def _size(path: Path) -> int | None:
 
 
 def _ray() -> Any:
-    """The package.
-
-    Raises:
-      SearchError: when it is not installed.
-    """
     # Ray would send statistics of its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.data
-    except ModuleNotFoundError as error:
-        raise SearchError(
-            f'--ray needs Ray: pip install "hlformer-jax[ray]" (there is no {error.name})'
-        ) from None
-    return ray
+    optional("ray.data", "ray")
+    return optional("ray", "ray")
 
 
 @contextlib.contextmanager

@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import command_line
-from hlformer_jax.search import captions, encoding, filters, packed, rankers, storage
+from hlformer_jax.errors import command_line, optional
+from hlformer_jax.search import captions, filters, packed, rankers, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
 from hlformer_jax.search.extract import Progress, Report, index_folder, real_video
-from hlformer_jax.search.index import Index, check_rate
+from hlformer_jax.search.index import (
+    DEFAULT_ENCODER,
+    Index,
+    check_rate,
+    load_encoder,
+    reload_encoder,
+)
 from hlformer_jax.search.library import Hit, Library
 from hlformer_jax.search.storage import EncoderFacts
 from hlformer_jax.search.store import MEMORY
@@ -59,7 +65,7 @@ INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
 OWN_INDEX = path("--index", "the index; default FOLDER/.hlformer-search", metavar="DIR")
 ENCODER = option("--encoder", "where the encoder of the index is, if it moved", metavar="ID|PATH")
 NEW_ENCODER = ENCODER.but(
-    help=f"hub id or folder of the encoder; default that of the index, or {encoding.DEFAULT}"
+    help=f"hub id or folder of the encoder; default that of the index, or {DEFAULT_ENCODER}"
 )
 FPS = option("--fps", "frames a second; default 1", type=float)
 CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", metavar="RUN")
@@ -120,7 +126,7 @@ def _add(options: Options) -> int:
                 " its own folder by another --index"
             )
         chosen += video.find(place, _tell) if place.is_dir() else [place]
-    encoder = encoding.reload(index.manifest.encoder, options.encoder)
+    encoder = reload_encoder(index.manifest.encoder, options.encoder)
     _report(_extract(index, encoder, options, chosen), index)
     return 0
 
@@ -152,7 +158,7 @@ def _prepared(
         found = real_video().find(folder, _tell)
         if not any(inside not in path.resolve().parents for path in found):
             raise SearchError(f"{folder} holds no video that FFmpeg reads")
-        encoder, places = encoding.load(given or encoding.DEFAULT)
+        encoder, places = load_encoder(given or DEFAULT_ENCODER)
         if checkpoint is not None:
             _check_model(checkpoint, EncoderFacts.of(encoder))
         rate = 1.0 if fps is None else fps
@@ -172,7 +178,7 @@ def _prepared(
             f"{directory} is the index of {index.root}: give that folder, another --index, or"
             f" --move-root where it is now {root}"
         )
-    encoder = encoding.reload(index.manifest.encoder, given)
+    encoder = reload_encoder(index.manifest.encoder, given)
     index.check_encoder(encoder)
     if root != index.manifest.root:
         with index.writing():
@@ -207,7 +213,7 @@ def _extract(
         given = options.encoder
         if given is not None and os.path.isdir(given):
             given = os.path.abspath(given)
-        load = functools.partial(encoding.reload, index.manifest.encoder, given)
+        load = functools.partial(reload_encoder, index.manifest.encoder, given)
         source = cluster.source(options.ray, index, load, options.workers)
     with _bar("video") as bar:
 
@@ -301,7 +307,7 @@ def _print_hits(hits: Sequence[Hit]) -> None:
 
 def _serve(options: Options) -> int:
     """Serves the page until Ctrl-C."""
-    encoding.extra("search.page.server").serve(
+    optional("hlformer_jax.search.page.server", "search").serve(
         _library(options),
         options.port,
         options.host,
@@ -459,7 +465,7 @@ def _cut(options: Options) -> int:
         if real.relative_to(index.root).as_posix() in index.manifest.videos:
             raise SearchError(f"--out={out} is a video of the index: choose another name")
     replace = files.replacing(options.overwrite)
-    video = encoding.extra("video")
+    video = optional("hlformer_jax.video", "search")
     video.cut(index.root / name, start, end, out, options.margin, replace=replace)
     print(printable(str(out)))
     return 0
@@ -526,7 +532,7 @@ def _upload(options: Options) -> int:
 
 def _demo(options: Options) -> int:
     """Renders videos, trains an encoder on such scenes, and indexes them."""
-    demo = encoding.extra("search.demo")
+    demo = optional("hlformer_jax.search.demo", "search")
     tell = lambda line: print(line, flush=True)
     demo.make(options.out, options.seed, tell)
     if options.training:

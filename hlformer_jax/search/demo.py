@@ -32,9 +32,9 @@ from PIL import Image, ImageDraw
 
 from hlformer_jax import command, files
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import encoding, storage
+from hlformer_jax.search import storage
 from hlformer_jax.search.extract import index_folder
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import Index, load_encoder
 
 # ---- scenes: pure data, made from a seed
 
@@ -558,7 +558,7 @@ def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
 
 def _index(out: Path, tell: Callable[[str], None]) -> None:
     """Brings DIR/index up to date."""
-    encoder, places = encoding.load(out / "encoder")
+    encoder, places = load_encoder(out / "encoder")
     directory = out / "index"
     if (directory / storage.MANIFEST).exists():
         index = Index.open(directory)

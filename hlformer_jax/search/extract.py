@@ -32,9 +32,8 @@ import numpy as np
 
 from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import UserError, command_line
+from hlformer_jax.errors import UserError, command_line, optional
 from hlformer_jax.files import OutputError
-from hlformer_jax.search import encoding
 from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.rankers import segments
@@ -513,7 +512,7 @@ def default_workers() -> int:
 
 def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
-    module = encoding.extra("video")
+    module = optional("hlformer_jax.video", "search")
     return Video(module.find, module.probe, module.sample)
 
 

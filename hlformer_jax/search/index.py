@@ -18,14 +18,16 @@ A video that is not where it was is offline: its record and its vectors stay unt
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import suggestion
+from hlformer_jax.errors import optional, suggestion
 from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.storage import (
@@ -491,6 +493,36 @@ def _full_disk_named(directory: Path) -> Iterator[None]:
                 f"the disk of {directory} is full: make room, and the same command goes on"
             ) from None
         raise
+
+
+DEFAULT_ENCODER = "google/siglip-base-patch16-224"
+
+
+def load_encoder(given: str | Path) -> tuple[Any, tuple[str, ...]]:
+    """The encoder of a hub id or a folder, and the places to load it from again.
+
+    Raises:
+      UserError: when there is none, or it cannot be read.
+    """
+    tell = functools.partial(print, file=sys.stderr, flush=True)  # a program may read the results
+    encoder = optional("hlformer_jax.encoders", "search").load(str(given), tell=tell)
+    return encoder, (str(Path(given).resolve() if os.path.isdir(given) else given),)
+
+
+def reload_encoder(facts: EncoderFacts, given: str | Path | None = None) -> Any:
+    """The encoder of an index, from the first place that is there, or from a given one.
+
+    Raises:
+      UserError: when its folder is gone, or it cannot be read.
+    """
+    gone = [place for place in facts.places if os.path.isabs(place) and not os.path.isdir(place)]
+    places = [place for place in facts.places if place not in gone]
+    if given is None and gone and not places:
+        raise SearchError(
+            f"the encoder of the index, {facts.name!r}, is not at {gone[0]} any more: say where it"
+            " is by --encoder=PATH"
+        )
+    return load_encoder(given if given is not None else (*places, facts.name)[0])[0]
 
 
 def check_rate(fps: float) -> None:

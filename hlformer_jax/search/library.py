@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search import encoding, filters, maxsim, rankers, storage, store
+from hlformer_jax.search import filters, maxsim, rankers, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
-from hlformer_jax.search.index import Entry, Index, absent
+from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.rankers import Ranker
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
@@ -437,7 +437,7 @@ class Library:
             return self._encoder
         encoder = self._given
         if encoder is None or isinstance(encoder, str | Path):
-            encoder = encoding.reload(self._index.manifest.encoder, encoder)
+            encoder = reload_encoder(self._index.manifest.encoder, encoder)
         self._index.check_encoder(encoder)
         self._encoder = encoder
         return encoder

@@ -39,7 +39,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.errors import command_line
+from hlformer_jax.errors import command_line, optional
 from hlformer_jax.search import filters, maxsim
 from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.filters import When
@@ -365,19 +365,7 @@ def _facts(index: Index, form: MaxSim) -> dict[str, Any]:
 
 
 def _client() -> Any:
-    """The client's package.
-
-    Raises:
-      SearchError: when it is not installed.
-    """
-    try:
-        import qdrant_client
-    except ModuleNotFoundError as error:
-        raise SearchError(
-            f'--store needs Qdrant\'s client: pip install "hlformer-jax[qdrant]" (there is no'
-            f" {error.name})"
-        ) from None
-    return qdrant_client
+    return optional("qdrant_client", "qdrant")
 
 
 # ---- the ranker

@@ -13,6 +13,7 @@ import pytest
 from hlformer_jax import models
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.transforms import unit
+from hlformer_jax.errors import MissingExtra
 from hlformer_jax.figures import corpus, drawing, report
 from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.training import loaded_run
@@ -207,7 +208,7 @@ def test_the_silhouette_of_groups_far_apart_is_near_one():
 )
 def test_a_package_that_is_missing_is_one_line_with_what_to_install(monkeypatch, module, call):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(corpus.MissingExtra, match=r'"hlformer-jax\[figures\]"') as raised:
+    with pytest.raises(MissingExtra, match=r'"hlformer-jax\[figures\]"') as raised:
         call(_points(), 0)
     assert "\n" not in str(raised.value)
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import videos
 
-from hlformer_jax.search import encoding, extract, storage
+from hlformer_jax.search import extract, storage
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.errors import legible
 
@@ -96,9 +97,8 @@ def folder(tmp_path):
 @pytest.fixture
 def search(monkeypatch, capfd):
     """Calls a command with the encoder of colours; its status, output and lines of complaint."""
-    extra = encoding.extra
-    fakes = {"encoders": SimpleNamespace(load=lambda name, tell: archive.Encoder())}
-    monkeypatch.setattr(encoding, "extra", lambda name: fakes.get(name) or extra(name))
+    fake = SimpleNamespace(load=lambda name, tell: archive.Encoder())
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", fake)
 
     def call(*arguments):
         capfd.readouterr()

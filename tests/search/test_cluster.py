@@ -14,6 +14,7 @@ import archive
 import processes
 import pytest
 
+from hlformer_jax.errors import MissingExtra
 from hlformer_jax.search import cluster
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import Failed, Job
@@ -178,7 +179,7 @@ def test_an_address_that_does_not_answer_is_a_line():
 def test_without_ray_the_line_says_what_to_install(monkeypatch, tmp_path, films):
     monkeypatch.setitem(sys.modules, "ray", None)
     index = archive.create(tmp_path / "index", films)
-    with pytest.raises(SearchError, match=r'pip install "hlformer-jax\[ray\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install "hlformer-jax\[ray\]"'):
         source(index)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,11 @@ import pytest
 import stored
 
 from hlformer_jax.data.extracted import ExtractedReader
-from hlformer_jax.search import commands, encoding, extract, rankers
+from hlformer_jax.search import commands, extract, library, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import DEFAULT_ENCODER, Index
 from hlformer_jax.search.store import MEMORY
 
 
@@ -43,7 +44,8 @@ def calls(monkeypatch):
         ),
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
-    monkeypatch.setattr(encoding, "extra", modules.__getitem__)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
     return seen
 
 
@@ -196,7 +198,7 @@ def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
 
 
 def test_without_an_encoder_the_default_is_loaded(index, calls):
-    assert calls.loaded == [encoding.DEFAULT]
+    assert calls.loaded == [DEFAULT_ENCODER]
 
 
 def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(search, films, index, calls):
@@ -208,7 +210,7 @@ def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(search, films
     done = search("index", films, f"--index={index}", "--workers=0")
     assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == seen
     assert "manifest.json is damaged" in done.errors[0]
-    assert calls.loaded == [encoding.DEFAULT]  # that of the index
+    assert calls.loaded == [DEFAULT_ENCODER]  # that of the index
     assert not search("status", f"--index={index}").errors
 
 
@@ -550,7 +552,7 @@ def test_the_commands_upload_and_ask(archived, monkeypatch, capsys):
     qdrant = pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
     server = qdrant.QdrantClient(MEMORY)  # for what is sent to a real one as well
     monkeypatch.setattr(qdrant, "QdrantClient", lambda **options: server)
-    monkeypatch.setattr(encoding, "reload", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(library, "reload_encoder", lambda facts, given: archive.Encoder())
 
     def call(*arguments):
         assert main([*arguments, f"--index={archived}"]) == 0
@@ -575,7 +577,7 @@ def made(monkeypatch):
     calls = []
     note = lambda name: lambda out, seed, tell: calls.append((name, out, seed))
     module = SimpleNamespace(make=note("make"), render_training=note("render_training"))
-    monkeypatch.setattr(encoding, "extra", {"search.demo": module}.__getitem__)
+    monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
     return calls
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import archive
@@ -498,3 +499,19 @@ def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
     assert progress.speed == pytest.approx(3)
     assert Report(indexed=1, seconds=90.0, elapsed=30.0).speed == pytest.approx(3)
     assert progress._replace(seconds=0.0, elapsed=0.0).speed == Report().speed == 0
+
+
+class Raw:
+    """An encoder whose vectors have lengths of their own, the second frame's being none."""
+
+    def images(self, pixels):
+        return np.asarray([[3.0, 4.0], [0.0, 0.0]], np.float32)
+
+
+def test_vectors_of_frames_have_unit_length_in_half_precision():
+    frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), np.zeros((2, 4, 4, 3), np.uint8))
+    found = extract.encode(Raw(), frames)
+    assert found.path == frames.path and found.times is frames.times
+    assert found.vectors.dtype == np.float16
+    expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)
+    np.testing.assert_array_equal(found.vectors, expected)

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import archive
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 
 from hlformer_jax.search import packed, rankers, storage
 from hlformer_jax.search.errors import DamagedError, SearchError
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import Index, load_encoder, reload_encoder
+from hlformer_jax.search.storage import EncoderFacts
 
 
 def test_an_index_that_is_opened_again_has_what_was_written(index):
@@ -193,3 +196,42 @@ def test_what_killed_writers_left_is_removed(index):
     archive.fill(index)
     assert not any(draft.exists() for draft in drafts)
     assert (index.directory / ".lock").exists()
+
+
+HUB = "google/siglip-base-patch16-224"
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The names by which encoders were loaded."""
+    names = []
+    load = lambda name, tell: names.append(name) or archive.Encoder()
+    monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", SimpleNamespace(load=load))
+    return names
+
+
+def test_a_folder_is_found_again_from_anywhere_and_a_hub_id_by_itself(
+    loaded, tmp_path, monkeypatch
+):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_encoder("mine")[1] == (str(tmp_path / "mine"),)
+    assert load_encoder(Path("mine"))[1] == (str(tmp_path / "mine"),)
+    assert load_encoder(HUB)[1] == (HUB,)
+    assert loaded == ["mine", "mine", HUB]
+
+
+def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, tmp_path):
+    gone, here = tmp_path / "gone", tmp_path / "here"
+    here.mkdir()
+    facts = lambda *places: EncoderFacts.of(archive.Encoder(), tuple(map(str, places)))
+    for known, given, expected in (
+        (facts(gone, here, HUB), None, str(here)),
+        (facts(gone, HUB), None, HUB),
+        (facts(), None, "colours"),
+        (facts(gone), here, str(here)),
+    ):
+        reload_encoder(known, given)
+        assert loaded.pop() == expected and not loaded
+    with pytest.raises(SearchError, match=f"'colours', is not at {gone} any more: .*--encoder=PA"):
+        reload_encoder(facts(gone))

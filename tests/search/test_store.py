@@ -13,6 +13,7 @@ import stored
 from stored import agree, opened
 
 from hlformer_jax import search
+from hlformer_jax.errors import MissingExtra
 from hlformer_jax.search import store as module
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -95,7 +96,7 @@ def test_an_address_names_server_and_collection(monkeypatch):
 
 def test_without_the_client_the_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(SearchError, match=r'pip install "hlformer-jax\[qdrant\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install "hlformer-jax\[qdrant\]"'):
         Store(MEMORY)
 
 
