@@ -43,15 +43,7 @@ def optional(module: str, extra: str) -> Any:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """The end of a line on a name that is unknown: the known name that is nearest, if one is near.
-
-    Args:
-      name: the unknown name.
-      known: the names that there are.
-
-    Returns:
-      "; did you mean 'NAME'?", or "".
-    """
+    """The end of a line on an unknown name: "; did you mean …?", or "" where none is near."""
     near = difflib.get_close_matches(str(name), list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -59,9 +51,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 def command_line(module: str, *arguments: object) -> str:
     """A command of the package, to be pasted as it is into the shell in which this program runs.
 
-    Args:
-      module: its name in the package, for example "search".
-      arguments: its arguments; a file of configs/ is given by its path from here.
+    A file of configs/ is given by its path from here.
     """
     words = [_python(), "-m", f"hlformer_jax.{module}"]
     for argument in map(str, arguments):

@@ -115,14 +115,6 @@ def take_rows(mesh: Mesh, rows: Array, index: Array) -> Array:
 
     Each device answers for the rows that it holds, and the answers, of which all but one are zero,
     are added: exact in every dtype, and no device ever holds all rows.
-
-    Args:
-      mesh: the devices.
-      rows: [rows, ...], sharded along the first axis.
-      index: integers of any shape, in range; its leading axis is a multiple of the devices.
-
-    Returns:
-      [*index.shape, ...].
     """
     if mesh.size == 1:
         return jnp.asarray(rows).at[index].get(mode="promise_in_bounds")
@@ -158,14 +150,7 @@ def any_process(flag: bool) -> bool:
 
 @contextlib.contextmanager
 def first_alone(name: str) -> Iterator[None]:
-    """Runs a block in process 0 first, and then, when that is done, in the others.
-
-    Args:
-      name: what the block does, for a message.
-
-    Raises:
-      ProcessError: in the others, when it failed in process 0.
-    """
+    """Runs a block in process 0 first, then in the others, which fail where it failed."""
     if not is_first() and any_process(False):
         raise ProcessError(f"process 0 gave up ({name}): it says why")
     try:
@@ -181,13 +166,7 @@ def first_alone(name: str) -> Iterator[None]:
 def join_processes(coordinator: str, processes: int, process: int) -> None:
     """Makes this process one of several; a no-op for one process outside of Slurm.
 
-    Args:
-      coordinator: HOST:PORT of process 0; empty: from Slurm where it started several tasks.
-      processes: how many there are.
-      process: number of this one, from 0.
-
-    Raises:
-      ProcessError: when the numbers make no sense, or the others do not answer.
+    The coordinator is HOST:PORT of process 0; empty: from Slurm, where it started several tasks.
     """
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if not coordinator and processes == 1 and tasks == 1:
@@ -299,15 +278,8 @@ def without_garbage_collection() -> Iterator[None]:
 def count_flops(function: Callable[..., Any], *arguments: Any) -> float:
     """Floating-point operations of a function, counted before a compiler simplifies them.
 
-    It is the CPU's compiler that counts, on whatever device the rest runs: that of a GPU makes its
-    products calls of a library, into which its count does not see.
-
-    Args:
-      function: a function of arrays.
-      arguments: arrays, or their shapes.
-
-    Returns:
-      The count; NaN in a process that JAX gives no CPU.
+    The CPU's compiler counts, on whatever device the rest runs: that of a GPU makes its products
+    calls of a library, into which its count does not see. NaN in a process that JAX gives no CPU.
     """
     try:
         cpu = jax.local_devices(backend="cpu")[0]
@@ -333,10 +305,9 @@ def flops(compiled: Any) -> float:
 
 
 def memory_plan(compiled: Any) -> dict[str, float]:
-    """Bytes of a compiled program on one device, by the compiler's plan: what it takes and needs.
+    """Bytes of a compiled program on one device, by the compiler's plan, and their sum as `peak`.
 
-    Returns:
-      `arguments`, `results` (beyond donated arguments) and `temporary`, and their sum as `peak`.
+    Results are those beyond donated arguments.
     """
     plan = compiled.memory_analysis()
     if plan is None:

@@ -127,23 +127,7 @@ _REQUIRED = (
 
 
 def convert(source: Path, out: Path) -> dict[str, Any]:
-    """Converts one file.
-
-    Args:
-      source: a checkpoint written by the released code.
-      out: directory to create.
-
-    Returns:
-      What is known of the checkpoint: epoch, validation SumR, collection, and fields of the
-      configuration.
-
-    Raises:
-      ConversionError: when the file is not a checkpoint of a released model.
-      TorchFileError: when it is no PyTorch file, or asks for anything beyond tensors and plain
-        containers.
-      CheckpointError: when `out` is not empty.
-      OSError: when the file cannot be read.
-    """
+    """Converts one file into a new directory; returns what is known of the checkpoint."""
     checkpoints.check_new(out)
     content = load(source)
     try:
@@ -303,13 +287,7 @@ def _matrix_shape(params: Mapping[str, Any], path: str) -> tuple[int, int]:
 
 
 class Location(NamedTuple):
-    """Where a released tensor lives in our parameters.
-
-    Attributes:
-      path: keys into the nested parameters.
-      block: index on the leading axis of a bank, None outside banks.
-      transposed: whether the released matrix is the transpose of ours.
-    """
+    """Keys into our nested parameters, index within a bank, and whether ours is the transpose."""
 
     path: tuple[str, ...]
     block: int | None
@@ -403,18 +381,7 @@ def locate(name: str, model: str = "hlformer") -> Location:
 
 
 def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Turns released parameters (or anything named like them) into our nested parameters.
-
-    Args:
-      released: arrays by released name; constants that are no parameters are left out.
-
-    Returns:
-      Nested dict of NumPy arrays, banks stacked.
-
-    Raises:
-      ConversionError: when a name is no parameter's, two names have one location, or a bank's
-        blocks do not count from 0 or differ in shape.
-    """
+    """Our nested parameters, banks stacked, of released ones (or anything named like them)."""
     model = recognise(released) or "hlformer"
     banks: dict[tuple[str, ...], dict[int | None, np.ndarray]] = {}
     for name, value in released.items():
@@ -473,18 +440,8 @@ MAX_PICKLE = 2**20
 def load(path: str | Path) -> dict[Any, Any]:
     """Reads a checkpoint that ``torch.save`` wrote, and executes nothing of it.
 
-    Args:
-      path: the file.
-
-    Returns:
-      The saved dictionary: dicts, lists, tuples, numbers and text. Tensors and parameters are
-      read-only arrays of the same dtype (bfloat16 is that of ml_dtypes); attributes of objects are
-      left out.
-
-    Raises:
-      UnsafeTorchFileError: the pickle names, or does, anything that is not listed above.
-      TorchFileError: the file is in PyTorch's older format, incomplete or inconsistent.
-      OSError: the file cannot be opened.
+    Tensors and parameters are read-only arrays of the same dtype (bfloat16 is that of ml_dtypes);
+    attributes of objects are left out.
     """
     path = Path(path)
     with path.open("rb") as file:

@@ -32,11 +32,7 @@ class ConfigError(UserError, ValueError):
 
 
 def default(family: str = "prvr") -> ConfigDict:
-    """Returns the complete configuration of a family, locked: an unknown field is an error.
-
-    Raises:
-      ConfigError: when there is no such family.
-    """
+    """Returns the complete configuration of a family, locked: an unknown field is an error."""
     values = {
         name: field.default
         if isinstance(field, Field)
@@ -47,42 +43,19 @@ def default(family: str = "prvr") -> ConfigDict:
 
 
 def of_model(name: str) -> ConfigDict:
-    """Returns the default configuration with the fields that define a model.
-
-    Raises:
-      ConfigError: when there is no such model.
-    """
+    """Returns the default configuration with the fields that define a model."""
     config = _updated(default(), _known("model", name, DEFINITIONS))
     config.model.name = name
     return config
 
 
 def on_data_set(config: ConfigDict, data_set: str) -> ConfigDict:
-    """Sets the fields of a configuration that say which of the released features it is on.
-
-    Args:
-      config: a configuration; changed.
-      data_set: one of `published.DATA_SETS`.
-
-    Returns:
-      The same configuration.
-    """
+    """Sets the fields that say which of the released features, of `DATA_SETS`, a run is on."""
     return _updated(config, {"data": DATA_SETS[data_set]})
 
 
 def preset(config: ConfigDict, name: str) -> ConfigDict:
-    """Sets the fields of a form of HOVER.
-
-    Args:
-      config: a configuration of HOVER; changed.
-      name: one of `published.PRESETS`.
-
-    Returns:
-      The same configuration.
-
-    Raises:
-      ConfigError: when there is no such form.
-    """
+    """Sets the fields of a form of HOVER, of `published.PRESETS`; returns the configuration."""
     return _updated(config, _known("form of HOVER", name, PRESETS))
 
 
@@ -104,28 +77,16 @@ def debug(config: ConfigDict) -> ConfigDict:
 
 
 def variant(config: ConfigDict, name: str) -> ConfigDict:
-    """The variant of a configuration that stands behind the colon of `configs/x.py:NAME`.
-
-    Raises:
-      ConfigError: when there is none of that name.
-    """
+    """The variant of a configuration that stands behind the colon of `configs/x.py:NAME`."""
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of the configuration: only 'debug'")
     return debug(config) if name else config
 
 
 def parts_of(name: str, data_sets: Sequence[str] = tuple(DATA_SETS)) -> tuple[str, str]:
-    """What stands behind the colon of `configs/x.py:NAME`: a data set, "debug", or both.
+    """What stands behind the colon of `configs/x.py:NAME`: the data set, and "debug" or "".
 
-    Args:
-      name: "", DATA_SET, "debug" or DATA_SET-debug.
-      data_sets: those that the file has; the first is the default.
-
-    Returns:
-      The data set, and "debug" or "" for `variant`.
-
-    Raises:
-      ConfigError: when there is no variant of that name.
+    The first of the data sets that a file has is its default.
     """
     known = {"": (data_sets[0], ""), "debug": (data_sets[0], "debug")}
     for data_set in data_sets:
@@ -142,11 +103,7 @@ def family_of(config: ConfigDict) -> str:
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses a configuration that no run could mean.
-
-    Raises:
-      ConfigError: naming the field, what it is and what it may be.
-    """
+    """Refuses a configuration that no run could mean, naming the field, what it is and may be."""
     family = family_of(config)
     known, given = {name for name, _ in leaves(family)}, set(_names(config))
     for name in sorted(given - known):
@@ -167,15 +124,7 @@ def check(config: ConfigDict) -> None:
 
 
 def check_values(config: ConfigDict, prefix: str = "") -> None:
-    """Refuses values that no run could mean, each by its own rule and then beside others.
-
-    Args:
-      config: a complete configuration.
-      prefix: how names of the fields begin that are checked, "model." for example.
-
-    Raises:
-      ConfigError: naming the field, what it is and what it may be.
-    """
+    """Refuses values of the fields that begin with `prefix`, by their rules, then beside others."""
     family = family_of(config)
     for name, field in leaves(family):
         value = _value(config, name)
@@ -243,13 +192,8 @@ def _updated(config: ConfigDict, values: Any) -> ConfigDict:
 def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     """Returns the configuration of a file such as ``configs/anet.py``, which is executed.
 
-    Args:
-      file: defines `get_config`, which takes a name or has none to take.
-      name: what would stand behind a colon on the command line, for example "debug".
-
-    Raises:
-      ConfigError: when there is no such file, it has no configuration of that name, or it fails;
-        then the message has the line.
+    `name` is what would stand behind a colon on the command line, for example "debug". What a file
+    does wrong is a ConfigError that has its line.
     """
     path = Path(file).expanduser()
     if not path.is_file():

@@ -19,13 +19,7 @@ from hlformer_jax.config.published import DEFINITIONS
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a field may be.
-
-    Attributes:
-      meaning: the end of the sentence "it must be …".
-      holds: whether a value of any type is so.
-      choices: the values that there are, for a field with a list of them.
-    """
+    """What a field may be: the end of "it must be …", a test of any value, and known names."""
 
     meaning: str
     holds: Callable[[Any], bool]

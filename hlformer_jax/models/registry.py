@@ -48,12 +48,7 @@ NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 
 @flax.struct.dataclass
 class Model:
-    """A model as an argument of compiled programs: a pytree of its hyperparameters.
-
-    Attributes:
-      module: the Linen module, part of a program.
-      hyperparameters: numbers that are arguments of a program.
-    """
+    """A model as an argument of programs, of which its hyperparameters are inputs."""
 
     module: TwoBranch = flax.struct.field(pytree_node=False)
     hyperparameters: Hyperparameters
@@ -66,14 +61,7 @@ class Model:
 
 
 def build(config: ConfigDict) -> Model:
-    """Returns the model that `config.model` asks for.
-
-    Args:
-      config: the whole configuration (data sizes and compute dtype matter too).
-
-    Raises:
-      ConfigError: for a value that is unknown, or a combination that makes no sense.
-    """
+    """Returns the model that `config.model` asks for."""
     check_values(config, "model.")
     return Model(MODELS[config.model.name].from_config(config), two_branch.hyperparameters(config))
 
@@ -217,14 +205,7 @@ def meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Cost(NamedTuple):
-    """Size and work of a model, dropout off.
-
-    Attributes:
-      parameters: numbers it learns.
-      flops_video: floating-point operations of encoding one video of the configured sizes; NaN
-        where no compiler counts them.
-      flops_caption: floating-point operations of encoding one caption.
-    """
+    """Parameters, and operations of encoding a video and a caption; NaN where not counted."""
 
     parameters: int
     flops_video: float
@@ -235,12 +216,6 @@ def cost(config: ConfigDict) -> Cost:
     """Counts a configuration's parameters and, by the compiler's count, its operations.
 
     Nothing is computed.
-
-    Args:
-      config: a complete configuration.
-
-    Raises:
-      ConfigError: when the model's options make no sense.
     """
     model = build(config)
     params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))

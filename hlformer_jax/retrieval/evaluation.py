@@ -33,11 +33,7 @@ PENALTIES = tuple(10.0**power for power in range(-4, 4))
 
 
 class Evaluator:
-    """Encodes and ranks splits with a model's parameters; compiles once for each form of split.
-
-    Attributes:
-      scorer: the scorer of the model.
-    """
+    """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
 
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scoring.build_scorer(config, model)
@@ -63,16 +59,9 @@ class Evaluator:
     def encode(
         self, params: Any, feed: VideoFeed, dtype: str | None = None
     ) -> tuple[Corpus, Float[Array, "Q H"]]:
-        """Encodes all videos and captions of a split.
+        """The corpus of a split, and its captions, unit vectors, in their order.
 
-        Args:
-          params: parameters of the model.
-          feed: a feed of the split.
-          dtype: dtype of the corpus: float32, bfloat16 or int8; None: `config.eval.corpus`.
-
-        Returns:
-          The corpus, whose first videos are those of the split, and the captions in their order,
-          unit vectors, float32.
+        The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
         """
         steps = [step for group in feed.groups for step in group.steps]
         videos, queries, _ = self._encode_one.eval_shape(
@@ -131,15 +120,7 @@ class Evaluator:
         )
 
     def scores(self, params: Any, feed: VideoFeed) -> Float[np.ndarray, "Q V"]:
-        """Ranking scores of all captions of a split against all its videos.
-
-        Args:
-          params: parameters of the model.
-          feed: a feed of the split.
-
-        Returns:
-          float32 scores, higher is better.
-        """
+        """Ranking scores of a split's captions against its videos, float32; higher is better."""
         return self.score(*self.encode(params, feed), feed.split)
 
     def score(
@@ -248,14 +229,6 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
 
     Ridge regression from the mean of a caption's words to the mean of a video's frames: it sees
     what a model sees, but pooled, and what it misses is what finding the moment is worth.
-
-    Args:
-      train: fits the map; one equation a caption.
-      val: chooses the penalty, by the mean rank.
-      test: is scored.
-
-    Returns:
-      Cosines of mapped captions and videos, float64.
     """
     words, frames = _pooled(train)
     targets = frames[train.caption_video]

@@ -43,13 +43,7 @@ _SAME = 8 * float(np.finfo(np.float32).eps)
 
 
 class Relatives(NamedTuple):
-    """How the nodes of a pool are related.
-
-    Attributes:
-      tree: number of every node's tree.
-      group: what the candidates of a query share with it, a number; equal for all in one pool.
-      children: children of every node; -1 where padded.
-    """
+    """Of every node its tree, its pool of candidates, and its children, -1 where padded."""
 
     tree: Int[Array, " U"]
     group: Int[Array, " U"]
@@ -59,11 +53,8 @@ class Relatives(NamedTuple):
 class NodeRanks(NamedTuple):
     """Ranks of every query, from 1; ties as in `ranking`.
 
-    Attributes:
-      rank: rank of its own node.
-      first: row of the best candidate.
-      within: rank of its own node among the candidates of its tree.
-      children: rank of each of its children among all candidates but its own node; 0 where padded.
+    Of its own node among its pool; the row of the best candidate; of its own node within its tree;
+    and of each of its children among all candidates but its own node, 0 where padded.
     """
 
     rank: Int[np.ndarray, " U"]
@@ -73,12 +64,7 @@ class NodeRanks(NamedTuple):
 
 
 def relatives(pool: Pool, by_group: bool = False) -> Relatives:
-    """How the nodes of a pool are related, for the ranks.
-
-    Args:
-      pool: the nodes.
-      by_group: whether the candidates of a query are those of trees with as many leaves.
-    """
+    """How the nodes of a pool are related; `by_group`: candidates have as many leaves."""
     counts = np.bincount(pool.edges[:, 0], minlength=len(pool.tree))
     children = np.full((len(pool.tree), max(int(counts.max(initial=0)), 1)), -1, np.int32)
     order = np.argsort(pool.edges[:, 0], kind="stable")
@@ -101,18 +87,7 @@ def node_ranks(
     block: int,
     mesh: Mesh,
 ) -> NodeRanks:
-    """Ranks every query among the candidates.
-
-    Args:
-      queries: vectors of the nodes in one modality.
-      candidates: vectors of the same nodes in the other; products order them, higher is better.
-      nodes: how the nodes are related.
-      block: number of queries that are ranked together, on all devices.
-      mesh: the devices.
-
-    Returns:
-      The ranks, on the host.
-    """
+    """Ranks every query among the candidates, which products of their vectors order."""
     size = parallel.round_up(min(block, len(queries)), mesh.size)
     ranks = _program(size, mesh)(*parallel.replicate(mesh, (queries, candidates, nodes)))
     return NodeRanks(*(parallel.to_host(x) for x in ranks))
@@ -174,15 +149,7 @@ def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
 def metrics_by_leaves(
     ranks: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
 ) -> dict[str, float]:
-    """Metrics of all queries and by the number of leaves of their trees, 5 for five or more.
-
-    Args:
-      ranks: ranks by the name of their direction, t2v or v2t.
-      leaves: see `leaf_groups`.
-
-    Returns:
-      Metrics by names such as t2v/R@1 and leaves=2/v2t/MRR.
-    """
+    """Metrics such as t2v/R@1, and leaves=2/v2t/MRR by the number of leaves, 5 for five or more."""
     named = {
         f"{direction}/{name}": value
         for direction, one in ranks.items()
@@ -199,12 +166,7 @@ def metrics_by_leaves(
 
 
 class Coordinates(NamedTuple):
-    """Numbers of nodes in both modalities.
-
-    Attributes:
-      video: a number of every node's frames.
-      text: one of every node's text.
-    """
+    """Numbers of nodes in both modalities."""
 
     video: Float[np.ndarray, " U"]
     text: Float[np.ndarray, " U"]
@@ -213,16 +175,7 @@ class Coordinates(NamedTuple):
 def share_in_order(
     values: Coordinates, low: Int[np.ndarray, " R"], high: Int[np.ndarray, " R"]
 ) -> dict[str, float]:
-    """Shares of pairs of nodes of which the first has the lower number.
-
-    Args:
-      values: the numbers.
-      low: rows of the nodes that should have the lower one.
-      high: rows of those that should have the higher one.
-
-    Returns:
-      Under "same", pairs of one modality; under "cross", those of both. NaN without pairs.
-    """
+    """Percent of pairs of which `low` has the lower number, within and across modalities."""
     share = lambda a, b: 100 * float(np.mean(_below(a[low], b[high]))) if len(low) else np.nan
     video, text = values
     return {
@@ -234,13 +187,7 @@ def share_in_order(
 def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
     """Kendall's τ_b of level and nearness to the origin, a mean over trees of three nodes or more.
 
-    Args:
-      norm: norms of the nodes.
-      pool: the nodes.
-
-    Returns:
-      Between −1 and 1, 1 where every tree's higher nodes are nearer to the origin; NaN where no
-      tree has levels and norms that differ.
+    1 where every tree's higher nodes are nearer; NaN where there is no such tree.
     """
     order = np.argsort(pool.tree, kind="stable")
     starts = np.flatnonzero(np.diff(pool.tree[order], prepend=-1))
@@ -258,13 +205,7 @@ def radius_tau(norm: Float[np.ndarray, " U"], pool: Pool) -> float:
 def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
     """How often an inner node's first result is another node of its own tree.
 
-    Args:
-      ranks: ranks of the nodes as queries.
-      pool: the nodes.
-
-    Returns:
-      OwnTree, and what of it are ancestors, descendants and siblings of the query; NaN where there
-      is no inner node.
+    OwnTree, and what of it are ancestors, descendants and siblings; NaN where no node is inner.
     """
     inner = np.flatnonzero(pool.level > 0)
     first = ranks.first[inner]
@@ -286,12 +227,7 @@ def confusion(ranks: NodeRanks, pool: Pool) -> dict[str, float]:
 def is_a(ranks: NodeRanks) -> dict[str, float]:
     """Whether a parent's nearest nodes of the other modality, but its own, are its children.
 
-    Args:
-      ranks: ranks of the nodes as queries.
-
-    Returns:
-      MAP, the mean average precision of the children, and MeanRank, their mean rank among what is
-      no child, from 1; NaN where no node has children.
+    MAP, and MeanRank among what is no child, from 1; NaN where no node has children.
 
     References:
       Nickel and Kiela, Poincaré embeddings for learning hierarchical representations, 2017.
@@ -314,12 +250,7 @@ def is_a(ranks: NodeRanks) -> dict[str, float]:
 def fit_direction(
     left: Float[np.ndarray, "S n"], right: Float[np.ndarray, "S n"]
 ) -> Float[np.ndarray, " n"]:
-    """A direction of time for a model that learned none: least squares of left − right on 1.
-
-    Args:
-      left: unit vectors of the earlier nodes of pairs.
-      right: those of the later ones.
-    """
+    """A direction of time of a model without one: least squares of left − right on 1."""
     ones = np.ones(len(left), np.float64)
     return np.linalg.lstsq((left - right).astype(np.float64), ones, rcond=1e-6)[0]
 
@@ -327,14 +258,7 @@ def fit_direction(
 def hierarchy_metrics(
     pool: Pool, norms: Coordinates, cosines: Coordinates, ranks: Mapping[str, NodeRanks]
 ) -> dict[str, float]:
-    """All metrics of the hierarchy, by names that begin with "hierarchy/".
-
-    Args:
-      pool: the nodes.
-      norms: norms of their points.
-      cosines: cosines of their points and the direction of time.
-      ranks: ranks by the name of their direction, t2v or v2t.
-    """
+    """All metrics of the hierarchy, by names that begin with "hierarchy/"."""
     parents, children = pool.edges.T
     left, right = pool.siblings.T
     general = share_in_order(norms, parents, children)
@@ -461,13 +385,7 @@ class NodeEvaluator:
         return self.result(self.ranks(points, feed.split), feed.split)
 
     def report(self, params: Any, feed: NodeFeed, direction: Float[np.ndarray, " n"]) -> Result:
-        """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`.
-
-        Args:
-          params: parameters of the model.
-          feed: a feed of the split.
-          direction: the direction of time.
-        """
+        """Metrics of a split's retrieval and of its hierarchy, see `hierarchy_metrics`."""
         points, split = self.encode(params, feed), feed.split
         ranks = self.ranks(points, split)
         toward = parallel.replicate(self._mesh, direction.astype(np.float32))

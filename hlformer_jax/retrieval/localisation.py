@@ -38,14 +38,7 @@ METRICS = (*(f"IoU {overlap}" for overlap in OVERLAPS), "mIoU")
 
 
 class Moment(NamedTuple):
-    """A moment of a video.
-
-    Attributes:
-      start: seconds from the video's start.
-      end: seconds.
-      peak: time of the best frame, in seconds.
-      score: score of that frame.
-    """
+    """A moment of a video, in seconds from its start, with the time and score of its best frame."""
 
     start: float
     end: float
@@ -59,16 +52,13 @@ def moments(
     period: float,
     count: int = 3,
 ) -> list[Moment]:
-    """The best moments of a video.
+    """The best moments of a video, best first; of equally good ones the earlier first.
 
     Args:
       times: seconds of F >= 1 frames, rising.
       scores: their scores, finite; higher is better.
       period: seconds between two frames, as they were asked for.
       count: how many moments at most.
-
-    Returns:
-      Moments, best first; of equally good ones the earlier first.
     """
     median = float(np.median(scores))
     largest = float(scores.max())
@@ -104,12 +94,7 @@ def intersection_over_union(moment: Moment, start: float, end: float) -> float:
 
 
 def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> list[Moment]:
-    """The first moment of each caption in one video.
-
-    Args:
-      scores: scores of the captions over the frames, which stand at equal distances in time.
-      duration: length of the video in seconds.
-    """
+    """The first moment of each caption in one video, whose frames have equal distances."""
     period = duration / scores.shape[-1]
     times = period * np.arange(scores.shape[-1])
     return [moments(times, row, period, count=1)[0] for row in scores]
@@ -118,15 +103,7 @@ def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> l
 def overlaps(
     scores: Float[np.ndarray, "captions F"], spans: Sequence[Span | None]
 ) -> Float[np.ndarray, " captions"]:
-    """Intersection over union of first and annotated moment, for the captions of one video.
-
-    Args:
-      scores: scores of the captions over the frames.
-      spans: the annotated moment of each caption; None where that is not known.
-
-    Returns:
-      From 0 to 1, float32; NaN for captions without times.
-    """
+    """IoU of first and annotated moment of each caption of a video; NaN without times."""
     overlap = np.full(len(spans), np.nan, np.float32)
     for k, span in enumerate(spans):
         if span is not None:

@@ -30,16 +30,7 @@ SHARES = ("MRR", "RadiusTau")
 
 
 def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
-    """Rank of each query's own candidate, from 1.
-
-    Args:
-      scores: scores of queries and candidates, higher is better; a NaN anywhere in a row gives that
-        query the worst rank.
-      relevant: column of each query's candidate.
-
-    Returns:
-      int32 ranks, see the module's docstring for ties.
-    """
+    """int32 rank of each query's own candidate, from 1; the worst where a score is NaN."""
     chex.assert_rank(scores, 2)
     chex.assert_shape(relevant, scores.shape[:1])
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
@@ -50,16 +41,7 @@ def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array,
 def rank_among(
     scores: Float[Array, "Q V"], own: Float[Array, "Q 1"], other: Bool[Array, "Q V"]
 ) -> Int[Array, " Q"]:
-    """Rank of one candidate of each query among others.
-
-    Args:
-      scores: scores of queries and candidates, as for `ranks`.
-      own: score of the candidate.
-      other: True for the others.
-
-    Returns:
-      int32 ranks, see the module's docstring for ties.
-    """
+    """int32 rank of one candidate of each query, of score `own`, among the `other` candidates."""
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
@@ -89,15 +71,10 @@ def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Metrics of a split.
+    """Metrics of a split by the names that the field uses, recalls in percent.
 
-    Attributes:
-      metrics: metrics by the names that the field uses, recalls in percent.
-      queries: number of queries.
-      videos: number of videos.
-      per_query: what the metrics are made of, an array [queries] each, for comparing models query
-        by query: "ranks", the index of its video, "videos", and where times are known "overlaps";
-        empty where a family has none.
+    `per_query` is what they are made of, an array [queries] each, for comparing models query by
+    query: "ranks", "videos" (the index of its own), and where times are known "overlaps".
     """
 
     metrics: dict[str, float]
@@ -111,26 +88,13 @@ class Result:
 
 
 def check_place(directory: Path, replace: files.Replace = "own") -> None:
-    """Refuses a directory whose files `write_result` must not replace.
-
-    Raises:
-      OSError: saying which.
-    """
+    """Refuses (an OSError) a directory whose files `write_result` must not replace."""
     for name in (METRICS_FILE, QUERIES_FILE):
         files.check_output(directory / name, replace)
 
 
 def write_result(result: Result, directory: Path, replace: files.Replace = "own") -> None:
-    """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`.
-
-    Args:
-      result: the result.
-      directory: the run's directory, or that of a checkpoint.
-      replace: which files there are replaced.
-
-    Raises:
-      OSError: when they cannot be written.
-    """
+    """Writes test_metrics.json, and test_queries.npz where the family knows its `per_query`."""
     files.write_json(directory / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
         files.write_npz(directory / QUERIES_FILE, result.per_query, replace)
@@ -141,10 +105,6 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
 
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
     column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
-
-    Args:
-      title: title of the first table.
-      rows: metrics by the name of what they are of.
     """
     console = rich.console.Console(width=200)  # a table takes what it needs, no name is cut short
     for columns, parts in _tables(next(iter(rows.values()))).items():

@@ -30,13 +30,9 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 class Similarities(NamedTuple):
-    """Similarities of the training losses, [Q, V] each; those of a branch that is off are None.
+    """Cosines and dot products of captions and videos in each branch, [Q, V]; None where it is off.
 
-    Attributes:
-      clip_cosine: cosines of captions and videos in the clip branch.
-      clip_dot: dot products in the clip branch.
-      frame_cosine: cosines in the frame branch; [Q, Q] where `frame_columns` is "captions".
-      frame_dot: dot products in the frame branch, likewise.
+    Of the frames [Q, Q], where `frame_columns` is "captions".
     """
 
     clip_cosine: Float[Array, "Q V"] | None
@@ -62,12 +58,7 @@ class Scorer(Protocol):
         """Ranking scores, float32; higher is better."""
 
     def locate(self, queries: Float[Array, "Q H"], stored: Any) -> dict[str, Int[Array, " Q"]]:
-        """The positions that made the score of each query's video, by the name of their branch.
-
-        Args:
-          queries: encoded queries.
-          stored: one stored video for each query.
-        """
+        """The positions that made the score of each query's video, by the name of their branch."""
 
 
 @runtime_checkable
@@ -77,12 +68,7 @@ class TrainingScorer(Scorer, Protocol):
     def position_cosines(
         self, queries: Float[Array, "Q H"], stored: Any
     ) -> dict[str, Float[Array, "Q L"]]:
-        """Cosines of a query and each position of its video, by the name of the branch.
-
-        Args:
-          queries: encoded queries.
-          stored: one stored video for each query.
-        """
+        """Cosines of a query and each position of its video, by the name of the branch."""
 
     def over_time(
         self,
@@ -110,22 +96,11 @@ class TrainingScorer(Scorer, Protocol):
     def similarities(
         self, queries: Float[Array, "Q H"], videos: Any, owner: Int[Array, " Q"]
     ) -> Similarities:
-        """Cosines and dot products of both branches, as the training losses need them.
-
-        Args:
-          queries: sentence embeddings.
-          videos: encoded videos.
-          owner: row of each caption's video.
-        """
+        """Cosines and dot products of both branches, as the training losses need them."""
 
 
 class Vectors(NamedTuple):
-    """Unit vectors in the dtype of a corpus.
-
-    Attributes:
-      values: coordinates, [..., H].
-      scale: what int8 values are multiplied by, [...]; None for other dtypes.
-    """
+    """Unit vectors in the dtype of a corpus, and what int8 values are multiplied by."""
 
     values: Array
     scale: Array | None
@@ -146,10 +121,6 @@ def store(vectors: Float[Array, "*batch H"], dtype: DTypeLike) -> Vectors:
 
     int8 rounds each coordinate to a 127th of its vector's largest: an error of at most half of
     that, 0.4 % of the largest coordinate.
-
-    Args:
-      vectors: vectors of any norm; zero vectors stay zero.
-      dtype: float32, bfloat16 or int8.
     """
     units = unit(vectors)
     if jnp.dtype(dtype) != jnp.int8:
@@ -195,11 +166,7 @@ def own_cosines(query: Vectors, own: Vectors) -> Float[Array, "Q L"]:
 
 @flax.struct.dataclass
 class MaximumSimilarity:
-    """Weighted sum over branches of the largest cosine of the query and a position.
-
-    Attributes:
-      weights: weights of the branches, Float[Array, " 2"].
-    """
+    """Weighted sum over both branches of the largest cosine of the query and a position."""
 
     branches: ClassVar[tuple[str, ...]] = VideoEncoding._fields
 
@@ -307,10 +274,9 @@ class MaximumSimilarity:
 
 @flax.struct.dataclass
 class BranchwiseSimilarity(MaximumSimilarity):
-    """A `MaximumSimilarity` of queries that are a vector for each branch, side by side (DL-DKD).
+    """A `MaximumSimilarity` of queries that are `parts` vectors side by side (DL-DKD).
 
-    Attributes:
-      parts: number of vectors in a query: 1 where the model has one branch alone.
+    A vector for each branch, or one where the model has one branch alone.
     """
 
     parts: int = flax.struct.field(pytree_node=False, default=2)
@@ -412,12 +378,7 @@ class GuidedSimilarity(MaximumSimilarity):
 
 
 def build_scorer(config: ConfigDict, model: Model) -> TrainingScorer:
-    """The scorer of a model, with the branch weights of a configuration.
-
-    Args:
-      config: the whole configuration.
-      model: the model of the configuration.
-    """
+    """The scorer of a model, with the branch weights of a configuration."""
     fields, module = config.model, model.module
     both = fields.gaze and fields.glance
     # A single branch is the whole score.

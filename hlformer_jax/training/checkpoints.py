@@ -99,11 +99,8 @@ class Series:
     def save(self, step: int, tree: Any, info: Mapping[str, Any]) -> None:
         """Saves, unless there is a checkpoint of that step or a later one.
 
-        A run that was killed between a save and the next repeats its steps with the same results,
-        so what is there is what would be written.
-
-        Raises:
-          CheckpointError: when it cannot be written; the one before is still there.
+        A run that was killed between two saves repeats its steps with the same results, so what is
+        there is what would be written. Where writing fails the checkpoint before is still there.
         """
         latest = self.latest()
         if latest is not None and latest >= step:
@@ -118,23 +115,12 @@ class Series:
                 _write_sums(self._directory(step))
 
     def info(self) -> dict[str, Any]:
-        """The JSON of the latest checkpoint.
-
-        Raises:
-          CheckpointError: when there is none, or it is damaged.
-        """
+        """The JSON of the latest checkpoint."""
         args = ocp.args.Composite(info=ocp.args.JsonRestore())
         return self._read(lambda step: self._manager.restore(step, args=args)["info"])
 
     def restore(self, like: Any) -> Any:
-        """The arrays of the latest checkpoint.
-
-        Args:
-          like: a tree of arrays or shapes that the checkpoint must have.
-
-        Raises:
-          CheckpointError: when there is none, it is damaged, or its structure or a shape differs.
-        """
+        """The arrays of the latest checkpoint, which must have the shapes of `like`."""
         self.check()
         self._check_shapes(self._read(lambda step: self._manager.item_metadata(step)["tree"]), like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
@@ -142,11 +128,7 @@ class Series:
         return self._read(lambda step: self._manager.restore(step, args=args)["tree"])
 
     def check(self) -> None:
-        """Reads the latest checkpoint through.
-
-        Raises:
-          CheckpointError: when there is none, or it is damaged.
-        """
+        """Reads the latest checkpoint through."""
         self._read(lambda step: _check_sums(self._directory(step)))
 
     def forget_after(self, step: int | None) -> None:
@@ -205,24 +187,14 @@ def best(workdir: Path) -> Series:
 
 
 def check_new(directory: Path) -> None:
-    """Refuses a directory for `save_params` that holds something already, or is a link.
-
-    Raises:
-      CheckpointError: when it does.
-      OutputError: when it is no directory.
-    """
+    """Refuses a directory for `save_params` that holds something already, or is a link."""
     files.check_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise CheckpointError(f"{directory} exists and is not empty: choose a new directory")
 
 
 def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
-    """Writes parameters alone into a new directory.
-
-    Raises:
-      CheckpointError: when the directory holds something already.
-      OutputError: when it is no directory.
-    """
+    """Writes parameters alone into a new directory."""
     directory = Path(directory)
     check_new(directory)
     series = Series(directory)
@@ -231,17 +203,7 @@ def save_params(directory: Path, params: Any, info: Mapping[str, Any]) -> None:
 
 
 def open_params(path: Path) -> Series:
-    """Opens a checkpoint of parameters.
-
-    Args:
-      path: a directory of `save_params`, or a run's directory, whose best epoch is taken.
-
-    Returns:
-      The series, to restore from and to close.
-
-    Raises:
-      CheckpointError: when there is no checkpoint.
-    """
+    """Opens a directory of `save_params`, or a run's, of which it is the best epoch."""
     path = Path(path)
     directory = path / "checkpoints" / "best" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir() or not any(child.name.isdigit() for child in directory.iterdir()):
@@ -253,15 +215,7 @@ def open_params(path: Path) -> Series:
 
 
 class Progress(NamedTuple):
-    """The progress of a run, saved beside its state.
-
-    Attributes:
-      best_epoch: the epoch, from 0, of the best validation; -1 before the first.
-      best_metric: the metric of that validation that chooses it (`config.eval.select`).
-      epochs: number of epochs validated.
-      log_position: length of metrics.jsonl in bytes.
-      seconds: what the epochs took to train, validation excluded; it alone depends on the clock.
-    """
+    """The progress of a run, saved beside its state."""
 
     best_epoch: int = -1
     best_metric: float | None = None
@@ -282,20 +236,9 @@ class Progress(NamedTuple):
 
 
 class RunCheckpoints:
-    """Both series of a run's directory.
-
-    Attributes:
-      newest: the whole training state, and the progress of the run.
-      best: the parameters of the best epoch.
-    """
+    """Both series of a run's directory, saved every so many seconds."""
 
     def __init__(self, directory: Path, seconds: float) -> None:
-        """Opens both.
-
-        Args:
-          directory: the run's directory.
-          seconds: time between two saves.
-        """
         self.newest, self.best = newest(directory), best(directory)
         self._seconds, self._saved = seconds, time.monotonic()
         self._unsaved_best: tuple[int, Any, dict[str, Any]] | None = None
@@ -304,11 +247,7 @@ class RunCheckpoints:
         self.best.forget_after(self.newest.latest())
 
     def restore(self, template: TrainState) -> tuple[TrainState, Progress] | None:
-        """The newest state and its progress; None for a run that has none.
-
-        Raises:
-          CheckpointError: when either series is damaged or has another structure.
-        """
+        """The newest state and its progress; None for a run that has none."""
         if self.newest.latest() is None:
             return None
         state: TrainState = self.newest.restore(template)
@@ -378,22 +317,7 @@ def _not_orbax(record: Any) -> bool:
 def claim_workdir(
     workdir: Path, config: ConfigDict, fingerprint: str, writes: bool = True
 ) -> contextlib.ExitStack:
-    """Makes the directory this run's, or finds that it is; saves the resolved configuration.
-
-    Args:
-      workdir: the run's directory.
-      config: the resolved configuration.
-      fingerprint: fingerprint of the data source.
-      writes: whether it is this one, of several processes of a run, that writes there; the others
-        find out whether that one's configuration and data are theirs.
-
-    Returns:
-      A stack that keeps other processes out of the directory until it is closed.
-
-    Raises:
-      WorkdirError: when a run with another configuration or other data was started there.
-      OccupiedError: when it is under way.
-    """
+    """Makes the directory this run's, or finds that it is; saves the resolved configuration."""
     if not writes:
         _compare(workdir, config, fingerprint)
         return contextlib.ExitStack()
@@ -411,16 +335,7 @@ def claim_workdir(
 
 
 def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:
-    """Finds whether the directory is free, without a checkpoint, or this run's; changes nothing.
-
-    Args:
-      workdir: the run's directory.
-      config: the resolved configuration.
-      fingerprint: fingerprint of the data source; None where any will do.
-
-    Raises:
-      WorkdirError: when a run with another configuration or other data was started there.
-    """
+    """Finds whether the directory is free, without a checkpoint, or this run's; changes nothing."""
     recorded = _recorded(workdir)
     theirs = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if theirs and recorded is None:
@@ -434,11 +349,7 @@ def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = N
 
 
 def check_workdir_data(workdir: Path, fingerprint: str) -> None:
-    """Refuses to mix results on other data with those of the directory's run, if it has one.
-
-    Raises:
-      WorkdirError: when the run of the directory was started on other data.
-    """
+    """Refuses to mix results on other data with those of the directory's run, if it has one."""
     recorded = _recorded(workdir)
     if recorded is not None and recorded.get("data_fingerprint") != fingerprint:
         raise WorkdirError(

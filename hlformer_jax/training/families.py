@@ -35,11 +35,7 @@ class Family(Protocol):
         """Number of training examples, which the schedule orders."""
 
     def check_trainable(self) -> None:
-        """Refuses a configuration that cannot be trained, before its data is opened.
-
-        Raises:
-          ConfigError: saying what to change.
-        """
+        """Refuses a configuration that cannot be trained, before its data is opened."""
 
     def init_params(self) -> Any:
         """Initial parameters, a function of the configuration alone."""
@@ -76,11 +72,7 @@ class ConfiguredFamily(Family, Protocol):
     """A family that a configuration names: what evaluation and sweeps ask of it beside training."""
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `describe` in a form in which those of equal models are equal.
-
-        Args:
-          fields: what `describe` gave, of this configuration or recorded in a checkpoint.
-        """
+        """The fields of `describe` in a form in which those of equal models are equal."""
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
         """Metrics of the test split, and its scores with the names of their rows and columns."""
@@ -98,13 +90,5 @@ FAMILIES: dict[str, Callable[[ConfigDict, Mesh], ConfiguredFamily]] = {"prvr": P
 
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> ConfiguredFamily:
-    """The family of models that a configuration asks for, on its data.
-
-    Args:
-      config: the whole configuration.
-      mesh: the devices; all there are by default.
-
-    Raises:
-      ConfigError: when the model's options make no sense, or so many devices cannot share it.
-    """
+    """The family of models that a configuration asks for, on its data."""
     return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)

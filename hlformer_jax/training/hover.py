@@ -40,14 +40,7 @@ NOT_OF_THE_MODEL = ("scale", "learned_scale", "hyperbolic_init", "riemannian_fac
 
 @flax.struct.dataclass
 class TreeObjective:
-    """The loss of a batch; see `step.Loss`.
-
-    Attributes:
-      numbers: weights, margins and the radius of the cones, by their names in `config.loss`.
-      model: the model.
-      options: options of the terms, by their names in `config.loss`; see config/fields.py.
-      terms: names of the terms with a weight other than 0.
-    """
+    """The loss of a batch; see `step.Loss`."""
 
     numbers: dict[str, Any]
     model: Hover = flax.struct.field(pytree_node=False)
@@ -194,12 +187,7 @@ def _leaf_pairs(
 
 
 def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:
-    """The objective of a configuration of HOVER.
-
-    Args:
-      config: the whole configuration.
-      model: its model.
-    """
+    """The objective of a configuration of HOVER."""
     return TreeObjective(
         numbers=numbers(config.loss, jnp.float32),
         model=model,
@@ -209,15 +197,9 @@ def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:
 
 
 class HOVER:
-    """Retrieval among nodes of action trees, embedded in hyperbolic space.
-
-    Attributes:
-      model: the model of the configuration.
-      evaluator: encodes and ranks splits.
-    """
+    """Retrieval among nodes of action trees, embedded in hyperbolic space."""
 
     def __init__(self, config: ConfigDict, mesh: Mesh) -> None:
-        """Builds the model; the data is opened when it is asked for."""
         self._config, self._mesh = config, mesh
         self.model = hover.build(config)
         self.evaluator = NodeEvaluator(self.model, config, mesh)
@@ -225,11 +207,7 @@ class HOVER:
 
     @functools.cached_property
     def data(self) -> TreeData:
-        """The splits; prepared on first use.
-
-        Raises:
-          DataError: when the data is missing or wrong.
-        """
+        """The splits; prepared on first use."""
         elsewhere = self._config.eval.test_collection
         with parallel.first_alone("data"):
             opened = open_trees(self._config)

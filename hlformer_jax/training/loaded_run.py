@@ -24,14 +24,7 @@ class RunError(UserError, ValueError):
 
 
 class LoadedRun(NamedTuple):
-    """A run whose training has ended, or got as far as its first checkpoint.
-
-    Attributes:
-      directory: the run's directory.
-      config: its configuration.
-      family: the family of its model, on its data.
-      params: the parameters of its best epoch.
-    """
+    """A run that has a checkpoint, with the parameters of its best epoch."""
 
     directory: Path
     config: ConfigDict
@@ -40,14 +33,7 @@ class LoadedRun(NamedTuple):
 
 
 def read_config(directory: Path) -> ConfigDict:
-    """The configuration of a run, of whichever family.
-
-    Args:
-      directory: the run's directory, with its config.json.
-
-    Raises:
-      RunError: when the directory has none that this version reads.
-    """
+    """The configuration of a run, of whichever family."""
     path = directory / "config.json"
     try:
         recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
@@ -71,15 +57,8 @@ def read_config(directory: Path) -> ConfigDict:
 def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun:
     """Loads a run; its data is opened when it is asked for.
 
-    Args:
-      directory: the run's directory.
-      changes: values of fields by their full names, such as "data.manual_dir", for what has been
-        moved since; what the run's family has no field for is left alone.
-
-    Raises:
-      RunError: when it has no configuration that this version reads.
-      CheckpointError: when there is no checkpoint, or it is damaged.
-      ConfigError: when its options make no sense.
+    `changes` are fields by their full names, such as "data.manual_dir", for what has been moved
+    since; what the run's family has no field for is left alone.
     """
     config = read_config(directory)
     fields = {name for name, _ in leaves(family_of(config))}
@@ -100,26 +79,16 @@ def evaluate_checkpoint(
     mesh: Mesh | None = None,
     overwrite: bool = False,
 ) -> Result:
-    """Evaluates a checkpoint on the test split.
+    """Evaluates a run's directory or a converted checkpoint on the test split.
 
     Args:
       config: the configuration it was trained with.
-      path: a run's directory or a converted checkpoint.
+      path: the checkpoint.
       scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
       report: takes one line about what was loaded.
       directory: where the result is to be written, if anywhere; not where a run on other data is.
       mesh: the devices; all there are by default.
       overwrite: whether scores and a result that are there may be replaced.
-
-    Returns:
-      The metrics of the test split.
-
-    Raises:
-      ConfigError: when the model's options make no sense, or so many devices cannot share it.
-      CheckpointError: when there is no checkpoint or it is of another shape.
-      DataError: when the data is missing or wrong.
-      WorkdirError: when the directory is that of a run on other data.
-      OSError: when the scores cannot be written.
     """
     with parallel.first_alone("scores"):
         if parallel.is_first():  # now, and not when all is computed

@@ -33,11 +33,7 @@ from hlformer_jax.training.step import Feed, Steps, TrainState, compile_steps, i
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
-    """A signal asked the run to stop; the state has been saved.
-
-    Attributes:
-      status: what the program should exit with.
-    """
+    """A signal asked the run to stop; its state is saved. `status` is the program's exit status."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -45,12 +41,7 @@ class Stopped(Exception):  # noqa: N818 - it is no error
 
 
 class Outcome(NamedTuple):
-    """The outcome of a finished run.
-
-    Attributes:
-      results: test metrics by what they are of, first those of the best epoch.
-      progress: progress of the run at its end.
-    """
+    """Test metrics by what they are of, first those of the best epoch, and the run's progress."""
 
     results: dict[str, Result]
     progress: Progress
@@ -59,25 +50,9 @@ class Outcome(NamedTuple):
 def train(
     config: ConfigDict, directory: Path, profile: bool = False, family: Family | None = None
 ) -> Outcome:
-    """Trains, then reports the test split: a table, and files of `ranking.write_result`.
+    """Trains, or resumes, then reports the test split: a table, and `ranking.write_result`'s files.
 
-    Args:
-      config: the resolved configuration.
-      directory: the run's directory; a run that was interrupted there resumes.
-      profile: whether to trace a chunk of steps into `profile` below it, for TensorBoard or
-        Perfetto.
-      family: the family of models; by default that of `config.model.name`.
-
-    Returns:
-      The outcome of the run.
-
-    Raises:
-      Stopped: when SIGTERM or Ctrl-C ended it; its state has been saved.
-      NonFiniteLossError: when a loss is NaN or infinite.
-      WorkdirError: when the directory holds another run, or this one is under way.
-      ConfigError: when the configuration cannot be trained, or takes more memory than the devices
-        have.
-      DataError: when the data is missing or wrong.
+    With `profile` a chunk of steps is traced into that directory, for TensorBoard or Perfetto.
     """
     with start(config, directory, family=family) as trainer:
         trainer.run(profile)
@@ -99,14 +74,7 @@ def start(
 ) -> Iterator["Trainer"]:
     """Claims the directory of a run, restores or initialises its state, and compiles its steps.
 
-    Args:
-      config: the whole configuration.
-      directory: the run's directory; no other process may use it until the block ends.
-      mesh: the devices; all there are by default.
-      family: the family of models; by default that of `config.model.name`.
-
-    Yields:
-      The trainer, to `run`.
+    No other process may use the directory until the block ends.
     """
     mesh = parallel.mesh() if mesh is None else mesh
     family = family or families.build(config, mesh)
@@ -148,19 +116,7 @@ def start(
 
 @dataclasses.dataclass
 class Trainer:
-    """A run that has started.
-
-    Attributes:
-      config: the whole configuration.
-      directory: the run's directory.
-      family: the family of models on its data.
-      steps_per_epoch: number of steps in an epoch.
-      feed: brings the training batches to the devices.
-      checkpoints: the checkpoints of the run.
-      steps: takes the steps of a chunk, compiled.
-      state: the training state.
-      progress: progress of the run.
-    """
+    """A run that has started."""
 
     config: ConfigDict
     directory: Path
@@ -174,11 +130,7 @@ class Trainer:
     _epoch_start: float = dataclasses.field(default=0.0, init=False)
 
     def run(self, profile: bool = False) -> None:
-        """Trains from where the run stands to its end.
-
-        Args:
-          profile: whether to trace the second chunk, or the first where it is the last.
-        """
+        """Trains to the end; `profile` traces the second chunk, or the first if it is the last."""
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
         log = MetricsLogger(self.directory, self.config, steps_per_epoch, first, self.progress)
@@ -260,11 +212,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
-    """Notes SIGTERM and the first Ctrl-C; a second Ctrl-C stops at once.
-
-    Yields:
-      A function that returns the signal that was received, None for none.
-    """
+    """Notes SIGTERM and the first Ctrl-C, which it yields on request; a second stops at once."""
     signals: list[signal.Signals] = []
 
     def note(signal_number: int, frame: Any) -> None:

@@ -147,15 +147,6 @@ class MetricsLogger:
         first: int,
         progress: Progress,
     ) -> None:
-        """Opens the log where the run stood, and the bar.
-
-        Args:
-          directory: the run's directory.
-          config: the whole configuration.
-          steps_per_epoch: number of steps in an epoch.
-          first: number of the next step.
-          progress: progress of the run.
-        """
         self._directory, self._config = directory, config
         self._steps_per_epoch = steps_per_epoch
         self._log = ScalarLog(directory, progress.log_position, first, parallel.is_first())
@@ -172,15 +163,9 @@ class MetricsLogger:
         )
 
     def steps(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
-        """Takes the scalars of a chunk, and logs those of the chunks before it.
+        """Takes the scalars of a chunk, which may still be computed; logs those of chunks before.
 
-        Args:
-          chunk: the chunk.
-          scalars: the scalars of its steps, which may still be computed.
-          wait: whether to wait for these too.
-
-        Raises:
-          NonFiniteLossError: when a scalar is NaN or infinite.
+        With `wait` it logs these too. A scalar that is NaN or infinite is a NonFiniteLossError.
         """
         self._pending.append((chunk, scalars))
         while len(self._pending) > (0 if wait else 1):

@@ -48,16 +48,7 @@ class BertAdamState(NamedTuple):
 
 
 def linear_warmup(learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
-    """Learning rate that rises linearly over a share of all steps, then falls linearly to 0.
-
-    Args:
-      learning_rate: the rate at the peak.
-      warmup: share of all steps, in [0, 1).
-      total_steps: number of steps of the whole run.
-
-    Returns:
-      The rate as a function of the step, from 0; 0 at step 0 when `warmup` > 0.
-    """
+    """A rate that rises linearly over the share `warmup` of all steps, then falls linearly to 0."""
 
     def schedule(step: int | jax.Array) -> jax.Array:
         progress = jnp.asarray(step, jnp.result_type(float)) / total_steps
@@ -101,12 +92,7 @@ def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
 def clip_by_tensor_norm(
     max_norm: float, stacked: Collection[str] = ()
 ) -> optax.GradientTransformation:
-    """Scales each released parameter tensor's gradient to a norm of at most `max_norm`.
-
-    Args:
-      max_norm: the largest norm.
-      stacked: see `Declared`.
-    """
+    """Scales each released tensor's gradient to a norm of at most `max_norm`."""
 
     def clip(path: tuple, gradient: jax.Array) -> jax.Array:
         first = 1 if _any_name(path, stacked) else 0
@@ -160,13 +146,9 @@ def _names(path: tuple) -> list[str]:
 
 
 def build(fields: ConfigDict, module: Declared, total_steps: int) -> optax.GradientTransformation:
-    """The optimiser of a run.
+    """The optimiser of `config.optim` for a model.
 
-    Args:
-      fields: `config.optim`. Where it has a `global_clip` (HOVER), all gradients are clipped
-        together first; where it has a `schedule`, that is the schedule.
-      module: the model.
-      total_steps: number of steps of the run.
+    With `global_clip` (HOVER) all gradients are clipped together first.
     """
     schedule = SCHEDULES[fields.get("schedule", "linear")]
     chain = [

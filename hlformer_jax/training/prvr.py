@@ -59,17 +59,8 @@ class Negatives(NamedTuple):
 class Objective:
     """The loss of a batch; see `step.Loss`.
 
-    Attributes:
-      model: the model.
-      scorer: the scorer of the model.
-      seed: seed of the negatives and the dropout.
-      numbers: weights and constants, by their names in `config.loss`, Float[Array, ""] each; in
-        trees that JAX makes of the objective, anything.
-      options: options of the terms, likewise.
-      terms: names of the terms with a weight other than 0, in the order of the log.
-      encode_parts: number of parts in which videos are encoded, see `models.encode_video`.
-      steps_per_epoch: number of steps in an epoch, which tells the epoch of a step.
-      max_captions: largest number of captions of a video, see `embeddings.optimal_matching`.
+    `numbers` are weights and constants by their names in `config.loss`; in trees that JAX makes of
+    it, anything. `terms` are those with a weight other than 0.
     """
 
     model: Model
@@ -109,17 +100,9 @@ class Objective:
         dropout_key: Array | None = None,
         epoch: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, ""], Terms]:
-        """The loss with given negatives.
+        """The loss with given negatives, and its terms without their weights.
 
-        Args:
-          params: parameters of the model.
-          batch: videos with all their captions.
-          negatives: ranks of the triplet loss's negatives.
-          dropout_key: random key of the dropout; None switches dropout off.
-          epoch: counted from 0; by it the weight of the distillation falls.
-
-        Returns:
-          The weighted sum and the terms without their weights; terms of weight 0 are not computed.
+        Without a key there is no dropout. By the epoch, from 0, the distillation's weight falls.
         """
         model, values, options = self.model, self.numbers, self.options
         scorer: TrainingScorer = self.scorer
@@ -192,17 +175,7 @@ def build_objective(
     steps_per_epoch: int = 1,
     max_captions: int | None = None,
 ) -> Objective:
-    """The objective of a configuration.
-
-    Args:
-      config: the whole configuration.
-      model: the model of the configuration.
-      steps_per_epoch: number of steps in an epoch.
-      max_captions: largest number of captions of a video; None: as many as a batch can hold.
-
-    Raises:
-      ConfigError: when the losses make no sense, or not for this model.
-    """
+    """The objective; `max_captions` of a video, None for as many as a batch can hold."""
     return Objective(
         model=model,
         scorer=scoring.build_scorer(config, model),
@@ -217,11 +190,7 @@ def build_objective(
 
 
 def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
-    """Names of the terms with a weight other than 0 whose branch is on.
-
-    Raises:
-      ConfigError: when there is none, or the model lacks what one needs.
-    """
+    """Names of the terms with a weight whose branch is on; refuses those a model lacks."""
     loss, name = config.loss, config.model.name
     if loss.optimal_matching != 0 and not config.model.glance:
         raise ConfigError(
@@ -268,15 +237,9 @@ def draw_negatives(
     pool: int | Int[Array, ""],
     frame_columns: str = "videos",
 ) -> Negatives:
-    """Draws the negatives of both branches; see `ranking.draw_negative_ranks`.
+    """Draws the negatives of both branches from the `pool` hardest; see `draw_negative_ranks`.
 
-    Args:
-      key: random key.
-      batch: videos with all their captions.
-      hard: whether the hard phase has begun.
-      pool: number of hardest videos to draw from; where captions have columns of their own (MS-SL,
-        as released), of hardest captions as well.
-      frame_columns: see `TrainingScorer.frame_columns`.
+    Where captions have columns of their own (MS-SL, as released), also from the hardest captions.
     """
     clip_key, frame_key = jax.random.split(key)
     pairs = Pairs.of(batch)
@@ -288,19 +251,9 @@ def draw_negatives(
 
 
 class PRVR:
-    """Partially relevant video retrieval: videos with all their captions.
-
-    Attributes:
-      model: the model of the configuration.
-      evaluator: encodes and ranks splits.
-    """
+    """Partially relevant video retrieval: videos with all their captions."""
 
     def __init__(self, config: ConfigDict, mesh: Mesh) -> None:
-        """Builds the model; the data is opened when it is asked for.
-
-        Raises:
-          ConfigError: when the model's options make no sense.
-        """
         self._config, self._mesh = config, mesh
         self.model = models.build(config)
         self.evaluator = Evaluator(self.model, config, mesh)
@@ -308,11 +261,7 @@ class PRVR:
 
     @functools.cached_property
     def data(self) -> Data:
-        """The splits; prepared on first use.
-
-        Raises:
-          DataError: when the data is missing or wrong.
-        """
+        """The splits; prepared on first use."""
         with parallel.first_alone("data"):
             return open_data(self._config)
 
@@ -401,16 +350,7 @@ class PRVR:
 
 
 def check_trainable(config: ConfigDict, num_devices: int) -> None:
-    """Refuses a configuration that cannot be trained, before anything is prepared for it.
-
-    Args:
-      config: the whole configuration.
-      num_devices: number of devices.
-
-    Raises:
-      ConfigError: when the model or the losses make no sense, or so many devices cannot train them;
-        says what to change.
-    """
+    """Refuses what cannot be trained on so many devices, before anything is prepared for it."""
     model = models.build(config)
     active_terms(config, model)
     size, parts = config.train.batch_size, config.train.encode_parts

@@ -30,11 +30,6 @@ class TrainState:
     """The state of training, one frozen pytree: everything that a step changes.
 
     Random keys are derived from it, none is stored.
-
-    Attributes:
-      step: number of steps taken, Int[Array, ""]; in trees that JAX makes of it, anything.
-      params: parameters of the model.
-      optimiser: state of the optimiser.
     """
 
     step: Any
@@ -58,9 +53,6 @@ class Loss(Protocol):
     Its arrays are arguments of the compiled step, so that losses which differ in these alone share
     a program; what is not an array is part of the program. (`flax.struct.dataclass` makes such an
     object, `jax.tree_util.Partial` makes one of a function.)
-
-    Attributes:
-      terms: names of the terms.
     """
 
     terms: tuple[str, ...]
@@ -124,13 +116,7 @@ class Feed(Protocol):
 
 
 class Compiled(NamedTuple):
-    """A compiled chunk of steps.
-
-    Attributes:
-      steps: from a state, which is donated, and a chunk to the next state and the scalars of each
-        step.
-      program: what the compiler made, to be asked for its memory.
-    """
+    """The steps of a chunk, from a state that is donated, and their program."""
 
     steps: Steps
     program: Any
@@ -143,13 +129,8 @@ def train_step(
 ) -> Step:
     """Returns the step: state and batch to the next state and the scalars of the step.
 
-    Args:
-      loss: the loss.
-      optimiser: the optimiser.
-      project: moves updated parameters to where they satisfy their constraints.
-
-    Returns:
-      The step; its scalars are `loss`, `loss/TERM` for every term, and `gradient_norm`.
+    These are `loss`, `loss/TERM` for every term, and `gradient_norm`. `project` moves updated
+    parameters to where they satisfy their constraints.
     """
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Scalars]:
@@ -172,16 +153,10 @@ def scalar_names(loss: Loss) -> tuple[str, ...]:
 def chunk_of_steps(
     optimiser: optax.GradientTransformation, project: Callable[[Params], Params], feed: Feed
 ) -> Callable[[TrainState, Any, Any, Int[Array, ""], Loss], tuple[TrainState, Scalars]]:
-    """Returns a function, to be jitted, that takes the steps of a chunk.
+    """Returns a function, to be jitted, that takes `count` <= S steps of a chunk.
 
-    Args:
-      optimiser: the optimiser.
-      project: see `train_step`.
-      feed: knows how a batch is gathered.
-
-    Returns:
-      A function of state, features, gather indices [S, ...], count <= S and loss to the state after
-      `count` steps and the scalars of each, [S]; those from `count` on are 0.
+    Of state, features, gather indices [S, ...], count and loss it makes the state after them and
+    the scalars of each, [S]; those from `count` on are 0.
     """
 
     def steps(
@@ -209,19 +184,7 @@ def compile_steps(
     state: TrainState,
     config: ConfigDict,
 ) -> Compiled:
-    """Compiles chunks of steps.
-
-    Args:
-      loss: the loss.
-      optimiser: the optimiser.
-      project: see `train_step`.
-      feed: gives the shapes, and later the chunks.
-      state: a state, for its shapes.
-      config: the whole configuration; of it, how to compile.
-
-    Raises:
-      ConfigError: when the devices have less memory than the program takes.
-    """
+    """Compiles chunks of steps; refuses what takes more memory than the devices have."""
     mesh = feed.mesh
     whole = parallel.replicated(mesh)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
@@ -241,11 +204,7 @@ def compile_steps(
 
 
 def _check_memory(program: Any, feed: Feed) -> None:
-    """Refuses a program that cannot run, before it fails in the midst of a run.
-
-    Raises:
-      ConfigError: in every process when in one the plan is larger than a device's memory.
-    """
+    """Refuses, in every process when in one, a program that takes more than a device's memory."""
     limit = parallel.available_bytes(feed.mesh)
     needed = parallel.memory_plan(program).get("peak", 0) + feed.bytes_ahead
     if parallel.any_process(limit is not None and needed > limit):
