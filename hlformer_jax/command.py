@@ -15,7 +15,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, load
+from hlformer_jax.config import ConfigError, load, locate
 from hlformer_jax.errors import suggestion
 
 
@@ -47,10 +47,25 @@ def three_digits(value: float) -> str:
 
 def parse(argv: Sequence[str]) -> list[str]:
     """Parses flags; a wrong one is one line, not a traceback."""
+    argv = _located(argv)
     try:
         return flags.FLAGS(argv)
     except Exception as error:  # ml_collections passes on whatever a configuration file raises
         sys.exit(fail(_fault(error, argv)))
+
+
+def _located(argv: Sequence[str]) -> list[str]:
+    """The command line with the path of the package's configuration where --config names one."""
+    located = list(argv)
+    for i, option in enumerate(argv):
+        flag, equals, file = option.partition("=")
+        if flag in ("--config", "-config") and equals:
+            path, colon, name = file.partition(":")
+            located[i] = f"--config={locate(path)}{colon}{name}"
+        elif option in ("--config", "-config") and i + 1 < len(argv):
+            path, colon, name = argv[i + 1].partition(":")
+            located[i + 1] = f"{locate(path)}{colon}{name}"
+    return located
 
 
 def default_workdir() -> str:

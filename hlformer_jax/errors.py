@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).parent.parent
-"""Where configs/ lies, in a checkout."""
-
 
 class UserError(Exception):
     """An error that a user can mend: its message is one line that says what, where and what to do.
@@ -49,18 +46,8 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def command_line(module: str, *arguments: object) -> str:
-    """A command of the package, to be pasted as it is into the shell in which this program runs.
-
-    A file of configs/ is given by its path from here.
-    """
-    words = [_python(), "-m", f"hlformer_jax.{module}"]
-    for argument in map(str, arguments):
-        flag, _, value = argument.partition("=")
-        if flag == "--config" and not Path(value.partition(":")[0]).exists():
-            if (CHECKOUT / value.partition(":")[0]).exists():
-                argument = f"--config={CHECKOUT / value}"
-        words.append(argument)
-    return shlex.join(words)
+    """A command of the package, to be pasted as it is into the shell in which this program runs."""
+    return shlex.join([_python(), "-m", f"hlformer_jax.{module}", *map(str, arguments)])
 
 
 def _python() -> str:

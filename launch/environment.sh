@@ -23,32 +23,19 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 say() { printf 'hlformer: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# find_config FILE[:VARIANT]: prints it, with the checkout before it where it is not here but there.
-find_config() {
-  local file=${1%%:*} # configs/x.py:debug is the variant `debug` of configs/x.py
-  if [[ ! -e $file && -e $root/$file ]]; then printf '%s\n' "$root/$1"; else printf '%s\n' "$1"; fi
-}
-
 # read_flags OPTION [FLAG …]: the number N of `OPTION=N` into `processes`, 1 without it, and all other
-# flags into `flags`, with the configuration where it is.
+# flags into `flags`.
 read_flags() {
-  local option=$1 flag config previous=""
+  local option=$1 flag
   shift
   processes=1
   flags=()
   for flag in "$@"; do
-    config=""
-    if [[ $flag == --config=* ]]; then config=--config=; fi
-    if [[ $flag == "$option" ]]; then
-      die "give it as $option=N"
-    elif [[ $flag == "$option="* ]]; then
-      processes=${flag#"$option="}
-    elif [[ -n $config || $previous == --config ]]; then
-      flags+=("$config$(find_config "${flag#"$config"}")")
-    else
-      flags+=("$flag")
-    fi
-    previous=$flag
+    case $flag in
+      "$option") die "give it as $option=N" ;;
+      "$option="*) processes=${flag#"$option="} ;;
+      *) flags+=("$flag") ;;
+    esac
   done
   [[ $processes =~ ^[1-9][0-9]*$ ]] || die "$option=$processes: give a number of at least 1"
 }

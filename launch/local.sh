@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains or evaluates on this machine: `bash launch/local.sh --config=configs/synthetic.py [flags]`.
 # The first run installs what it needs into .venv (launch/environment.sh). Paths are relative to
-# where you are; a config that is not there is looked up in the checkout.
+# where you are; --config also takes the name of a file of configs/, such as synthetic.
 #
 # --processes=N runs N processes that share the work, each with a GPU of its own where there are
 # any. When one of them dies the others are ended, and the same command goes on from the newest

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a sweep on this machine: `bash launch/sweep.sh --config=configs/sweeps/hlformer_table2.py
 # --workdir=DIR [flags]`. The first run installs what it needs into .venv (launch/environment.sh).
-# Paths are relative to where you are; a config that is not there is looked up in the checkout.
+# Paths are relative to where you are; --config also takes a name, such as sweeps/hlformer_table2.
 #
 # --tasks=N shares the runs among N processes, each with a GPU of its own where there are any;
 # without it one process does them all, each on all GPUs. A process that fails leaves the others.

@@ -189,15 +189,32 @@ def _updated(config: ConfigDict, values: Any) -> ConfigDict:
     return config
 
 
+CONFIGS = Path(__file__).parent.parent / "configs"
+"""The configuration files of the package; in a checkout a link to configs/."""
+
+
+def locate(file: str | os.PathLike[str]) -> Path:
+    """A configuration file: the one of this path, else the package's, as `anet`, `sweeps/robust`."""
+    path = Path(file).expanduser()
+    own = CONFIGS.joinpath(*path.parts[path.parts[:1] == ("configs",) :])
+    if not path.is_file() and not path.is_absolute() and own != CONFIGS:
+        own = own if own.suffix == ".py" else own.with_name(f"{own.name}.py")
+        return own if own.is_file() else path
+    return path
+
+
 def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
-    """Returns the configuration of a file such as ``configs/anet.py``, which is executed.
+    """Returns the configuration of a file, as `locate` finds it, which is executed.
 
     `name` is what would stand behind a colon on the command line, for example "debug". What a file
     does wrong is a ConfigError that has its line.
     """
-    path = Path(file).expanduser()
+    path = locate(file)
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such configuration file")
+        known = [str(own.relative_to(CONFIGS).with_suffix("")) for own in CONFIGS.rglob("*.py")]
+        raise ConfigError(
+            f"{path}: there is no such configuration file{suggestion(path.with_suffix(''), known)}"
+        )
     spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
     if spec is None:
         raise ConfigError(f"{path}: a configuration file is a .py file")
