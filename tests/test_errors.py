@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import processes
-import pytest
 
 import hlformer_jax
 from hlformer_jax.errors import UserError, command_line, suggestion
@@ -54,17 +53,3 @@ def test_a_command_names_the_python_that_the_shell_would_not_find(tmp_path, monk
     assert first() == sys.executable
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert first() == f"bin/{os.path.basename(sys.executable)}"
-
-
-@pytest.mark.parametrize("name", ["anet.py", "own.py:a b"])
-def test_a_configuration_of_the_checkout_is_named_by_its_path_from_elsewhere(
-    tmp_path, monkeypatch, name
-):
-    monkeypatch.chdir(processes.ROOT)
-    assert (
-        shlex.split(command_line("main", f"--config=configs/{name}"))[-1]
-        == f"--config=configs/{name}"
-    )
-    monkeypatch.chdir(tmp_path)
-    given = shlex.split(command_line("main", f"--config=configs/{name}"))[-1]
-    assert given == f"--config={processes.ROOT}/configs/{name}"

@@ -194,7 +194,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 def locate(file: str | os.PathLike[str]) -> Path:
-    """A configuration file: the one of this path, else the package's, as `anet`, `sweeps/robust`."""
+    """A configuration file: of this path, else the package's, as `sweeps/robust`."""
     path = Path(file).expanduser()
     own = CONFIGS.joinpath(*path.parts[path.parts[:1] == ("configs",) :])
     if not path.is_file() and not path.is_absolute() and own != CONFIGS:

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import family
 import pytest
@@ -219,3 +220,22 @@ def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
     assert set(package.__all__) >= {"check", "debug", "default", "load", "variant"}
+
+
+@pytest.mark.parametrize(
+    "name", ["anet", "configs/anet.py", "sweeps/robust", "configs/sweeps/robust"]
+)
+def test_a_configuration_of_the_package_is_known_by_name_from_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert load(name).to_dict() == load(package.locate(name)).to_dict()
+    assert package.locate(name).is_relative_to(package.CONFIGS)
+    own = tmp_path / name
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("def get_config(): return {'own': True}")
+    assert package.locate(name) == Path(name)
+
+
+def test_a_name_that_is_nearly_a_configuration_is_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="'charades'"):
+        load("charade")
