@@ -42,23 +42,14 @@ _DRAFT = re.compile(r"\.(.+)\.hlformer-[0-9a-f]{16}\.part", re.DOTALL)
 
 
 def given_path(text: str) -> Path:
-    """A path that a command line gives; for argparse.
-
-    Raises:
-      ArgumentTypeError: when it is empty, which would name the current folder.
-    """
+    """A path of a command line, for argparse; an empty one would name the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty: name one (. is the current folder)")
     return Path(text)
 
 
 def replacing(overwrite: bool, own: bool = False) -> Replace:
-    """What an output of a command replaces, with and without its option --overwrite.
-
-    Args:
-      overwrite: the option.
-      own: whether the output lies in a directory of ours, such as a run's.
-    """
+    """What an output replaces with --overwrite or without; `own`: in a directory of ours."""
     if own:
         return "any, own" if overwrite else "own"
     return "any" if overwrite else "none"
@@ -68,10 +59,6 @@ def check_output(path: Path, replace: Replace = "none") -> None:
     """Refuses a place where a file cannot be written or one stands that must stay.
 
     Commands call it before their long work; `whole` checks once more at the end of it.
-
-    Args:
-      path: the file.
-      replace: which file there may be replaced.
 
     Raises:
       OutputError: saying what stands there.
@@ -83,11 +70,7 @@ def check_output(path: Path, replace: Replace = "none") -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuses a directory to write into that is a link, or no directory; a missing one is fine.
-
-    Raises:
-      OutputError: saying what stands there.
-    """
+    """Refuses a directory to write into that is a link, or no directory; a missing one is fine."""
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
         what = "a link: give what it leads to, or" if stat.S_ISLNK(mode) else "no directory: give"
@@ -106,6 +89,12 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def discard(path: Path) -> None:
     """Removes a regular file; leaves a link, a directory, a pipe or a device."""
     mode = _mode(path)
@@ -119,16 +108,25 @@ def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any")
     write_bytes(path, f"{text}\n".encode(), replace)
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, finite: bool = False) -> Any:
     """The content of a JSON text.
 
     Raises:
-      ValueError: when it is no JSON, or nested deeper than any file of ours is.
+      ValueError: when it is no JSON, or nested deeper than any file of ours is; with `finite` also
+        when a number of it is NaN or infinite.
     """
+    options: dict[str, Any] = dict(parse_constant=_finite, parse_float=_finite) if finite else {}
     try:
-        return json.loads(text)
+        return json.loads(text, **options)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {text[:20]}")
+    return value
 
 
 def _without_nan(value: Any) -> Any:
@@ -163,12 +161,8 @@ def discard_own(path: Path) -> None:
 def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
     """The draft of a file, which takes its place when the block ends without an error.
 
-    Args:
-      path: its file; folders are made where there are none.
-      replace: which file there may be replaced.
-
-    Yields:
-      The draft's name, in the same folder; nothing of it stays after an error.
+    It lies in the same folder, which is made where there is none; nothing of it stays after an
+    error.
 
     Raises:
       OutputError: when something stands there that must stay.
@@ -194,7 +188,7 @@ def drafted(name: str) -> str | None:
 
 
 def _check_replaced(path: Path, replace: Replace) -> None:
-    """Refuses to replace what stands at a place, by the rule."""
+    """Refuses to replace what must stay at a place."""
     mode = _mode(path)
     if mode is None:
         return
@@ -227,13 +221,13 @@ def _is_own(path: Path) -> bool:
         lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
-    return f"{_digest(path)}  {path.name}" in lines
+    return f"{digest(path)}  {path.name}" in lines
 
 
 @contextlib.contextmanager
 def _listed(path: Path, draft: Path) -> Iterator[None]:
     """Adds a draft to the directory's list before it takes its place: a kill leaves no stranger."""
-    line = f"{_digest(draft)}  {path.name}\n".encode()
+    line = f"{digest(draft)}  {path.name}\n".encode()
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(path.parent / WRITTEN, flags, 0o666), "r+b", buffering=0) as file:
         with contextlib.suppress(OSError):  # a disk without locks
@@ -244,21 +238,13 @@ def _listed(path: Path, draft: Path) -> Iterator[None]:
         yield
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextlib.contextmanager
 def lock(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
     """Keeps a directory to one holder at a time, until the block or the process ends.
 
-    Args:
-      directory: made where there is none; gets a file `.lock`, which stays.
-      waiting: called before another holder is waited for; None: it is not waited for.
-
-    Yields:
-      False where the disk knows no locks, as some network disks: no one is kept out then.
+    The directory, made where there is none, gets a file `.lock`, which stays. Yields False where
+    the disk knows no locks, as some network disks: no one is kept out then. `waiting` is called
+    before another holder is waited for.
 
     Raises:
       BlockingIOError: when another holds it, and `waiting` is None.

@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -180,3 +181,11 @@ def test_a_disk_without_locks_keeps_no_one_out(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", fail)
     with files.lock(tmp_path) as held:
         assert not held
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_every_byte_counts_in_a_digest(tmp_path, size):
+    content = bytearray(os.urandom(size))
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert files.digest(path) == hashlib.sha256(content).hexdigest()

@@ -9,9 +9,9 @@ An archive is simulated: a video has ten minutes of a frame a second, in scenes 
 frame's vector is the unit of its scene's random vector and as much noise: frames of a scene have a
 cosine of about 0.5, others of 0. A query is a unit vector with a cosine of about a quarter with the
 frames of one scene. Every video is made of its own seed, so nothing larger than a video is ever
-kept. The rows of all frames are multiplied with queries as the index keeps them, rounded to
-bfloat16, and to int8, all mapped into memory from files; then a library is asked as `search query`
-asks it. `exact` is the share of queries whose ten best frames are those of the float32 vectors.
+kept. The rows of all frames are multiplied with queries as the index keeps them, and rounded to
+int8, all mapped into memory from files; then a library is asked as `search query` asks it. `exact`
+is the share of queries whose ten best frames are those of the float32 vectors.
 """
 
 import functools
@@ -381,25 +381,20 @@ def _kernels(size: str, index: Index, queries: np.ndarray, truth: np.ndarray) ->
 
     plain = packed.products(matrix, queries[0])
     yield row("frames, float16", alone, matrix.nbytes, {})
-    for dtype in ("bfloat16", packed.DTYPE):
-        rounded = packed.kept(path, matrix, dtype)
-        moved = sum(part.nbytes for part in rounded)
-        off = np.abs(packed.rounded_products(rounded, queries[0]) - plain)
-        facts = {"largest error": float(off.max()), "bound": float(rounded.error.max())}
+    rounded = packed.kept(path, matrix)
+    moved = sum(part.nbytes for part in rounded)
+    off = np.abs(packed.rounded_products(rounded, queries[0]) - plain)
+    facts = {"largest error": float(off.max()), "bound": float(rounded.error.max())}
 
-        def near(query: np.ndarray, rounded: packed.Quantised = rounded) -> list[int]:
-            return _largest(packed.rounded_products(rounded, query))
+    def near(query: np.ndarray) -> list[int]:
+        return _largest(packed.rounded_products(rounded, query))
 
-        def exact(query: np.ndarray, rounded: packed.Quantised = rounded) -> list[int]:
-            starts = np.arange(count)
-            scores = packed.best(rounded, matrix, starts, query, BEST, everything)
-            return alone(query) if scores is None else _largest(scores)
+    def exact(query: np.ndarray) -> list[int]:
+        scores = packed.best(rounded, matrix, np.arange(count), query, BEST, everything)
+        return alone(query) if scores is None else _largest(scores)
 
-        yield row(f"frames, {dtype}", near, moved, facts)
-        yield row(f"frames, {dtype}, best again", exact, moved, {})
-        if dtype != packed.DTYPE:  # makes room
-            for file in path.parent.glob(f"*.{dtype}*.npy"):
-                file.unlink()
+    yield row("frames, int8", near, moved, facts)
+    yield row("frames, int8, best again", exact, moved, {})
 
 
 def _largest(scores: np.ndarray) -> list[int]:

@@ -130,8 +130,7 @@ def _of_file(path: Path) -> str:
     blob = path.resolve()
     if blob.parent.name == "blobs" and len(blob.name) == 64:
         return blob.name
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return files.digest(path)
 
 
 def _find(

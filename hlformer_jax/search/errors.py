@@ -7,7 +7,7 @@ addressed by the id.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,17 @@ class SearchError(UserError, ValueError):
 class DamagedError(SearchError):
     """A file of an index is missing, or not what was written.
 
-    Attributes:
-      contents: the contents whose vectors are damaged, each with its line.
+    `contents` has the contents whose vectors are damaged, each with its line.
     """
 
-    def __init__(self, message: str, contents: Iterable[tuple[str, str]] = ()) -> None:
-        """An error about one file, or about those of several contents."""
-        super().__init__(message)
-        self.contents = dict(contents)
+    contents: Mapping[str, str] = {}
+
+    @classmethod
+    def of(cls, contents: Mapping[str, str]) -> "DamagedError":
+        """An error about the vectors of contents."""
+        error = cls("; ".join(contents.values()))
+        error.contents = contents
+        return error
 
 
 def legible(text: str) -> str:

@@ -33,11 +33,11 @@ import numpy as np
 from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, command_line, optional
-from hlformer_jax.files import OutputError
+from hlformer_jax.files import OutputError, digest
 from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.rankers import segments
-from hlformer_jax.search.storage import Record, Stamp, VectorFile, VideoArrays, fingerprint
+from hlformer_jax.search.storage import Record, Stamp, VectorFile, VideoArrays
 
 CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
@@ -614,7 +614,7 @@ class _Run:
                 if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
                     self._fail(file, "", "is a pipe, socket or device")
                     continue
-                content = fingerprint(root / name)
+                content = digest(root / name)
                 read += status.st_size
             except FileNotFoundError:
                 if record and record.indexed or not (root / name).is_symlink():

@@ -1,13 +1,13 @@
 """An index on the disk: a manifest, and one file for each content that was seen.
 
-    DIR/.hlformer-index     marks the directory; without it nothing in a directory is touched
-    DIR/manifest.json       what made the vectors, and the record of every path (`manifest`)
-    DIR/videos/DIGEST.npz   the vectors of one content (`arrays`), named by its digest
+    DIR/manifest.json       what made the vectors, and the record of every path (`storage`)
+    DIR/videos/DIGEST.npz   the vectors of one content, named by its digest
     DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
     DIR/.lock               held by the process that writes
 
-Every file is written beside its place, brought to the disk and renamed; a reader needs no lock.
-Nothing but files of these full names, and drafts of them, is ever written or deleted.
+Without its mark nothing in a directory is touched. Every file is written beside its place, brought
+to the disk and renamed; a reader needs no lock. Nothing but files of these full names, and drafts
+of them, is ever written or deleted.
 
 Paths of equal content have a record each and share the file. The id of a record is the beginning of
 its content's digest; a second path of the same content has an id made of both. An id stays while
@@ -81,17 +81,11 @@ class Entry(NamedTuple):
 
 
 class Index:
-    """An index.
+    """An index: its directory, and what it knows."""
 
-    Attributes:
-      directory: where it lies.
-      manifest: what it knows.
-      notes: lines on what of it is damaged, and what stands in for that.
-    """
-
-    def __init__(self, directory: Path, known: Manifest) -> None:
+    def __init__(self, directory: Path, known: Manifest, note: str = "") -> None:
         self.directory, self.manifest = directory, known
-        self.notes: list[str] = []
+        self.notes = [note] if note else []  # what of it is damaged, and what stands in for that
         self._written = False  # whether the manifest on the disk is to be read before a change
         self._newest = False  # whether that one is whole
         # For the one who writes: paths by id and by content, and contents whose files name others.
@@ -136,26 +130,17 @@ class Index:
     def open(cls, directory: Path) -> "Index":
         """Opens an index; reads the manifest alone, unless that is damaged.
 
-        Then the one before is used, or the mark's settings, and the vectors that it does not name;
-        `notes` says so.
+        Then `storage.read_manifest` says what stands in for it, and videos whose vectors it does
+        not name get records; `notes` says so.
 
         Raises:
           SearchError: when there is none, or it is of another format.
           DamagedError: when nothing is known of what the index was.
         """
         directory = Path(directory)
-        try:
-            known, notes = storage.read_manifest(directory)
-            index = cls(directory, known)
-            index._written = True
-        except DamagedError as error:
-            settings = storage.rebuilt(directory)
-            if settings is None:
-                raise
-            index = cls(directory, settings)
-            notes = [f"{error}: what the vectors say is used"]
-        index.notes, index._newest = notes, not notes
-        if notes:
+        index = cls(directory, *storage.read_manifest(directory))
+        index._written, index._newest = True, not index.notes
+        if index.notes:
             index._take_stock()
         return index
 
@@ -170,11 +155,7 @@ class Index:
         return 1 / self.manifest.fps
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuses an encoder that is not the one of the index.
-
-        Raises:
-          SearchError: saying what differs and what to do.
-        """
+        """Refuses an encoder that is not the one of the index."""
         ours, theirs = self.manifest.encoder, EncoderFacts.of(encoder)
         for field in ("fingerprint", "preprocessing", "width"):
             if getattr(ours, field) != getattr(theirs, field):
@@ -185,27 +166,17 @@ class Index:
 
     def entries(self) -> list[Entry]:
         """All videos, in the order of their paths; looks which of them are there."""
-        videos = self.manifest.videos
-        away = absent(self.root, videos)
-        return [self.describe(name, videos[name], name in away) for name in sorted(videos)]
-
-    def describe(self, name: str, record: Record, away: bool = False) -> Entry:
-        """The entry of a record, whose file may be away."""
-        folder = name.rpartition("/")[0]
-        sizes = record.size, record.modified_ns / 1e9, record.duration, record.frames
-        state = "offline" if away and record.indexed else record.state
-        about = state, record.reason, record.recorded
-        return Entry(record.id, name, folder, self.root / name, *sizes, *about)
+        entries, away = [], absent(self.root, self.manifest.videos)
+        for name, one in sorted(self.manifest.videos.items()):
+            entries.append(Entry(
+                one.id, name, name.rpartition("/")[0], self.root / name, one.size,
+                one.modified_ns / 1e9, one.duration, one.frames,
+                "offline" if name in away and one.indexed else one.state, one.reason, one.recorded,
+            ))  # fmt: skip
+        return entries
 
     def name_of(self, video: str) -> str:
-        """The path, as a record names it, of a video that a person names.
-
-        Args:
-          video: that path, an absolute one, one from the working directory, or an id.
-
-        Raises:
-          SearchError: when the index has no such video.
-        """
+        """The path, as a record names it, of a video of that path, absolute or not, or id."""
         known = self.manifest.videos
         absolute = os.path.abspath(video)
         for name in (video, os.path.relpath(absolute, self.root), absolute):
@@ -253,29 +224,21 @@ class Index:
         path = self.file(content)
         try:
             whole = storage.read_vectors(path)
-            same = whole.facts.get("content") == content
-            if not same or not storage.same_maker(self.manifest, whole.facts):
-                raise DamagedError(
-                    f"{path} is not of this index: index the folder again to make it anew"
-                )
+            if whole.facts.get("content") != content or not storage.same_maker(
+                self.manifest, whole.facts
+            ):
+                raise DamagedError(f"{path} is not of this index")
             return whole
         except DamagedError as error:
-            raise DamagedError(str(error), [(content, str(error))]) from None
+            line = f"{error}: index the folder again to make it anew"
+            raise DamagedError.of({content: line}) from None
 
     def read(self, content: str) -> VideoArrays:
-        """The vectors of a content.
-
-        Raises:
-          DamagedError: when their file is missing or damaged; names it.
-        """
+        """The vectors of a content; raises as `load`."""
         return self.load(content).arrays
 
     def check(self, contents: Iterable[str]) -> None:
-        """Reads the vectors of contents through.
-
-        Raises:
-          DamagedError: naming all that are damaged.
-        """
+        """Reads the vectors of contents through; the DamagedError names all that are damaged."""
         wrong: dict[str, str] = {}
         for content in contents:
             try:
@@ -283,7 +246,7 @@ class Index:
             except DamagedError as error:
                 wrong |= error.contents
         if wrong:
-            raise DamagedError("; ".join(wrong.values()), wrong.items())
+            raise DamagedError.of(wrong)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -317,11 +280,7 @@ class Index:
             ) from None
 
     def save(self) -> None:
-        """Writes the manifest; for the one who writes.
-
-        Raises:
-          OSError: when it cannot be written.
-        """
+        """Writes the manifest; for the one who writes."""
         self.manifest.write(self.directory, keep=self._newest)
         self._written = self._newest = True
 
@@ -364,17 +323,16 @@ class Index:
 
     def drop(self, name: str) -> None:
         """Forgets a path; its vectors stay until `discard_unused`."""
+        self._renamed.add(self._pop(name).content)
+
+    def _pop(self, name: str) -> Record:
         record = self.manifest.videos.pop(name)
         self._owners.pop(record.id, None)
         self._sharing[record.content].discard(name)
-        self._renamed.add(record.content)
+        return record
 
     def verify(self) -> dict[str, str]:
-        """Reads all vectors through.
-
-        Returns:
-          What is wrong, by the name of the damaged file.
-        """
+        """Reads all vectors through; what is wrong, by the name of the damaged file."""
         wrong: dict[str, str] = {}
         records = {one.content: one for one in self.manifest.videos.values() if one.indexed}
         for content, record in sorted(records.items()):
@@ -387,11 +345,7 @@ class Index:
         return wrong
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Removes vectors that no record names; for the one who writes.
-
-        Args:
-          contents: of these contents alone; None: of all.
-        """
+        """Removes vectors, of these contents or of all, that no record names; as the writer."""
         used = {one.content for one in self.manifest.videos.values() if one.indexed}
         unused = set(self._contents() if contents is None else contents) - used - {""}
         if unused:
@@ -417,10 +371,9 @@ class Index:
         for content in sorted(self._contents() - used):
             try:
                 file = self.load(content)
-                paths = storage.paths_of(file.facts)
-            except (DamagedError, ValueError, KeyError, TypeError, AttributeError):
+            except DamagedError:
                 continue
-            for name, (identity, stamp) in paths.items():
+            for name, (identity, stamp) in storage.paths_of(file.facts).items():
                 record = self.manifest.videos.get(name)
                 # Of two that say they are of one path, that of the later file is.
                 latest = stamp.changed_ns, True
@@ -459,14 +412,9 @@ class Index:
                         path.unlink(missing_ok=True)
 
     def _put(self, name: str, record: Record) -> None:
-        before = self.manifest.videos.get(name)
-        if before is None or before.content != record.content:
-            self._renamed.add(record.content)
-        if before is not None:
-            renamed = self._renamed.copy()
-            self.drop(name)
-            if before.content == record.content:
-                self._renamed = renamed
+        before = self._pop(name).content if name in self.manifest.videos else None
+        if before != record.content:
+            self._renamed |= {record.content} | ({before} if before is not None else set())
         self.manifest.videos[name] = record
         self._owners[record.id] = name
         self._sharing.setdefault(record.content, set()).add(name)
@@ -526,11 +474,7 @@ def reload_encoder(facts: EncoderFacts, given: str | Path | None = None) -> Any:
 
 
 def check_rate(fps: float) -> None:
-    """Refuses what is no rate.
-
-    Raises:
-      SearchError: when it is no positive number, or very large.
-    """
+    """Refuses what is no positive number of frames a second, or a very large one."""
     if not 0 < fps <= 1000:
         raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
 
@@ -550,10 +494,6 @@ def absent(root: Path, names: Iterable[str]) -> set[str]:
     """Which files of a folder are not there: deleted, moved, or on a disk that is away.
 
     Each folder is listed once, which takes less than a look at every file.
-
-    Args:
-      root: the folder.
-      names: paths relative to it.
     """
     there: dict[str, set[str]] = {}
     missing = set()

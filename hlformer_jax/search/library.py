@@ -412,7 +412,7 @@ class Library:
         own = np.asarray([order[records[entry.video].content] for entry in entries], np.int64)
         known = [contents[content] for content in order]
         if not known and damaged:
-            raise DamagedError("; ".join(damaged.values()))
+            raise DamagedError.of(damaged)
         if not known:
             raise SearchError(
                 f"{self._directory} holds no video that could be indexed: see"

@@ -1,29 +1,23 @@
 """Rows of all videos in one matrix that is mapped into memory: what a search multiplies.
 
-The matrix is made of the videos' own files at the first search, under a name that says of which, so
-that it is made anew after the index has changed; the one before is removed. A process maps it and
-reads what it needs. Where none can be written it is made in memory.
+The first search makes the matrix of the videos' own files, under a name that says of which: it is
+made anew after the index has changed, and the one before is removed. A large one has a list of its
+videos beside it, and the next takes from it the rows of all videos that are still there.
 
-A large matrix has a list of its videos beside it: the next one takes from it the rows of all videos
-that are still there, and reads the files of the new ones alone.
+A file ends with a digest of its numbers, checked once, when it is mapped; a damaged one is made
+anew. It is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits: what a disk, a memory
+or a program damages changes a sum. That reads 12 GB a second from memory; 1,000 hours have 5.5 GB
+of frames and 2.8 GB of rounded ones, 0.7 s.
 
-A file ends with a digest of its numbers, which a process checks once, when it maps the file; one
-that is damaged is made anew. It is SHA-256 of the sums of all blocks of 4 KiB, as words of 64 bits:
-what a disk, a memory or a program damages changes a sum. That reads 12 GB a second from memory; for
-1,000 hours, whose frames are 5.5 GB and 2.8 GB of rounded ones, 0.7 s, and as long as the disk
-takes where they are not in memory.
-
-Of a large archive, rows are rounded to few bits with the error of each, which tells the best of
-millions without reading them all. A row is kept as scale · values + rest, values of int8, and
-beside it the length of the rest. So for every row, by Cauchy and Schwarz,
+Of a large archive, rows are rounded to int8 with the error of each, which tells the best of
+millions without reading them all. A row is kept as scale · values + rest, and beside it the length
+of the rest. So for every row, by Cauchy and Schwarz,
 
     |⟨row, query⟩ − scale ⟨values, query⟩| ≤ error = |rest| · |query|
 
 and a row can be among the best k videos only where its product and its error together reach the
 k-th largest of the videos' products without theirs. Those rows, a few hundred of millions, are
-multiplied again as they were; so what is found is exact, and only the time depends on the rounding.
-
-With the dtype bfloat16 the values are the upper halves of float32 numbers, and scales are 1.
+multiplied again as they were: the result is exact, and only the time depends on the rounding.
 """
 
 import contextlib
@@ -60,18 +54,10 @@ def rows(
     dtype: str,
     take: Callable[[VideoArrays], np.ndarray],
 ) -> tuple[Float[np.ndarray, "R d"], Path]:
-    """The rows of all contents, one content after the other.
+    """The rows of all contents, one content after the other, and their file.
 
-    Args:
-      index: the index.
-      name: name of this kind of rows.
-      contents: the contents.
-      counts: the number of rows of each.
-      dtype: dtype of the rows.
-      take: takes the rows of a video.
-
-    Returns:
-      The matrix, mapped from the disk where it can be written there, and its file.
+    `counts` has the number of rows of each content, `take` takes those of a video. The matrix is
+    mapped from its file, or in memory where none can be written.
 
     Raises:
       DamagedError: when files of contents are missing, damaged, or of other counts; names them all.
@@ -80,9 +66,9 @@ def rows(
     known = "\0".join([key, *contents, *map(str, counts)])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"{name}-{digest}.npy"
-    if (kept := mapped(path, shape, np.dtype(dtype))) is not None:
+    if (kept := _mapped(path, shape, dtype)) is not None:
         return kept, path
-    before = _before(index, name, np.dtype(dtype)) if shape[0] >= LARGE else {}
+    before = _before(index, name, dtype) if shape[0] >= LARGE else {}
 
     def fill(matrix: np.ndarray) -> None:
         start = 0
@@ -101,9 +87,9 @@ def rows(
                 matrix[start : start + count] = own
                 start += count
         if wrong:
-            raise DamagedError("; ".join(wrong.values()), wrong.items())
+            raise DamagedError.of(wrong)
 
-    matrix = written(path, shape, np.dtype(dtype), fill)
+    matrix = _written(path, shape, dtype, fill)
     with contextlib.suppress(OSError):
         if shape[0] >= LARGE:
             listing = {"key": key, "contents": list(contents), "counts": list(counts)}
@@ -114,7 +100,7 @@ def rows(
     return matrix, path
 
 
-def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
+def _before(index: Index, name: str, dtype: str) -> dict[str, np.ndarray]:
     """Rows by content of the matrix of the index as it was; none where there is none."""
     for listing in (index.directory / "packed").glob(f"{name}-*.json"):
         try:
@@ -125,7 +111,7 @@ def _before(index: Index, name: str, dtype: np.dtype) -> dict[str, np.ndarray]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         shape = int(bounds[-1]), index.manifest.encoder.width
-        if (matrix := mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
+        if (matrix := _mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
             parts = zip(contents, bounds[:-1], bounds[1:], strict=True)
             return {content: matrix[start:end] for content, start, end in parts}
     return {}
@@ -150,30 +136,20 @@ def forget(index: Index) -> None:
 
 def damaged(directory: Path) -> dict[str, str]:
     """What is damaged of the matrices of an index, by the name of the file; reads them through."""
-    wrong = {}
-    for path in own_files(directory):
-        if path.suffix == ".npy" and _whole(path) is None:
-            wrong[path.name] = f"{path} is damaged: the next search makes it anew"
-    return wrong
+    return {
+        path.name: f"{path} is damaged: the next search makes it anew"
+        for path in own_files(directory)
+        if path.suffix == ".npy" and _whole(path) is None
+    }
 
 
-def written(
-    path: Path, shape: tuple[int, int], dtype: np.dtype, fill: Callable[[np.ndarray], None]
+def _written(
+    path: Path, shape: tuple[int, int], dtype: str, fill: Callable[[np.ndarray], None]
 ) -> np.ndarray:
-    """A matrix that is made, written beside its place and renamed.
-
-    Args:
-      path: its file; the folder is made where there is none.
-      shape: its shape.
-      dtype: its dtype.
-      fill: fills it; its errors are raised on, but for OSError from writing.
-
-    Returns:
-      The matrix, mapped from its file, or in memory where none can be written.
-    """
+    """A matrix that `fill` fills, mapped from its file, or in memory where none can be written."""
     try:
         with files.whole(path) as draft:
-            made = np.lib.format.open_memmap(draft, "w+", dtype, shape)
+            made = np.lib.format.open_memmap(draft, "w+", np.dtype(dtype), shape)
             # On a full disk this fails; writing to the mapped file would end the process.
             with draft.open("r+b") as file:
                 _allocate(file.fileno(), draft.stat().st_size)
@@ -198,10 +174,11 @@ def _allocate(file: int, size: int) -> None:
         os.pwrite(file, bytes(1), min(start + 2**20, size) - 1)
 
 
-def mapped(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray | None:
+def _mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
     """The matrix of a file; None where it is not there, damaged, or not of that form."""
     array = _whole(path)
-    return array if array is not None and (array.shape, array.dtype) == (shape, dtype) else None
+    same = array is not None and array.shape == shape and array.dtype == np.dtype(dtype)
+    return array if same else None
 
 
 def _whole(path: Path) -> np.ndarray | None:
@@ -231,12 +208,7 @@ def _digest(matrix: np.ndarray) -> str:
 
 
 def products(matrix: np.ndarray, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
-    """Inner products of all rows and a query, in float32, a block of rows at a time.
-
-    Args:
-      matrix: rows, [R, d], of a dtype that `widened` reads.
-      query: the query.
-    """
+    """Inner products in float32 of a query and all rows, which `widened` reads."""
     scores = np.empty(len(matrix), np.float32)
     # One block for all: new memory takes longer than the products.
     wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), len(query)), np.float32)
@@ -247,24 +219,13 @@ def products(matrix: np.ndarray, query: Float[np.ndarray, " d"]) -> Float[np.nda
 
 
 def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
-    """Rows in float32, without any rounding.
-
-    Args:
-      rows: [R, d] of float32, float16 or int8; or uint16, the bits of bfloat16.
-      target: memory for the result.
-
-    Returns:
-      The target; rows of float32 as they are.
-    """
+    """Rows of float16 or int8 in float32, in the target's memory; of float32 as they are."""
     if rows.dtype == np.float32:
         return np.asarray(rows)
-    bits = target.view(np.int32)
-    if rows.dtype == np.uint16:
-        np.copyto(bits, rows, casting="safe")
-        bits <<= 16
-    elif rows.dtype == np.float16:
+    if rows.dtype == np.float16:
         # Many times as fast as NumPy's own conversion: sign and number are moved to where they
         # stand in float32, and the difference of the exponents' offsets, 127 - 15, is made good.
+        bits = target.view(np.int32)
         np.copyto(bits, np.asarray(rows).view(np.int16), casting="safe")
         bits <<= 13
         bits &= ~0x7000_0000
@@ -274,46 +235,25 @@ def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndar
     return target
 
 
-DTYPES = {"int8": np.int8, "bfloat16": np.uint16}
-"""What values can be rounded to, and the dtype of their files: NumPy has no bfloat16."""
-
-DTYPE = "int8"
-"""What an index rounds to: half of the bytes of bfloat16, and the result is the same."""
-
 MAX_ROWS = 2**14
 """Rows that are multiplied again together; so many are copied."""
 
 
 class Quantised(NamedTuple):
-    """Rows that are rounded.
-
-    Attributes:
-      values: int8, or the bits of bfloat16 as uint16, mapped from the disk.
-      scale: what they are multiplied by, float32.
-      error: the largest error of a product with a unit vector, that of computing it included.
-    """
+    """Rows that are rounded to int8, mapped from the disk, times a scale in float32."""
 
     values: np.ndarray
     scale: Float[np.ndarray, " R"]
     error: Float[np.ndarray, " R"]
+    """The largest error of a product with a unit vector, that of computing it included."""
 
 
-def quantise(rows: Float[np.ndarray, "R d"], dtype: str = DTYPE) -> Quantised:
-    """Rounds rows to the nearest.
-
-    Args:
-      rows: rows of any floating dtype, finite.
-      dtype: a name of `DTYPES`.
-    """
+def quantise(rows: Float[np.ndarray, "R d"]) -> Quantised:
+    """Rounds finite rows of float16 or float32 to the nearest."""
     wide = widened(rows, np.empty(rows.shape, np.float32))
-    if dtype == "int8":
-        largest = np.maximum(wide.max(-1), -wide.min(-1))
-        scale = np.where(largest > 0, largest, np.float32(1)) / np.float32(127)
-        values = np.rint(wide / scale[:, None]).astype(np.int8)
-    else:
-        scale = np.ones(len(wide), np.float32)
-        bits = wide.view(np.uint32)
-        values = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # ties to even
+    largest = np.maximum(wide.max(-1), -wide.min(-1))
+    scale = np.where(largest > 0, largest, np.float32(1)) / np.float32(127)
+    values = np.rint(wide / scale[:, None]).astype(np.int8)
     rest = widened(values, np.empty(wide.shape, np.float32))
     rest *= -scale[:, None]
     rest += wide
@@ -324,33 +264,22 @@ def quantise(rows: Float[np.ndarray, "R d"], dtype: str = DTYPE) -> Quantised:
     return Quantised(values, scale, rests + rounding * (lengths + rests))
 
 
-def kept(path: Path, matrix: Float[np.ndarray, "R d"], dtype: str = DTYPE) -> Quantised:
-    """The rounded rows of a matrix, from files where they are there, or else made and written.
-
-    Args:
-      path: the matrix's file; theirs have its name and more, and go with it.
-      matrix: the matrix.
-      dtype: a name of `DTYPES`.
-
-    Returns:
-      The rounded rows, mapped from the disk where they can be written there.
-    """
-    count, shape = len(matrix), matrix.shape
-    files = [path.with_suffix(f".{dtype}{part}.npy") for part in ("", "-bounds")]
-    kinds = [(shape, np.dtype(DTYPES[dtype])), ((2, count), np.dtype(np.float32))]
-    parts = [mapped(file, *kind) for file, kind in zip(files, kinds, strict=True)]
-    if all(one is not None for one in parts):
-        values, bounds = (one for one in parts if one is not None)
-        return Quantised(values, *np.array(bounds))
+def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
+    """The rounded rows of a matrix, from files beside its own, or else made and written there."""
+    count = len(matrix)
+    rounded, beside = path.with_suffix(".int8.npy"), path.with_suffix(".int8-bounds.npy")
+    values, stored = _mapped(rounded, matrix.shape, "int8"), _mapped(beside, (2, count), "float32")
+    if values is not None and stored is not None:
+        return Quantised(values, *np.array(stored))
     bounds = np.empty((2, count), np.float32)
 
     def fill(values: np.ndarray) -> None:
         for start in range(0, count, ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            values[part], bounds[0, part], bounds[1, part] = quantise(matrix[part], dtype)
+            values[part], bounds[0, part], bounds[1, part] = quantise(matrix[part])
 
-    values = written(files[0], *kinds[0], fill)
-    written(files[1], *kinds[1], lambda target: np.copyto(target, bounds))
+    values = _written(rounded, matrix.shape, "int8", fill)
+    _written(beside, bounds.shape, "float32", lambda target: np.copyto(target, bounds))
     return Quantised(values, *bounds)
 
 
@@ -369,20 +298,11 @@ def best(
     count: int,
     among: Bool[np.ndarray, " V"],
 ) -> Float[np.ndarray, " V"] | None:
-    """Scores of the best videos.
+    """Scores of the best videos: the largest product of each that may be among the best `count`.
 
-    Args:
-      rows: the rounded rows.
-      matrix: the rows as they were.
-      starts: the first row of each video, rising.
-      query: the query.
-      count: how many of the best are wanted.
-      among: which videos are asked for.
-
-    Returns:
-      The largest product of each video that may be among the best `count`, exact for those that
-      are, all that are as good as the last of them included; -inf for the others. None where so
-      many rows would have to be multiplied again that all can be.
+    Exact for those that are, all that are as good as the last of them included; -inf for the others
+    and those that are not asked for (`among`). `starts` has the first row of each video, rising.
+    None where so many rows would have to be multiplied again that all can be.
     """
     if not 0 < count < np.count_nonzero(among):
         return None

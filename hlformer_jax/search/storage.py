@@ -9,10 +9,6 @@ Each is rewritten whole. The manifests and the mark are JSON whose first field i
 behind it. A file of vectors ends with its own digest, in the comment of its archive; beside the
 vectors it has facts: the format, the content's digest, the encoder, the rate, and the paths that
 have this content. So nothing is lost with both manifests but the reasons of failures.
-
-A video is known by the SHA-256 of all its bytes, computed where its file is new or its stamp has
-changed. A processor with instructions for it reads 1.6 GB a second, one without about 0.4: seconds
-beside the minutes for which a video of that size is decoded and encoded.
 """
 
 import contextlib
@@ -37,6 +33,8 @@ from hlformer_jax.errors import command_line
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
+_WRONG = AttributeError, KeyError, TypeError, ValueError
+"""What reading fields of JSON raises that is not as we write it."""
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
@@ -59,47 +57,16 @@ def unseal(text: bytes) -> dict[str, Any]:
     rest = text[match.end() :]
     if hashlib.sha256(rest).hexdigest().encode() != match[1]:
         raise ValueError("its digest is another")
-    content = strict_json(b"{" + rest)
-    if not isinstance(content, dict):
-        raise ValueError("it is no object")
+    content: dict[str, Any] = files.parse_json(b"{" + rest, finite=True)
     return content
 
 
-def strict_json(text: str | bytes) -> Any:
-    """JSON, whose numbers are finite.
-
-    Raises:
-      ValueError: when it is none.
-    """
-    try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"it holds {name}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"it holds {text[:20]}")
-    return value
-
-
 class Stamp(NamedTuple):
-    """What a file has when its content is the same as before.
-
-    Attributes:
-      size: bytes.
-      modified_ns: time of its last modification in nanoseconds since the epoch.
-      changed_ns: time of the last change of its content, its name or its rights.
-    """
+    """What a file has when its content is the same as before; times in nanoseconds."""
 
     size: int
     modified_ns: int
-    changed_ns: int
+    changed_ns: int  # of its content, its name or its rights
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
@@ -107,57 +74,20 @@ class Stamp(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def fingerprint(path: Path) -> str:
-    """The digest of a file's content.
-
-    Args:
-      path: the file, wherever it lies and whatever it is called.
-
-    Returns:
-      64 hexadecimal digits.
-
-    Raises:
-      OSError: when it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_DIGEST = 64
-"""Length of the digest in bytes."""
-
-
 class VideoArrays(NamedTuple):
-    """The vectors of one video.
+    """The vectors of one video; times in seconds from its start."""
 
-    Attributes:
-      times: seconds of the frames from the video's start, float64, rising.
-      vectors: unit vectors of the frames, float16.
-      spans: start and end of every interval in seconds, float64; see `segments`.
-      segments: vectors of the intervals, float32.
-      duration: seconds of the video, float64.
-      warning: what of the video could not be used, in one line; "" where all could.
-      recorded: when the video was recorded, seconds since the epoch; 0 where the file does not say.
-    """
-
-    times: Float[np.ndarray, " F"]
-    vectors: Float[np.ndarray, "F d"]
-    spans: Float[np.ndarray, "I 2"]
-    segments: Float[np.ndarray, "I d"]
+    times: Float[np.ndarray, " F"]  # of the frames, float64, rising
+    vectors: Float[np.ndarray, "F d"]  # unit vectors of the frames, float16
+    spans: Float[np.ndarray, "I 2"]  # start and end of every interval, float64 (`segments`)
+    segments: Float[np.ndarray, "I d"]  # vectors of the intervals, float32
     duration: Float[np.ndarray, ""]
-    warning: str = ""
-    recorded: float = 0.0
+    warning: str = ""  # what of the video could not be used, in one line
+    recorded: float = 0.0  # when, seconds since the epoch; 0 where the file does not say
 
 
 class VectorFile(NamedTuple):
-    """The file of a video.
-
-    Attributes:
-      arrays: the vectors.
-      facts: what they were made of, and by what; see the module.
-      digest: the file's own.
-      size: its bytes.
-    """
+    """The file of a video: its vectors, the facts beside them, its digest and its bytes."""
 
     arrays: VideoArrays
     facts: dict[str, Any]
@@ -165,12 +95,12 @@ class VectorFile(NamedTuple):
     size: int
 
 
-def write_vectors(path: Path, arrays: VideoArrays, facts: Mapping[str, Any]) -> VectorFile:
-    """Writes the file of a video, whole or not at all.
+_DIGEST = 64
+"""Length of the digest in bytes."""
 
-    Raises:
-      OSError: when it cannot be written, on a full disk say.
-    """
+
+def write_vectors(path: Path, arrays: VideoArrays, facts: Mapping[str, Any]) -> VectorFile:
+    """Writes the file of a video, whole or not at all."""
     buffer = io.BytesIO()
     fields = {name: np.asarray(value) for name, value in arrays._asdict().items()}
     fields["facts"] = np.asarray(json.dumps(facts, sort_keys=True, allow_nan=False))
@@ -189,15 +119,7 @@ def read_vectors(path: Path) -> VectorFile:
     Raises:
       DamagedError: when it is missing, cannot be read, or is not what was written.
     """
-    try:
-        raw = files.read_bytes(path)
-    except FileNotFoundError:
-        raise DamagedError(f"{path} is missing: index the folder again to make it anew") from None
-    except OSError as error:
-        raise DamagedError(
-            f"{path} cannot be read ({error.strerror or error}): index the folder again to make it"
-            " anew"
-        ) from None
+    raw = _read(path)
     digest = hashlib.sha256(memoryview(raw)[:-_DIGEST]).hexdigest()
     try:
         if raw[-_DIGEST:] != digest.encode():
@@ -207,13 +129,13 @@ def read_vectors(path: Path) -> VectorFile:
                 raise ValueError("we write none, and a few bytes of it would fill the memory")
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
             arrays = VideoArrays(*(file[name] for name in VideoArrays._fields))
-            facts = strict_json(str(file["facts"]))
+            facts = files.parse_json(str(file["facts"]), finite=True)
         arrays = arrays._replace(warning=str(arrays.warning), recorded=float(arrays.recorded))
         _check_arrays(arrays)
         if not isinstance(facts, dict):
             raise ValueError
     except Exception:  # whatever NumPy and zipfile raise of what others made, MemoryError too
-        raise DamagedError(f"{path} is damaged: index the folder again to make it anew") from None
+        raise DamagedError(f"{path} is damaged") from None
     return VectorFile(arrays, facts, digest, len(raw))
 
 
@@ -261,21 +183,13 @@ _MARKED = b"The index of a video search by hlformer_jax; its files are its own.\
 
 @dataclasses.dataclass(frozen=True)
 class EncoderFacts:
-    """What identifies an encoder.
+    """What identifies an encoder."""
 
-    Attributes:
-      name: a hub id, or the base name of a folder.
-      fingerprint: fingerprint of its weights, tokenizer and preprocessing.
-      preprocessing: how an image is brought to its size.
-      width: d, the width of its vectors.
-      places: where it can be loaded from, a hub id or folders; the first that is there is taken.
-    """
-
-    name: str
-    fingerprint: str
-    preprocessing: str
-    width: int
-    places: tuple[str, ...] = ()
+    name: str  # a hub id, or the base name of a folder
+    fingerprint: str  # of its weights, tokenizer and preprocessing
+    preprocessing: str  # how an image is brought to its size
+    width: int  # d, of its vectors
+    places: tuple[str, ...] = ()  # hub id or folders; the first that is there is loaded
 
     @classmethod
     def of(cls, encoder: Any, places: tuple[str, ...] = ()) -> "EncoderFacts":
@@ -286,35 +200,21 @@ class EncoderFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What an index knows of one path.
+    """What an index knows of one path."""
 
-    Attributes:
-      id: 16 hexadecimal digits, unique in the index.
-      content: digest of the content, which names the file of its vectors; "" if unreadable.
-      size, modified_ns, changed_ns: the video's stamp (`fingerprint.Stamp`).
-      state: "indexed" or "failed".
-      reason: why it failed, or what of it could not be used.
-      duration: seconds.
-      frames: number F of frames.
-      intervals: number I of intervals of the ranker `segments`.
-      digest: that of the file of its vectors; "" where there is none.
-      bytes: size of that file.
-      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
-    """
-
-    id: str
-    content: str
+    id: str  # 16 hexadecimal digits, unique in the index
+    content: str  # digest of the video, which names the file of its vectors; "" if unreadable
     size: int
     modified_ns: int
     changed_ns: int
-    state: str
-    reason: str = ""
-    duration: float = 0.0
+    state: str  # "indexed" or "failed"
+    reason: str = ""  # why it failed, or what of it could not be used
+    duration: float = 0.0  # seconds
     frames: int = 0
-    intervals: int = 0
-    digest: str = ""
-    bytes: int = 0
-    recorded: float = 0.0
+    intervals: int = 0  # of the ranker `segments`
+    digest: str = ""  # of the file of its vectors; "" where there is none
+    bytes: int = 0  # of that file
+    recorded: float = 0.0  # when, seconds since the epoch; 0 where the video does not say
 
     @property
     def indexed(self) -> bool:
@@ -329,23 +229,14 @@ class Record:
 
 @dataclasses.dataclass
 class Manifest:
-    """The content of manifest.json.
+    """The content of manifest.json."""
 
-    Attributes:
-      root: the folder that is indexed, absolute; "" where that is not known any more.
-      encoder: what made the vectors.
-      fps: frames a second.
-      checkpoint: the directory of the trained model that ranks by default; "" for none.
-      videos: records by path relative to the root.
-      excluded: paths that were removed, and stay out until they are added.
-    """
-
-    root: str
+    root: str  # the folder that is indexed, absolute; "" where that is not known any more
     encoder: EncoderFacts
     fps: float
-    checkpoint: str = ""
-    videos: dict[str, Record] = dataclasses.field(default_factory=dict)
-    excluded: set[str] = dataclasses.field(default_factory=set)
+    checkpoint: str = ""  # directory of the trained model that ranks by default; "" for none
+    videos: dict[str, Record] = dataclasses.field(default_factory=dict)  # by path below the root
+    excluded: set[str] = dataclasses.field(default_factory=set)  # removed, until they are added
 
     @property
     def key(self) -> str:
@@ -375,12 +266,7 @@ class Manifest:
     def write(self, directory: Path, keep: bool) -> None:
         """Writes the mark and the manifest, each whole or not at all.
 
-        Args:
-          directory: the directory of the index.
-          keep: whether the manifest that is there is whole, and to be kept as the one before.
-
-        Raises:
-          OSError: when one cannot be written.
+        With `keep` the manifest that is there is whole, and kept as the one before.
         """
         text = _MARKED + seal(self.settings())
         if _bytes(directory / MARK) != text:
@@ -430,18 +316,72 @@ def _begun(directory: Path, name: str) -> bool:
 def _is_index(directory: Path) -> bool:
     if (_bytes(directory / MARK) or b"").startswith(_MARKED):
         return True
-    for name in (MANIFEST, PREVIOUS):
-        try:
-            _parse(directory / name)
-        except DamagedError:
-            continue
-        except SearchError:  # of another format
-            pass
-        return True
-    return any(True for _ in whole_files(directory))
+    manifests = (directory / name for name in (MANIFEST, PREVIOUS))
+    return any(map(_is_manifest, manifests)) or any(True for _ in _whole_files(directory))
 
 
-def whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
+def _is_manifest(path: Path) -> bool:
+    try:
+        _parse(path)
+    except DamagedError:
+        return False
+    except SearchError:  # of another format
+        pass
+    return True
+
+
+def check_replaced(directory: Path) -> None:
+    """Refuses to write where the manifest's name is another program's, beside a copied mark say.
+
+    Raises:
+      SearchError: when a file of that name is whole JSON that is nothing of ours.
+    """
+    content = _json(_bytes(directory / MANIFEST) or b"")
+    ours = isinstance(content, dict) and content.keys() & {"digest", "format", "fps"}
+    if content and not ours:
+        raise SearchError(
+            f"{directory / MANIFEST} is another program's: move it away, or choose another --index"
+        )
+
+
+def read_manifest(directory: Path) -> tuple[Manifest, str]:
+    """Reads the manifest of an index, or what stands in for a damaged one.
+
+    That is the manifest before, with the settings of the mark where they are newer; or else the
+    settings of the mark or of any vectors, without records.
+
+    Returns:
+      The manifest, and a line where it is not the newest.
+
+    Raises:
+      SearchError: when there is none, or it is of another format.
+      DamagedError: when nothing is known of what the index was.
+    """
+    try:
+        return _parse(directory / MANIFEST), ""
+    except DamagedError as error:
+        settings = _of_mark(directory)
+        begun = any((directory / name).exists() for name in (MANIFEST, PREVIOUS, MARK))
+        if not begun and not any(True for _ in _whole_files(directory)):
+            raise SearchError(
+                f"{directory} holds no index: make one with"
+                f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
+            ) from None
+        with contextlib.suppress(DamagedError):
+            before = _parse(directory / PREVIOUS)
+            if settings is not None and settings.key == before.key:
+                there = before.videos.items()
+                settings.videos = {n: one for n, one in there if n not in settings.excluded}
+                before = settings
+            return before, f"{error}: the one before is used"
+        of_vectors = (_settings_of(file.facts) for _, file in _whole_files(directory))
+        settings = settings or next(filter(None, of_vectors), None)
+        if settings is None:
+            raise
+        return settings, f"{error}: what the vectors say is used"
+
+
+def _whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
     """The content and the file of all vectors that are whole, in the order of their names."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "videos")):
@@ -452,83 +392,37 @@ def whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
                         yield match[1], file
 
 
-def read_manifest(directory: Path) -> tuple[Manifest, list[str]]:
-    """Reads the manifest of an index, or the one before where that is damaged.
-
-    Args:
-      directory: the directory of the index.
-
-    Returns:
-      The manifest, and a line where it is not the newest.
-
-    Raises:
-      SearchError: when there is none, or it is of another format.
-      DamagedError: when both are damaged.
-    """
-    try:
-        return _parse(directory / MANIFEST), []
-    except DamagedError as error:
-        begun = any((directory / name).exists() for name in (MANIFEST, PREVIOUS, MARK))
-        if not begun and not any(True for _ in whole_files(directory)):
-            raise SearchError(
-                f"{directory} holds no index: make one with"
-                f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
-            ) from None
-        try:
-            manifest = _parse(directory / PREVIOUS)
-        except DamagedError:
-            raise error from None
-        newest = _of_mark(directory)
-        if newest is not None and newest.key == manifest.key:
-            there = manifest.videos.items()
-            newest.videos = {name: one for name, one in there if name not in newest.excluded}
-            manifest = newest
-        return manifest, [f"{error}: the one before is used"]
-
-
-def rebuilt(directory: Path) -> Manifest | None:
-    """The settings of an index whose manifests are lost, from its mark or its vectors.
-
-    Returns:
-      A manifest without records; None where nothing is known of what the index was.
-    """
-    if (settings := _of_mark(directory)) is not None:
-        return settings
-    for _, file in whole_files(directory):
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            return _settings({"root": "", "checkpoint": "", "excluded": [], **file.facts})
-    return None
-
-
 def _of_mark(directory: Path) -> Manifest | None:
     """The settings of the mark, which are at least as new as those of any manifest."""
     text = _bytes(directory / MARK) or b""
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        return _settings(unseal(text.removeprefix(_MARKED)))
+    with contextlib.suppress(ValueError):
+        return _settings_of(unseal(text.removeprefix(_MARKED)))
     return None
 
 
-def paths_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, Stamp]]:
-    """The paths that a file of vectors names, with the id and the stamp of each.
-
-    Raises:
-      ValueError, KeyError, TypeError, AttributeError: when they are none.
-    """
-    known = {}
-    for name, own in facts["paths"].items():
-        stamp = Stamp(*own["stamp"])
-        record = Record(own["id"], facts["content"], *stamp, "failed")
-        _check_record(name, record)
-        known[name] = own["id"], stamp
-    return known
+def _settings_of(facts: Mapping[str, Any]) -> Manifest | None:
+    """A manifest without records of what the mark or vectors say; None where that is wrong."""
+    with contextlib.suppress(*_WRONG):
+        return _settings({"root": "", "checkpoint": "", "excluded": [], **facts})
+    return None
 
 
 def same_maker(manifest: Manifest, facts: Mapping[str, Any]) -> bool:
     """Whether vectors of these facts were made as those of an index are."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        own = _settings({"root": "", "checkpoint": "", "excluded": [], **facts})
-        return own.key == manifest.key
-    return False
+    own = _settings_of(facts)
+    return own is not None and own.key == manifest.key
+
+
+def paths_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, Stamp]]:
+    """The paths that a file of vectors names, with the id and the stamp of each; none of wrong."""
+    known = {}
+    with contextlib.suppress(*_WRONG):
+        for name, own in facts["paths"].items():
+            stamp = Stamp(*own["stamp"])
+            _check_record(name, Record(own["id"], facts["content"], *stamp, "failed"))
+            known[name] = own["id"], stamp
+        return known
+    return {}
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -538,20 +432,35 @@ def _bytes(path: Path) -> bytes | None:
         return None
 
 
-def _parse(path: Path) -> Manifest:
+def _read(path: Path) -> bytes:
     try:
-        text = files.read_bytes(path)
+        return files.read_bytes(path)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
         raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return files.parse_json(text)
+    except ValueError:
+        return None
+
+
+def _parse(path: Path) -> Manifest:
+    text = _read(path)
     try:
         content = unseal(text)
     except ValueError as error:
-        _refuse_older(path, text)
-        raise DamagedError(f"{path} is damaged ({error})") from None
+        content = _json(text)  # of the time before manifests had digests
+        if not (isinstance(content, dict) and content.get("format") == 2 and "videos" in content):
+            raise DamagedError(f"{path} is damaged ({error})") from None
     if content.get("format") != FORMAT:
-        raise _other_format(path, content.get("format"))
+        raise SearchError(
+            f"{path} is of format {content.get('format')!r}, this version reads {FORMAT}: make a"
+            " new index by another --index; this one stays as it is"
+        )
     try:
         manifest = _settings(content)
         for name, fields in content["videos"].items():
@@ -559,44 +468,10 @@ def _parse(path: Path) -> Manifest:
             _check_record(name, record)
         if len({one.id for one in manifest.videos.values()}) != len(manifest.videos):
             raise ValueError("two videos have one id")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _WRONG as error:
         why = " ".join(str(error).split())
         raise DamagedError(f"{path} is damaged ({type(error).__name__} {why})") from None
     return manifest
-
-
-def check_replaced(directory: Path) -> None:
-    """Refuses to write where the manifest's name is another program's, beside a copied mark say.
-
-    Raises:
-      SearchError: when a file of that name is whole JSON that is nothing of ours.
-    """
-    try:
-        content = json.loads(_bytes(directory / MANIFEST) or b"")
-    except (ValueError, RecursionError):  # damage
-        return
-    ours = isinstance(content, dict) and content.keys() & {"digest", "format", "fps"}
-    if content and not ours:
-        raise SearchError(
-            f"{directory / MANIFEST} is another program's: move it away, or choose another --index"
-        )
-
-
-def _refuse_older(path: Path, text: bytes) -> None:
-    """Refuses a manifest of the time before they had digests."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(content, dict) and content.get("format") == 2 and "videos" in content:
-        raise _other_format(path, 2)
-
-
-def _other_format(path: Path, number: Any) -> SearchError:
-    return SearchError(
-        f"{path} is of format {number!r}, this version reads {FORMAT}: make a new index by another"
-        " --index; this one stays as it is"
-    )
 
 
 def _settings(content: Mapping[str, Any]) -> Manifest:
@@ -620,14 +495,14 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
 def _check_record(name: str, record: Record) -> None:
     """Refuses a record that no index writes."""
     path = PurePosixPath(name)
+    counts = record.size, record.frames, record.intervals, record.bytes
     good = (
         name not in ("", ".") and "\0" not in name and not path.is_absolute()
         and ".." not in path.parts
         and re.fullmatch(r"[0-9a-f]{16}", record.id)
         and re.fullmatch(r"([0-9a-f]{64})?", record.content)
         and record.state in ("indexed", "failed")
-        and min(record.size, record.frames, record.intervals, record.bytes) >= 0
-        and max(record.size, record.frames, record.intervals, record.bytes) < 2**48
+        and min(counts) >= 0 and max(counts) < 2**48
         and 0 <= record.duration < 2**40 and abs(record.recorded) < 2**40
         and max(map(abs, record.stamp)) < 2**63
         and (not record.indexed or (

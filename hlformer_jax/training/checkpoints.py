@@ -15,7 +15,6 @@ STEP/SHA256SUMS, which `sha256sum --check` reads too, says what the files were w
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import time
@@ -276,7 +275,7 @@ class RunCheckpoints:
 
 def _write_sums(directory: Path) -> None:
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    lines = [f"{_sum(path)}  {path.relative_to(directory).as_posix()}\n" for path in paths]
+    lines = [f"{files.digest(path)}  {path.relative_to(directory).as_posix()}\n" for path in paths]
     draft = directory / f".{_SUMS}"
     draft.write_text("".join(lines), encoding="utf-8")
     draft.replace(directory / _SUMS)
@@ -293,13 +292,8 @@ def _check_sums(directory: Path) -> None:
         return
     for line in sums.read_text(encoding="utf-8").splitlines():
         written, _, name = line.partition("  ")
-        if _sum(directory / name) != written:
+        if files.digest(directory / name) != written:
             raise ValueError(f"{name} is not as it was written")
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -139,15 +139,15 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
                 file.write(b"more")
 
     def disturbed(path):
-        found = fingerprint(path)
+        found = digest(path)
         if path.name == "vanishing.mp4":
             path.unlink()
         if path.name == "forbidden.mp4":  # which nothing is to root
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return found
 
-    fingerprint = extract.fingerprint
-    monkeypatch.setattr(extract, "fingerprint", disturbed)
+    digest = extract.digest
+    monkeypatch.setattr(extract, "digest", disturbed)
     recorder = threading.Thread(target=grow)
     recorder.start()
     try:

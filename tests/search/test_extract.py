@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, mon
     def unreadable(path):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(extract, "fingerprint", unreadable)
+    monkeypatch.setattr(extract, "digest", unreadable)
     report, told = archive.fill(index)
     assert counts(report) == {"unchanged": 2, "unreadable": 1}
     assert told == ["b.film: Input/output error; its vectors are kept"]

@@ -22,7 +22,6 @@ from hlformer_jax import files, search
 from hlformer_jax.search import packed, storage
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.storage import fingerprint
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
 FOREIGN = [
@@ -105,7 +104,7 @@ class Machine(RuleBasedStateMachine):
         self.digest = {}
         for content, data in self.bytes.items():
             (self.place / "film").write_bytes(data)
-            self.digest[content] = fingerprint(self.place / "film")
+            self.digest[content] = files.digest(self.place / "film")
 
     def teardown(self):
         self.patch.undo()
@@ -172,7 +171,7 @@ class Machine(RuleBasedStateMachine):
         known, read = self.whole(), []
 
         def sample(path, fps, size):
-            read.append(fingerprint(path))
+            read.append(files.digest(path))
             return archive.sample(path, fps, size)
 
         archive.fill(index, video=archive.VIDEO._replace(sample=sample), **options)

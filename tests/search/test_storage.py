@@ -15,7 +15,7 @@ from hlformer_jax import search
 from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.storage import Stamp, VideoArrays, fingerprint
+from hlformer_jax.search.storage import Stamp, VideoArrays
 
 DEEP = b'{"videos": ' * 100_000
 DAMAGES = {
@@ -254,20 +254,6 @@ def test_what_is_no_file_in_the_place_of_one_stays_and_blocks_nothing(index, fil
     assert (report.indexed, report.failed) == (1, 1) and any("b.film" in line for line in lines)
     assert len(hits(index.directory)) == len(whole)
     assert not vectors.is_file() or vectors.read_text() == "theirs"
-
-
-@pytest.mark.parametrize("size", [0, 1, 300_000])
-def test_every_byte_counts_and_the_name_does_not(tmp_path, size):
-    content = bytearray(os.urandom(size))
-    one, other = tmp_path / "one", tmp_path / "other name"
-    one.write_bytes(content)
-    other.write_bytes(content)
-    assert fingerprint(one) == fingerprint(other) == hashlib.sha256(content).hexdigest()
-    for place in range(0, size, max(size // 7, 1)):
-        changed = content.copy()
-        changed[place] ^= 1
-        other.write_bytes(changed)
-        assert fingerprint(other) != fingerprint(one)
 
 
 def test_a_stamp_tells_of_a_change_whose_time_was_set_back(tmp_path):
