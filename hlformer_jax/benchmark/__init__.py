@@ -2,7 +2,7 @@
 
 __main__        the command: programs by name, and their report
 measure         the clock, the floor of a piece of work, rows of a report, random data
-step            training: a step, an epoch, batches from disk
+step            training: a step, an epoch
 query           search in the corpus of a model, and in archives of one's own videos
 startup         preparation of data, compiling, the first result of a process
 extract         videos to vectors

@@ -10,9 +10,8 @@ NAME is one of
     query      search in a corpus of 2,500 videos, single queries and batches of 256
     prepare    released files to records
     compile    tracing and compiling of what a run needs, nothing kept
-    scaling    a step and a search at four sizes
     extract    videos to vectors: decoding, preprocessing, encoding
-    search     sentences in archives of up to 1,000 hours, beside Qdrant and LanceDB
+    search     sentences in archives of up to 1,000 hours
     geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
@@ -51,7 +50,6 @@ VIDEOS = flags.DEFINE_string(
 ENCODER = flags.DEFINE_string("encoder", "base", "extract, search: base, tiny, a folder or id.")
 HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
-STEPS = flags.DEFINE_integer("steps", 1, "step: steps in one call of the compiled program.")
 
 PROGRAMS = {
     "step": "step.step",
@@ -60,7 +58,6 @@ PROGRAMS = {
     "query": "query.query",
     "prepare": "startup.prepare",
     "compile": "startup.compilation",
-    "scaling": "query.scaling",
     "extract": "extract.extract",
     "search": "query.search",
     "geometry": "geometry.geometry",
@@ -92,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
             # It needs room beside us, of which JAX would take most at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
-            peer = Released(Path(PEER.value), config, platform, 1000)
+            peer = Released(Path(PEER.value), config, platform)
         arguments = (config, options) if peer is None else (config, options, peer)
         rows = []
         for row in _program(name)(*arguments):
@@ -107,11 +104,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _options(name: str) -> Options:
-    """What the flags say.
-
-    Raises:
-      ConfigError: when --videos is neither a number nor, for `extract`, a folder.
-    """
+    """What the flags say."""
     videos, folder = VIDEOS.value, None
     if not videos.isdecimal():
         if name != "extract" or not Path(videos).is_dir():
@@ -120,8 +113,7 @@ def _options(name: str) -> Options:
         videos, folder = "0", Path(videos)
     if not 0 < HOURS.value <= 10_000:
         raise ConfigError(f"--hours={HOURS.value:g}: give a number of hours from 0 to 10,000")
-    repeats, steps = max(REPEATS.value, 1), max(STEPS.value, 1)
-    return Options(int(videos), repeats, steps, folder, ENCODER.value, HOURS.value)
+    return Options(int(videos), max(REPEATS.value, 1), folder, ENCODER.value, HOURS.value)
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:

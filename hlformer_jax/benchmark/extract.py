@@ -147,10 +147,9 @@ def _program(encoder: Any, picture: np.ndarray) -> Row:
 
 
 def operations(vision: Vision) -> float:
-    """Floating-point operations of the matrix products of one image's encoding.
+    """Operations of the matrix products of one image's encoding by SigLIP.
 
-    Args:
-      vision: the sizes; of SigLIP, whose head attends to all patches by one query.
+    Its head attends to all patches by one query.
     """
     tokens, width, hidden = vision.grid**2, vision.width, vision.hidden
     patches = tokens * 3 * vision.patch_size**2 * width

@@ -42,13 +42,7 @@ class Ceilings(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """The least that a piece of work takes on one device.
-
-    Attributes:
-      flops: floating-point operations.
-      bytes: bytes that must be read or written.
-      seconds: the larger of both times.
-    """
+    """The least that a piece of work takes on one device: the larger of both times."""
 
     flops: float
     bytes: float
@@ -56,14 +50,7 @@ class Floor(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a report.
-
-    Attributes:
-      what: the work.
-      timing: seconds of one unit of it.
-      floor: floor of the same unit, where it is counted.
-      facts: further figures, by name and unit.
-    """
+    """One line of a report: a unit of some work, its floor where it is counted, further figures."""
 
     what: str
     timing: Timing
@@ -72,21 +59,11 @@ class Row(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of the command line.
+    """Options of the command line, as its flags say them."""
 
-    Attributes:
-      videos: number of videos of the corpus or training split; 0: those of ActivityNet Captions.
-      repeats: largest number of repeats of a measurement.
-      steps: steps in one call of the compiled program.
-      folder: videos to extract from; None: some that are rendered.
-      encoder: "base" or "tiny", of random parameters, or where one is loaded from.
-      hours: hours of video in the largest archive that is searched.
-    """
-
-    videos: int
-    repeats: int
-    steps: int
-    folder: Path | None = None
+    videos: int = 0  # those of ActivityNet Captions
+    repeats: int = 20
+    folder: Path | None = None  # videos to extract from; else some that are rendered
     encoder: str = "base"
     hours: float = 1000.0
 
@@ -94,16 +71,9 @@ class Options(NamedTuple):
 def timed(
     run: Callable[..., Any], *arguments: Any, repeats: int = 7, seconds: float = 10.0
 ) -> Timing:
-    """Times a function whose results are waited for.
+    """Times a function whose results are waited for, after one run to warm up.
 
-    Args:
-      run: returns arrays (or anything without arrays, when it is done).
-      arguments: what to call it with.
-      repeats: how often at most, beside one run to warm up; at least 3 are done.
-      seconds: no further repeat is begun after so long.
-
-    Returns:
-      Its time.
+    At least 3 repeats are done, at most `repeats`; none is begun after so many seconds.
     """
     clock(run, *arguments)
     clocks: list[float] = []
@@ -130,30 +100,21 @@ def each(timing: Timing, units: int) -> Timing:
 
 
 def floor(flops: float, moved: float, dtype: DTypeLike = "float32") -> Floor:
-    """The floor of some work on one device.
-
-    Args:
-      flops: its floating-point operations.
-      moved: the bytes that it must read or write: inputs once, outputs once.
-      dtype: in which it multiplies matrices.
-    """
+    """The floor of operations in a dtype, and bytes moved (inputs and outputs, each once)."""
     most = ceilings(dtype)
     return Floor(flops, moved, max(flops / most.flops, moved / most.bytes))
 
 
 def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
     """What this process's first device does at best, measured once."""
-    return Ceilings(matrix_rate(jnp.dtype(dtype).name), copy_rate())
+    return Ceilings(_matrix_rate(jnp.dtype(dtype).name), _copy_rate())
 
 
 @functools.cache
-def matrix_rate(dtype: str = "float32") -> float:
-    """Floating-point operations a second of a large matrix product.
+def _matrix_rate(dtype: str) -> float:
+    """Operations a second of a product that fills the device; float32's as precise as ours.
 
-    The product is large enough to fill the device; the factors are random, since zeros run faster.
-
-    Args:
-      dtype: dtype of the matrices; float32 products as precise as the package asks for.
+    The factors are random, since zeros run faster.
     """
     device = jax.local_devices()[0]
     # A GPU is asked for several products at once, lest the asking count as work.
@@ -169,7 +130,7 @@ def matrix_rate(dtype: str = "float32") -> float:
 
 
 @functools.cache
-def copy_rate() -> float:
+def _copy_rate() -> float:
     """Bytes, read or written, a second of a copy larger than any cache."""
     device = jax.local_devices()[0]
     with jax.default_device(device):

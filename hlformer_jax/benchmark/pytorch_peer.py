@@ -1,9 +1,9 @@
 """The authors' released PyTorch code, run from a checkout beside ours, so that both can be timed.
 
 Nothing of it is in this package. `Released` imports it at run time and drives it the way its own
-`main.py` does: its model, loss, optimiser, validation and data loader, with the sizes and constants
-of our configuration, in float32 whatever `config.dtype` is. Its progress bars are not shown, and on
-a CPU, which it was not written for, its calls of `.cuda()` do nothing.
+`main.py` does: its model, loss, optimiser and validation, with the sizes and constants of our
+configuration, in float32 whatever `config.dtype` is. Its progress bars are not shown, and on a CPU,
+which it was not written for, its calls of `.cuda()` do nothing.
 """
 
 import contextlib
@@ -11,14 +11,13 @@ import importlib
 import io
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.released import Collection
 from hlformer_jax.errors import UserError
 from hlformer_jax.typing import Batch, Captions, Videos
 
@@ -27,7 +26,6 @@ MODULES = (
     "Losses.builder",
     "Opts.builder",
     "Validations.builder",
-    "Datasets.builder",
     "Datasets.data_provider",
     "Utils.utils",
 )
@@ -36,8 +34,8 @@ MODULES = (
 REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
 """Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
 
-WORKERS, VIDEO_BATCH, QUERY_BATCH = 32, 100, 50
-"""Processes of its loaders and batch sizes of its evaluation, the same in all its `Configs`."""
+VIDEO_BATCH, QUERY_BATCH = 100, 50
+"""Batch sizes of its evaluation, the same in all its `Configs`."""
 
 HARD_WIRED: Mapping[str, Any] = {
     "data.max_frames": 128,
@@ -78,14 +76,10 @@ class _Batches(list[Any]):
 class Released:
     """The released training and evaluation on one device."""
 
-    def __init__(self, checkout: Path, config: ConfigDict, device: str, num_steps: int) -> None:
-        """Builds model, loss and optimiser, seeded with the configuration's seed.
+    def __init__(self, checkout: Path, config: ConfigDict, device: str) -> None:
+        """Builds model, loss and optimiser from a checkout, seeded with the configuration's seed.
 
-        Args:
-          checkout: working tree of the released repository.
-          config: sizes, rates and weights.
-          device: "cpu" or "cuda".
-          num_steps: steps of the whole run, for the schedule of the learning rate.
+        The device is "cpu" or "cuda".
 
         Raises:
           PeerError: when the configuration has no counterpart, the checkout is not one, a package
@@ -101,9 +95,9 @@ class Released:
         self._model = self._modules["Models.builder"].get_models(self._settings).to(device)
         self._loss = self._modules["Losses.builder"].get_losses(self._settings)
         self._validate = self._modules["Validations.builder"].get_validations(self._settings)
-        # It multiplies the length of its loader by the number of epochs, which is 1 here.
-        steps = range(num_steps)
-        self._optimiser = self._modules["Opts.builder"].get_opts(self._settings, self._model, steps)
+        # The learning rate's schedule takes the length of a loader: of one epoch of 1,000 steps.
+        get_opts = self._modules["Opts.builder"].get_opts
+        self._optimiser = get_opts(self._settings, self._model, range(1000))
 
     def convert(self, batch: Batch) -> dict[str, Any]:
         """A batch of ours as its training loader makes it, on the device.
@@ -120,13 +114,12 @@ class Released:
         ]
         return self._to_device(self._modules["Datasets.data_provider"].collate_train(items))
 
-    def step(self, batch: Mapping[str, Any], hard: bool = False) -> float:
+    def step(self, batch: Mapping[str, Any]) -> float:
         """One training step as in its loop, on what `convert` returned; the loss, when all is done.
 
-        `hard` is whether the triplet loss takes hard negatives.
+        The triplet loss takes no hard negatives, as in its first epochs.
         """
         self._model.train()
-        self._loss.cfg["use_hard_negative"] = hard
         with self._as_released():
             self._optimiser.zero_grad()
             loss = self._loss(self._model(batch), batch)
@@ -156,40 +149,11 @@ class Released:
         return loaders
 
     def evaluate(self, corpus: tuple[Any, Any]) -> list[float]:
-        """Its whole validation, on what `convert_corpus` returned: encodes, scores, ranks.
-
-        Returns:
-          R@1, R@5, R@10, R@100 and their sum, in percent.
-        """
+        """Its validation on what `convert_corpus` returned: R@1, 5, 10, 100 and their sum, in %."""
         with self._as_released(), self._torch.no_grad():
             metrics = self._validate(self._model, *corpus)
         self._synchronise()
         return [float(value) for value in metrics]
-
-    def loader(self, collection: Collection, workers: int = WORKERS) -> Iterable[Any]:
-        """Its training loader over released files; every pass is an epoch in an order of its own.
-
-        Args:
-          collection: where the files are.
-          workers: processes that read; the released settings have 32, 0 reads in this one.
-
-        Raises:
-          DataError: when a file is missing.
-        """
-        collection.check_files()
-        where = {
-            "data_root": str(Path(collection.manual_dir).expanduser()),
-            "collection": collection.name,
-            "visual_feature": collection.feature,
-            "num_workers": workers,
-        }
-        with self._as_released(), warnings.catch_warnings(action="ignore"):  # too many workers
-            made = self._modules["Datasets.builder"].get_datasets({**self._settings, **where})
-        return made[1]
-
-    def train(self, batches: Iterable[Any]) -> float:
-        """Steps on batches of `loader`, as in its loop; the last loss."""
-        return [self.step(self._to_device(batch)) for batch in batches][-1]
 
     def _videos(self, videos: Videos) -> Iterator[tuple[int, Any, Any]]:
         clips, frames, mask, real = map(np.asarray, videos)

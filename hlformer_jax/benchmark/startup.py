@@ -64,15 +64,7 @@ def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 
 def first_results(directory: Path, count: int) -> Iterator[Row]:
-    """Processes, one after another, that open an index and answer twice.
-
-    Args:
-      directory: the index.
-      count: number of processes.
-
-    Raises:
-      UserError: when one fails.
-    """
+    """So many processes, one after another, that open an index and answer twice."""
     # Its source alone is run: nothing that this module imports is to count.
     code = f"{inspect.getsource(_open_and_ask)}\nimport sys\n_open_and_ask(*sys.argv[1:])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -32,7 +32,7 @@ def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path)
         monkeypatch.setattr(extract, name, 1)
     rendered = []
     monkeypatch.setattr(extract, "_render", _kept(extract._render, rendered, tmp_path))
-    found = extract.extract(ConfigDict(), Options(0, 1, 1, None, "tiny"))
+    found = extract.extract(ConfigDict(), Options(repeats=1, encoder="tiny"))
     rows = {row.what.strip(): row for row in found}
     facts = probe(rendered[0])
     assert (facts.width, facts.height, facts.rate) == (192, 144, 25)

@@ -22,7 +22,7 @@ def test_each_function_is_timed_with_its_gradients_and_beside_its_peers(monkeypa
     monkeypatch.setattr(geometry, "floor", lambda flops, moved: Floor(flops, moved, 1.0))
     monkeypatch.setattr(geometry, "lorentz", SimpleNamespace(**functions))
     monkeypatch.setattr(geometry, "_peer", lambda: functions | {"one distance": square})
-    rows = list(geometry.geometry(default(), Options(videos=0, repeats=3, steps=1)))
+    rows = list(geometry.geometry(default(), Options(repeats=3)))
     names = "distance, [5, 3]", "log_map, [5, 3]", "pairwise_distance, 4 x 4"
     assert [row.what for row in rows[::2]] == list(names)
     points = 2 * 5 * 4 * 4  # bytes of two times five points of four coordinates

@@ -12,7 +12,7 @@ from hlformer_jax.config import default
 def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them():
     config = default()
     config.data.update(visual_dim=6, text_dim=5, max_frames=30)
-    [row] = startup.prepare(config, Options(videos=9, repeats=3, steps=1))
+    [row] = startup.prepare(config, Options(videos=9))
     assert row.timing.repeats == 3 and row.timing.low > 0
     assert row.facts["MB/s"] == row.facts["MB"] / row.timing.median
     assert row.floor.bytes == 2e6 * row.facts["MB"]
@@ -23,7 +23,7 @@ def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them()
 def test_compiling_is_timed_part_by_part():
     keeps = jax.config.jax_enable_compilation_cache
     try:
-        rows = list(startup.compilation(runs.retrieval(""), Options(videos=0, repeats=1, steps=1)))
+        rows = list(startup.compilation(runs.retrieval(""), Options()))
     finally:
         jax.config.update("jax_enable_compilation_cache", keeps)
     assert [row.what for row in rows] == ["initial parameters", "training", "evaluation"]
