@@ -138,11 +138,7 @@ def weights(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def mean_weights(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "K L"]]:
-    """Mean weights of the blocks at each position, by branch, over videos that have the position.
-
-    Raises:
-      NotApplicable: when the model's fusion gives blocks no weights at positions.
-    """
+    """Mean weights of blocks at each position, by branch, over videos that have the position."""
     encoder, split = subject.encoder, subject.split(options)
     sums: dict[str, np.ndarray] = {}
     counts: dict[str, np.ndarray] = {}

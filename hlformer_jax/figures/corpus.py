@@ -5,8 +5,7 @@
     queries    t-SNE of the captions and clips of the two videos nearest in meaning
                (GMMFormer v2, appendix C, Figure 6)
 
-A run is a `Subject`; its `Encoder` gives the clips and frames of a model's branches. (MS-SL ranks
-by proposals, which are means of these clips.)
+A run is a `Subject`; its `Encoder` gives the clips and frames of a model's branches.
 """
 
 import dataclasses
@@ -37,47 +36,29 @@ MIN_FRAMES = 6
 
 MAX_MOMENTS = len(drawing.COLOURS)
 
-BLOCK = 1024
-"""Videos that are compared with all others at once."""
-
 
 class NotApplicable(UserError, ValueError):
     """A figure that a run has nothing to show for; the message says why."""
 
 
 class Options(NamedTuple):
-    """Options of a figure.
+    """Options of a figure."""
 
-    Attributes:
-      videos: ids of the videos to show; none for the figure's own choice.
-      split: name of the split whose videos are shown.
-      seed: seed of samples and of projections.
-    """
-
-    videos: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()  # ids of those to show; none for the figure's own choice
     split: str = "test"
-    seed: int = 0
+    seed: int = 0  # of samples and of projections
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A run that is drawn.
-
-    Attributes:
-      label: the name of its model; with its directory where several runs have that model.
-      run: the run.
-    """
+    """A run that is drawn; its label is its model's, with its directory where several have that."""
 
     label: str
     run: LoadedRun
 
     @functools.cached_property
     def encoder(self) -> "Encoder":
-        """What encodes videos and captions with its model.
-
-        Raises:
-          NotApplicable: for a model of another family.
-        """
+        """What encodes videos and captions with its model; not applicable to another family."""
         if self.run.config.model.name == "hover":
             raise NotApplicable(
                 f"{self.label} embeds nodes of action trees, and not videos and captions"
@@ -110,17 +91,9 @@ def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
 def applicable(
     subjects: Sequence[Subject], measure: Callable[[Subject], Any]
 ) -> tuple[list[tuple[Subject, Any]], str]:
-    """The runs that a figure applies to.
+    """The runs that a figure applies to with their measures, and a sentence on those left out.
 
-    Args:
-      subjects: the runs.
-      measure: what is measured of one; raises `NotApplicable` where there is nothing.
-
-    Returns:
-      The runs with their measures, and a sentence on those left out; "" where none is.
-
-    Raises:
-      NotApplicable: when the figure applies to none; the reasons.
+    `measure` raises `NotApplicable` where there is nothing; so does this where no run has anything.
     """
     measured, reasons = [], []
     for subject in subjects:
@@ -135,14 +108,7 @@ def applicable(
 
 
 def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Subject], str]:
-    """The runs whose models encode videos, all on the same videos.
-
-    Returns:
-      The runs, and a sentence on those left out.
-
-    Raises:
-      NotApplicable: when there are none, or one was trained on other videos than the first.
-    """
+    """The runs whose models encode videos, all the same, and a sentence on those left out."""
     measured, left_out = applicable(subjects, lambda subject: subject.encoder)
     kept = [subject for subject, _ in measured]
     ids = [tuple(subject.split(options).video_ids) for subject in kept]
@@ -156,16 +122,10 @@ def on_one_split(subjects: Sequence[Subject], options: Options) -> tuple[list[Su
 
 
 class EncodedVideos(NamedTuple):
-    """Encoded videos, float32.
+    """Encoded videos of a split, float32, and what the model's modules noted (`Module.sow`).
 
-    Attributes:
-      indices: their indices in the split.
-      clips: encoded clips; None for a model without them, and DL-DKD, which reads frames alone.
-      frames: encoded frames, zero where there is none; None for a model without them, or with one
-        vector a video in their place.
-      num_frames: number of real frames of each.
-      intermediates: what the model's modules noted on the way (`Module.sow`), by their names; of a
-        padded batch, the videos first.
+    Clips or frames are None where a model has none (DL-DKD reads frames alone), or has one vector a
+    video in their place. Intermediates are those of a padded batch, the videos first.
     """
 
     indices: Int[np.ndarray, " V"]
@@ -205,13 +165,7 @@ class Encoder:
     def batches(
         self, split: Split, indices: Sequence[int] | np.ndarray, params: Any = None
     ) -> Iterator[EncodedVideos]:
-        """Encodes some videos, a batch at a time.
-
-        Args:
-          split: their split.
-          indices: their indices there, one at least.
-          params: other parameters than those of the run's best epoch.
-        """
+        """Encodes some videos, a batch at a time; by default with the best epoch's parameters."""
         params = self._run.params if params is None else params
         size = min(self._run.config.eval.video_batch, len(indices))
         for start in range(0, len(indices), size):
@@ -274,11 +228,7 @@ def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Ca
 
 
 def spans_by_video(split: Any) -> list[list[Any]]:
-    """The annotated moments of the captions of each video, `Span` or None each.
-
-    Raises:
-      NotApplicable: when the split has no times.
-    """
+    """The annotated moments of the captions of each video, `Span` or None each."""
     if not split.spans:
         raise NotApplicable("no times of moments are known: give --moments=FILE (see docs/data.md)")
     spans = split.caption_spans()
@@ -288,13 +238,9 @@ def spans_by_video(split: Any) -> list[list[Any]]:
 
 
 def apart(spans: Sequence[Any]) -> list[int]:
-    """The largest set of captions whose moments do not overlap.
+    """The largest set of captions whose moments (`Span` or None) do not overlap, in order of time.
 
-    Args:
-      spans: the moment of each caption, `Span` or None.
-
-    Returns:
-      Their numbers in the order of time; of moments that overlap the one that ends first.
+    Of moments that overlap it has the one that ends first.
     """
     known = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
     chosen: list[int] = []
@@ -305,15 +251,7 @@ def apart(spans: Sequence[Any]) -> list[int]:
 
 
 def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
-    """The videos, `count` at most, with most captions whose moments do not overlap.
-
-    Args:
-      spans: the moments of the captions of each video.
-      count: the largest number of videos.
-
-    Returns:
-      Their indices; of equal ones the first.
-    """
+    """The videos, `count` at most, with most captions whose moments do not overlap."""
     sizes = [len(apart(own)) for own in spans]
     order = sorted(range(len(spans)), key=lambda video: -sizes[video])
     return [video for video in order[:count] if sizes[video]]
@@ -322,11 +260,7 @@ def most_apart(spans: Sequence[Sequence[Any]], count: int) -> list[int]:
 def chosen(subject: Subject, options: Options, count: int) -> list[int]:
     """The videos that are asked for, else `count` with most captions whose moments are apart.
 
-    Returns:
-      Indices of the split; of one without times those of most captions.
-
-    Raises:
-      NotApplicable: when there is no such video.
+    Of a split without times, those with most captions.
     """
     split = subject.split(options)
     if options.videos:
@@ -428,15 +362,9 @@ def _silhouette(points: np.ndarray, moment: np.ndarray) -> str:
 def moment_of_frames(
     spans: Sequence[Any], shown: Sequence[int], num_frames: int
 ) -> Int[np.ndarray, " F"]:
-    """The moment that the middle of each frame lies in.
+    """For each frame the place in `shown` of the caption whose moment holds its middle, else -1.
 
-    Args:
-      spans: the moments of a video's captions.
-      shown: numbers of captions whose moments do not overlap.
-      num_frames: frames, which share the video's duration equally.
-
-    Returns:
-      Places in `shown`; -1 for a frame of none.
+    Moments of `shown` do not overlap; frames share the video's duration equally.
     """
     moments = np.full(num_frames, -1)
     for place, caption in enumerate(shown):
@@ -516,19 +444,11 @@ def _pair(subject: Subject, options: Options) -> list[int]:
 
 
 def nearest_pair(points: Float[np.ndarray, "V H"]) -> tuple[int, int]:
-    """The two points that are nearest to one another; of equally near ones the first."""
-    best, pair = np.inf, (0, 1)
-    squares = (points.astype(np.float64) ** 2).sum(axis=-1)
-    for start in range(0, len(points), BLOCK):
-        block = points[start : start + BLOCK].astype(np.float64)
-        distances = squares[start : start + BLOCK, None] + squares[None] - 2 * block @ points.T
-        rows = start + np.arange(len(block))
-        distances[np.arange(len(points))[None] <= rows[:, None]] = np.inf
-        least = int(np.argmin(distances))
-        if distances.flat[least] < best:
-            best = float(distances.flat[least])
-            pair = (start + least // len(points), least % len(points))
-    return pair
+    """The two points that are nearest to one another."""
+    made = _extra("sklearn.neighbors").NearestNeighbors(n_neighbors=1).fit(points)
+    distances, neighbours = made.kneighbors()  # of each point without itself
+    first = int(np.argmin(distances[:, 0]))
+    return first, int(neighbours[first, 0])
 
 
 def matches(
@@ -539,11 +459,7 @@ def matches(
 
 
 def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
-    """t-SNE of the cosine distance of at least four points, a function of them and the seed.
-
-    Raises:
-      MissingExtra: when scikit-learn is not installed.
-    """
+    """t-SNE of the cosine distance of at least four points, a function of them and the seed."""
     made = _extra("sklearn.manifold").TSNE(
         perplexity=min(30.0, (len(points) - 1) / 3), metric="cosine", init="pca",
         random_state=seed, n_jobs=1,
@@ -553,11 +469,7 @@ def t_sne(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2
 
 
 def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"]:
-    """UMAP of the cosine distance of at least four points, of 15 neighbours at most; as `t_sne`.
-
-    Raises:
-      MissingExtra: when umap-learn is not installed.
-    """
+    """UMAP of the cosine distance of at least four points, of 15 neighbours at most; as `t_sne`."""
     made = _extra("umap").UMAP(
         n_neighbors=min(15, len(points) - 1), metric="cosine", init="pca", random_state=seed,
         n_jobs=1,
@@ -567,11 +479,7 @@ def umap(points: Float[np.ndarray, "N H"], seed: int) -> Float[np.ndarray, "N 2"
 
 
 def silhouette(points: Float[np.ndarray, "N H"], groups: np.ndarray) -> float:
-    """Mean silhouette of groups by the cosine distance: 1 for tight ones far apart.
-
-    Raises:
-      MissingExtra: when scikit-learn is not installed.
-    """
+    """Mean silhouette of groups by the cosine distance: 1 for tight ones far apart."""
     return float(_extra("sklearn.metrics").silhouette_score(points, groups, metric="cosine"))
 
 

@@ -19,18 +19,7 @@ from hlformer_jax.figures.drawing import COLOURS, GREY, MARKERS, Axes, Figure
 
 
 def draw(directory: Path, replace: files.Replace = "own") -> Path:
-    """Draws again what a directory holds: a sweep and the curves of its runs, or those of a run.
-
-    Args:
-      directory: the directory of a sweep or a run.
-      replace: which pictures there are replaced.
-
-    Returns:
-      The picture of the directory itself.
-
-    Raises:
-      UserError: when there is nothing to draw, or a file is no JSON.
-    """
+    """Draws again a sweep and the curves of its runs, or those of a run; its picture's path."""
     path = directory / "table.json"
     if not path.exists():
         if not draw_run(directory, replace=replace):
@@ -44,19 +33,9 @@ def draw(directory: Path, replace: files.Replace = "own") -> Path:
 
 
 def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -> bool:
-    """Draws the curves of a run into its directory, as curves.png and curves.svg.
+    """Draws the curves of a run as curves.png and curves.svg, where it has records of any.
 
-    Args:
-      directory: the run's directory; by its config.json the validation metric is the one that
-        chooses its best epoch.
-      title: title of the figure; the directory's name by default.
-      replace: which pictures there are replaced.
-
-    Returns:
-      Whether there was a metrics.jsonl with records to draw.
-
-    Raises:
-      UserError: when a record is no JSON.
+    The validation metric is the one that chooses its best epoch, by its config.json.
     """
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
@@ -90,13 +69,7 @@ def _parse(text: str, where: str) -> Any:
 
 
 def run_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR") -> Figure:
-    """Loss terms and a validation metric of a run over its epochs.
-
-    Args:
-      records: the lines of its metrics.jsonl.
-      title: title of the figure.
-      metric: name of the validation metric.
-    """
+    """Loss terms and a validation metric of a run over its epochs, of lines of metrics.jsonl."""
     validations = [record for record in records if f"validation/{metric}" in record]
     steps = [record for record in records if "loss" in record]
     # A record has the index of its step, and the last step of an epoch ends it.

@@ -50,13 +50,7 @@ Table = Mapping[str, Sequence[Any] | np.ndarray]
 
 
 class Drawing(NamedTuple):
-    """A figure.
-
-    Attributes:
-      figure: what is drawn.
-      table: the numbers that are drawn.
-      shows: one or two sentences on what is to be seen.
-    """
+    """A figure, the numbers that are drawn, and one or two sentences on what is to be seen."""
 
     figure: Figure
     table: Table
@@ -64,21 +58,13 @@ class Drawing(NamedTuple):
 
 
 class Columns:
-    """A table that grows by rows.
-
-    Attributes:
-      columns: its columns by name.
-    """
+    """A table that grows by rows."""
 
     def __init__(self, *names: str) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in names}
 
     def add(self, *values: Any) -> None:
-        """Adds rows: a value for each column, of which sequences give a row for each entry.
-
-        Raises:
-          ValueError: when the sequences differ in length.
-        """
+        """Adds rows: a value for each column, of which sequences give a row for each entry."""
         alone = [value is None or np.isscalar(value) for value in values]
         lengths = {len(value) for value, one in zip(values, alone, strict=True) if not one}
         if len(lengths) > 1:

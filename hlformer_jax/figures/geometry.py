@@ -82,9 +82,6 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
     """As many captions, clips and frames, drawn at random, as tangent vectors at the origin.
 
     They are scaled as the model scales them before its lift, and of a third as many videos at most.
-
-    Raises:
-      NotApplicable: for a model without a lift.
     """
     if not getattr(getattr(subject.run.family.model, "module", None), "has_lift", False):
         raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
@@ -151,21 +148,11 @@ def positioning(subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def variances(subject: Subject, options: Options, params: Any = None) -> Float[np.ndarray, " V"]:
-    """The positioning variance of each video of the split, in clips².
+    """The positioning variance of each video of the split, in clips²; NaN below two captions.
 
     The position of a caption is the clip of its own video with the largest cosine; the variance of
-    a video is that of its captions' positions, 0 where all meet in one clip.
-
-    Args:
-      subject: the run.
-      options: which split.
-      params: other parameters than those of the run's best epoch.
-
-    Returns:
-      The variances; NaN with fewer than two captions.
-
-    Raises:
-      NotApplicable: for a model without clips, or a split whose videos have one caption each.
+    a video is that of its captions' positions, 0 where all meet in one clip. By default parameters
+    are those of the run's best epoch.
     """
     encoder, split = subject.encoder, subject.split(options)
     variances = np.full(len(split), np.nan)
@@ -287,11 +274,6 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
 
     The base point is the origin, which is to stay the root of what is drawn. Two dimensions stay
     as they are.
-
-    Args:
-      points: points.
-      c: curvature, positive.
-      seed: seed of the sample and of the search.
     """
     space: Array = jnp.asarray(points, jnp.float32)
     if space.shape[-1] > 3:
@@ -304,12 +286,7 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
 
 
 def prepare_disc(axes: Any, points: Float[np.ndarray, "N 2"]) -> None:
-    """Makes axes those of a disc: as much of it as points need, with circles at whole distances.
-
-    Args:
-      axes: where the points are drawn.
-      points: points of the unit disc.
-    """
+    """Makes axes a disc: as much of it as points need, with circles at whole distances."""
     radius = max(float(np.linalg.norm(points, axis=-1).max()), 1e-6)
     whole = radius > 0.5
     shown = 1.02 if whole else 1.12 * radius

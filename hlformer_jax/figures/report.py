@@ -18,17 +18,11 @@ from hlformer_jax.retrieval import ranking
 
 
 class Listing(NamedTuple):
-    """A figure that runs can be drawn as.
-
-    Attributes:
-      module: the module whose function of the figure's name draws it.
-      title: its title.
-      source: where it comes from.
-    """
+    """A figure that runs can be drawn as, by its module's function of the figure's name."""
 
     module: str
     title: str
-    source: str
+    source: str  # where it comes from
 
 
 FIGURES: Mapping[str, Listing] = {
@@ -71,17 +65,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 
 
 def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
-    """Draws a figure of some runs.
-
-    Args:
-      name: a key of `FIGURES`.
-      subjects: the runs.
-      options: its options.
-
-    Raises:
-      NotApplicable: when the runs have nothing to show for it.
-      UserError: when something that it needs is missing.
-    """
+    """Draws a figure, by its name in `FIGURES`, of some runs; `UserError` where it cannot."""
     # One module at a time: a figure that nobody asks for costs no import.
     module = importlib.import_module(f"hlformer_jax.figures.{FIGURES[name].module}")
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
@@ -90,11 +74,7 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
 
 
 def check_place(name: str, out: Path, replace: files.Replace) -> None:
-    """Refuses a directory in which a figure, or a report of all, would replace what must stay.
-
-    Raises:
-      OSError: saying what.
-    """
+    """Refuses a directory in which a figure, or a report of all, would replace what must stay."""
     names = FIGURES if name == "report" else (name,)
     pictures = [f"{one}.{kind}" for one in names for kind in drawing.KINDS]
     for written in pictures + ["report.html"] * (name == "report"):
@@ -108,20 +88,9 @@ def write(
     report: Callable[[str], None],
     replace: files.Replace = "own",
 ) -> Path:
-    """Draws every figure that applies, and a page with all of them.
+    """Draws every figure that applies, and a page of all, which needs no other file or network.
 
-    Args:
-      subjects: the runs.
-      options: options of the figures.
-      out: the directory of the figures and of report.html.
-      report: takes a line on each figure.
-      replace: which files there are replaced.
-
-    Returns:
-      The page, which needs no other file and no network.
-
-    Raises:
-      OSError: when they cannot be written.
+    `report` takes a line on each figure.
     """
     check_place("report", out, replace)
     parts, without = [], []

@@ -24,11 +24,6 @@ def test_the_table_has_the_middle_row_of_every_block(subject, options):
     assert [line.get_label() for line in lines] == ["2: E1", "4: L1"]
 
 
-def test_blocks_are_named_in_the_order_of_the_bank():
-    named = attention.block_names((0.0, 2.0), (4.0,))
-    assert named == [("E1", 0.0), ("E2", 2.0), ("L1", 4.0)]
-
-
 def test_trees_and_plain_blocks_have_no_windows(trees, taught, options):
     for other in (trees, taught):
         with pytest.raises(NotApplicable, match=other.label):
@@ -55,11 +50,6 @@ def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_hav
     np.testing.assert_allclose(found["frames"][:, 5], want, atol=1e-5)
     table = attention.weights([subject], options).table
     np.testing.assert_allclose(table["weight"][:4], found["clips"][0])
-
-
-def test_a_fusion_without_weights_is_named(plain, options):
-    with pytest.raises(NotApplicable, match="fusion 'mean'"):
-        attention.weights([plain], options)
 
 
 def test_strips_and_moments_are_those_of_the_model(subject, options):

@@ -144,8 +144,8 @@ def test_a_model_without_frames_is_left_out_and_short_videos_are_passed_over(
     assert "Left out: GMMFormer encodes no frames one by one" in drawn.shows
 
 
-def test_the_nearest_pair_is_that_of_all_distances(monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK", 7)
+def test_the_nearest_pair_is_that_of_all_distances():
+    pytest.importorskip("sklearn")
     points = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
     apart = np.linalg.norm(points[:, None] - points[None], axis=-1) + 1e9 * np.tri(30)
     want = np.unravel_index(np.argmin(apart), apart.shape)
