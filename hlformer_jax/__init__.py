@@ -18,7 +18,7 @@ As a library, where a namespace is loaded at its first use:
 
     import hlformer_jax as hl
 
-    hl.lorentz, hl.poincare, hl.cones, hl.means, hl.manifolds, hl.attention, hl.windows
+    hl.lorentz, hl.poincare, hl.cones, hl.means, hl.manifolds, hl.optim, hl.attention, hl.windows
 """
 
 import importlib
@@ -26,11 +26,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hlformer_jax.ops import attention, cones, lorentz, manifolds, means, poincare, windows
+    from hlformer_jax.ops import (
+        attention,
+        cones,
+        lorentz,
+        manifolds,
+        means,
+        optim,
+        poincare,
+        windows,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["attention", "cones", "lorentz", "manifolds", "means", "poincare", "windows"]
+__all__ = ["attention", "cones", "lorentz", "manifolds", "means", "optim", "poincare", "windows"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -6,7 +6,8 @@
     means            Fréchet means
     distributions    the wrapped normal distribution
     horopca          Busemann functions, and principal components of points
-    manifolds        both models as pytrees; optax optimisers of points
+    manifolds        spaces as pytrees: both models, spheres, Euclidean space, products
+    optim            optax optimisers of points
     attention        attention in both geometries
     windows          windows over positions
     dropout          dropout from a cheap generator; random keys derived by name

@@ -41,7 +41,6 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, means, poincare
 from hlformer_jax.ops.hyperboloid import Scalar, from_space
-from hlformer_jax.ops.manifolds import scale_by_length_adam
 from hlformer_jax.ops.numerics import (
     align,
     as_float,
@@ -51,6 +50,7 @@ from hlformer_jax.ops.numerics import (
     same_length,
     unit,
 )
+from hlformer_jax.ops.optim import scale_by_length_adam
 from hlformer_jax.ops.poincare import Ball, gap, inside
 from hlformer_jax.typing import Array
 

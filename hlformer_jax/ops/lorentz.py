@@ -11,7 +11,7 @@ space components of points only, and of tangent vectors too: they must lie on th
 the tangent space, and gradients reach the space components alone (that of a time component is 0).
 An optimiser that updates whole points leaves their time components behind, which those functions
 and Lorentz attention use and the others do not see: optimise tangent vectors or space components,
-apply `project` after each update, or use `manifolds.riemannian`. `time_error` measures what has
+apply `project` after each update, or use `optim.riemannian`. `time_error` measures what has
 become of them.
 
 Arguments: x, y and the like are points, v tangent vectors at the point before them, u the space

@@ -1,77 +1,67 @@
-"""Hyperbolic spaces as pytrees, and optimisers of parameters that are points of them.
+"""Spaces as pytrees: hyperbolic space in two models, Euclidean space, spheres, and their products.
 
 A space is a frozen dataclass whose curvature is a leaf: an argument of functions under `jax.jit`,
 `jax.vmap` and `jax.grad`, which gives the gradient in the curvature, and a parameter of a model.
-Its functions are those of `lorentz` and `poincare`. Beside them stands an orthonormal frame of each
-tangent space, the one that parallel transport brings from the origin, in whose coordinates lengths
-are Euclidean.
+Those of hyperbolic space have the functions of `lorentz` and `poincare`, whose rules for shapes,
+dtypes and c all the others follow too. A point of a `Product` is a tuple of points.
 
-Updating coordinates leaves the manifold, and near the rim of the ball, or far out on the
-hyperboloid, equal steps in them are unequal ones in the space. `riemannian` gives an optimiser
-Riemannian gradients in the frame of each point; its update, in the same frame, is followed along a
-geodesic; and the vectors that it remembers are transported to where the point has gone.
-
-References:
-  Bonnabel, Stochastic gradient descent on Riemannian manifolds, 2013. Bécigneul and Ganea,
-  Riemannian adaptive optimization methods, ICLR 2019.
+Beside them stand coordinates of tangent vectors in which lengths and angles are Euclidean, and
+which `optim.riemannian` gives to an optimiser: those in the orthonormal frame that parallel
+transport brings from the origin, or, on a sphere, where no such frame is smooth everywhere, those
+of the space around it.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import optax
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path
 from jaxtyping import Float
 
-from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.numerics import (
+    align,
+    as_float,
+    asinhc_sqrt,
+    common_batch,
+    cosh_sqrt,
+    dot,
+    per_batch,
+    safe_atan2,
+    safe_norm,
+    safe_normalize,
+    sinhc_sqrt,
+    unit,
+)
 from hlformer_jax.typing import Array
 
-Points = Float[Array, "*#batch coordinates"]
-Frame = Float[Array, "*#batch n"]
-Params = Any
-KeyPath = tuple[Any, ...]
-
-VECTORS = frozenset(
-    ("mu", "trace", "ema", "acc_grads", "grad_acc", "previous_gradient", "prev_updates")
-) | {
-    *("ScaleByAdanState.m", "ScaleByAdanState.v", "ScaleByAdanState.g", "ScaleBySM3State.nu"),
-    *("ScaleByAdemamixState.m1", "ScaleByAdemamixState.m2", "ScaleBySimplifiedAdEMAMixState.m"),
-}
-"""Fields of optax's states that hold tangent vectors: first moments, momentum, gradients."""
-
-MAGNITUDES = frozenset(
-    ("nu", "nu_max", "sum_of_squares", "e_g", "e_x", "step_sizes", "v_row", "v_col", "hyperparams")
-) | {
-    *("FactoredState.v", "ScaleByAdanState.n", "ScaleBySM3State.mu", "MuonState.ns_coeffs"),
-    "ScaleBySimplifiedAdEMAMixState.n",
-}
-"""Fields of optax's states that stay as they are: second moments, step sizes, hyperparameters."""
-
-READ_POINTS = frozenset(
-    ("LookaheadState", "SAMState")
-    + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
-)
-"""States of optax's wrappers that compute with the coordinates of the parameters."""
-
-
-class ManifoldError(UserError, ValueError):
-    """A parameter that cannot be a point, or an optimiser that cannot be made Riemannian."""
+Points = Any
+"""Coordinates [*batch, d]; of a product a tuple of points."""
+Distances = Float[Array, "*#batch"]
 
 
 @runtime_checkable
 class Manifold(Protocol):
-    """What `riemannian` needs; points and tangent vectors are arrays of coordinates."""
+    """What a space has; points and tangent vectors are arrays of coordinates, or tuples of them."""
 
     def project(self, x: Points) -> Points:
         """The point for coordinates that rounding or an update has moved off the manifold."""
 
+    def exp_map0(self, u: Points) -> Points:
+        """The point that a tangent vector at the origin, of n coordinates, leads to."""
+
+    def log_map0(self, x: Points) -> Points:
+        """The inverse of `exp_map0`."""
+
     def exp_map(self, x: Points, v: Points) -> Points:
         """The point at the end of the geodesic that starts at x as the tangent vector v."""
+
+    def log_map(self, x: Points, y: Points) -> Points:
+        """The tangent vector at x that leads to y, as long as their distance."""
+
+    def distance(self, x: Points, y: Points) -> Distances:
+        """Geodesic distance; its gradient is 0 where it has none."""
 
     def retract(self, x: Points, v: Points) -> Points:
         """A cheaper map that agrees with `exp_map` to first order in v."""
@@ -82,13 +72,13 @@ class Manifold(Protocol):
     def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
         """Riemannian gradient of a function at x, from its gradient in the coordinates."""
 
-    def gradient_in_frame(self, x: Points, gradient: Points) -> Frame:
-        """The Riemannian gradient in the orthonormal frame at x."""
+    def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
+        """The Riemannian gradient in the frame at x."""
 
-    def from_frame(self, x: Points, u: Frame) -> Points:
+    def from_frame(self, x: Points, u: Points) -> Points:
         """The tangent vector at x with these coordinates in the frame."""
 
-    def transport_in_frame(self, x: Points, y: Points, u: Frame) -> Frame:
+    def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """Coordinates at y of the vector with coordinates u at x, transported: a rotation."""
 
 
@@ -101,10 +91,10 @@ class _Hyperbolic:
     def project(self, x: Points) -> Points:
         return self.functions.project(x, self.c)
 
-    def exp_map0(self, u: Frame) -> Points:
+    def exp_map0(self, u: Points) -> Points:
         return self.functions.exp_map0(u, self.c)
 
-    def log_map0(self, x: Points) -> Frame:
+    def log_map0(self, x: Points) -> Points:
         return self.functions.log_map0(x, self.c)
 
     def exp_map(self, x: Points, v: Points) -> Points:
@@ -113,7 +103,7 @@ class _Hyperbolic:
     def log_map(self, x: Points, y: Points) -> Points:
         return self.functions.log_map(x, y, self.c)
 
-    def distance(self, x: Points, y: Points) -> Float[Array, "*#batch"]:
+    def distance(self, x: Points, y: Points) -> Distances:
         return self.functions.distance(x, y, self.c)
 
     def retract(self, x: Points, v: Points) -> Points:
@@ -139,15 +129,15 @@ class Poincare(_Hyperbolic):
     functions: ClassVar[ModuleType] = poincare
     c: Any = 1.0
 
-    def gradient_in_frame(self, x: Points, gradient: Points) -> Frame:
+    def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
         """The gradient over λ_x."""
         return poincare.transport0(x, gradient, self.c) / 2
 
-    def from_frame(self, x: Points, u: Frame) -> Points:
+    def from_frame(self, x: Points, u: Points) -> Points:
         """The tangent vector u / λ_x."""
         return poincare.transport0(x, u, self.c) / 2
 
-    def transport_in_frame(self, x: Points, y: Points, u: Frame) -> Frame:
+    def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """The gyration by y and −x."""
         return poincare.gyration(y, poincare.antipode(x), u, self.c)
 
@@ -164,222 +154,205 @@ class Lorentz(_Hyperbolic):
     functions: ClassVar[ModuleType] = lorentz
     c: Any = 1.0
 
-    def gradient_in_frame(self, x: Points, gradient: Points) -> Frame:
+    def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
         """Derivatives along the frame; `lorentz.egrad_to_rgrad` transported to the origin."""
         return lorentz.gradient_in_frame(x, gradient, self.c)
 
-    def from_frame(self, x: Points, u: Frame) -> Points:
+    def from_frame(self, x: Points, u: Points) -> Points:
         """See `lorentz.transport0`."""
         return lorentz.transport0(x, u, self.c)
 
-    def transport_in_frame(self, x: Points, y: Points, u: Frame) -> Frame:
+    def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """The gyration by the points of the ball that stand for y and −x."""
         p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
         return poincare.gyration(q, poincare.antipode(p), u, self.c)
 
 
-def riemannian(
-    optimizer: optax.GradientTransformation | optax.MultiSteps,
-    manifold: Manifold,
-    mask: Any | Callable[[Params], Any] | None = None,
-    vectors: Collection[str] = (),
-    magnitudes: Collection[str] = (),
-    retract: bool = False,
-) -> optax.GradientTransformationExtraArgs:
-    """An optimiser of points: Riemannian gradients, steps along geodesics, transported moments.
+class _Flat:
+    """The functions of Euclidean space."""
 
-    What it returns are differences of coordinates, so that `optax.apply_updates` gives the points.
-    Weight decay and what else reads parameters sees zeros for points: it has no meaning for them.
+    def project(self, x: Points) -> Points:
+        return as_float(x)
 
-    Moments are looked for wherever optax's wrappers keep them. A field of the state that is not
-    known to be a vector or a magnitude is refused, and so are wrappers that compute with the
-    coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
+    exp_map0 = log_map0 = project
 
-    Args:
-      optimizer: an optax optimiser, learning rate included, in any of its wrappers. For points its
-        arithmetic is that of vectors of the frame; `scale_by_length_adam` is the Adam that no
-        choice of frame changes.
-      manifold: the space, `Poincare(c)` or `Lorentz(c)`.
-      mask: which parameters are points, a tree of True and False (or its prefix) or a function of
-        the parameters that gives it, as in `optax.masked`. The others are optimised as ever. None:
-        all are points.
-      vectors: fields of the optimiser's own states that hold tangent vectors, to be transported,
-        beside `VECTORS`: "field" or "State.field".
-      magnitudes: fields that stay as they are, beside `MAGNITUDES`.
-      retract: whether steps are taken by the manifold's retraction, not along geodesics.
+    def exp_map(self, x: Points, v: Points) -> Points:
+        x, v = common_batch(x, v)
+        return x + v
 
-    Returns:
-      The transformation; its ``update`` needs the parameters.
+    retract = exp_map
 
-    Raises:
-      ManifoldError: in ``init``, for an optimiser whose state cannot be transported; in ``update``,
-        without parameters.
-    """
-    optimizer = optax.with_extra_args_support(optimizer)
-    step = manifold.retract if retract else manifold.exp_map
-    known = dict.fromkeys(VECTORS, True) | dict.fromkeys(MAGNITUDES, False)
-    known |= dict.fromkeys(vectors, True) | dict.fromkeys(magnitudes, False)
+    def log_map(self, x: Points, y: Points) -> Points:
+        return self.exp_map(-x, y)
 
-    def points(params: Params) -> Any:
-        chosen = True if mask is None else mask(params) if callable(mask) else mask
-        return jax.tree.broadcast(chosen, params)
+    def distance(self, x: Points, y: Points) -> Distances:
+        return safe_norm(self.log_map(x, y))
 
-    def frames(chosen: Any, params: Params, of: Callable[..., Array], *more: Params) -> Params:
-        """Applies a function of parameter and more to points, leaving the last of others."""
-        return jax.tree.map(
-            lambda point, x, *rest: of(x, *rest) if point else rest[-1], chosen, params, *more
-        )
+    def transport(self, x: Points, y: Points, v: Points) -> Points:
+        return common_batch(x, y, v)[-1]
 
-    def zeros(x: Array, _: Array) -> Array:
-        return jnp.zeros_like(manifold.gradient_in_frame(x, x))
+    transport_in_frame = transport
 
-    def places(state: optax.OptState, chosen: Any, seen: Params) -> list[KeyPath | None]:
-        is_point = jax.tree.leaves(chosen)
-        shapes = {
-            path: x.shape if point else None
-            for point, (path, x) in zip(is_point, tree_flatten_with_path(seen)[0], strict=True)
-        }
-        return _points_of_vectors(state, shapes, known)
+    def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
+        return common_batch(x, gradient)[-1]
 
-    def init(params: Params) -> optax.OptState:
-        chosen = points(params)
-        seen = frames(chosen, params, zeros, params)
-        state = optimizer.init(seen)
-        places(state, chosen, seen)
-        return state
-
-    def update(
-        gradients: Params, state: optax.OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Params, optax.OptState]:
-        if params is None:
-            raise ManifoldError("riemannian: update(gradients, state, params) needs the params")
-        chosen = points(params)
-        scaled = frames(
-            chosen,
-            params,
-            lambda x, g: manifold.gradient_in_frame(x, g).astype(x.dtype),
-            gradients,
-        )
-        seen = frames(chosen, params, zeros, params)
-        steps, state = optimizer.update(scaled, state, seen, **extra)
-        moved = frames(
-            chosen, params, lambda x, u: step(x, manifold.from_frame(x, u)).astype(x.dtype), steps
-        )
-        start, end = (dict(tree_flatten_with_path(tree)[0]) for tree in (params, moved))
-        leaves, structure = jax.tree.flatten(state)
-        transported = [
-            u if at is None else manifold.transport_in_frame(start[at], end[at], u).astype(u.dtype)
-            for u, at in zip(leaves, places(state, chosen, seen), strict=True)
-        ]
-        state = jax.tree.unflatten(structure, transported)
-        return frames(chosen, params, lambda x, y: y - x, moved), state
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    gradient_in_frame = from_frame = egrad_to_rgrad
 
 
-def _points_of_vectors(
-    state: optax.OptState,
-    params: Mapping[KeyPath, tuple[int, ...] | None],
-    known: Mapping[str, bool],
-) -> list[KeyPath | None]:
-    """For each leaf of a state the point at which it is a tangent vector, or None if it is none.
-
-    Args:
-      state: state of an optimiser.
-      params: paths of the parameters, with the shapes of their frames; None of what is no point.
-      known: of fields whether they hold tangent vectors.
-    """
-    at: list[KeyPath | None] = []
-    for path, leaf in tree_flatten_with_path(state)[0]:
-        named = max((i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1)
-        # A parameter's path follows the last field, and may lead to a list of a moment's parts.
-        ends = [
-            (stop - start, start)
-            for start in range(len(path) + 1)
-            for stop in range(max(start, named + 1), len(path) + 1)
-            if path[start:stop] in params
-        ]
-        size, start = max(ends, default=(0, len(path)))
-        param = path[start : start + size]
-        field = _field(state, path[:start])
-        at.append(None)
-        numbers = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        if not numbers or (ends and params[param] is None):
-            continue
-        vector = known.get(field, known.get(field.rpartition(".")[-1]))
-        if vector is None or (vector and (not ends or jnp.shape(leaf) != params[param])):
-            raise ManifoldError(
-                f"riemannian: {field or 'an unnamed part'} of the optimiser's state, of the shape"
-                f" {jnp.shape(leaf)}, is not known to be one tangent vector for each point, which"
-                " would be transported: name the field in `vectors` or `magnitudes`"
-            )
-        if vector:
-            at[-1] = param
-    return at
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Euclidean(_Flat):
+    """Euclidean space, a pytree without leaves, whose points any optimiser updates."""
 
 
-def _field(state: Any, path: KeyPath) -> str:
-    """The innermost named field of a path, "State.field"; refuses states that read points."""
-    field = ""
-    for key in path:
-        if isinstance(key, GetAttrKey):
-            owner = type(state).__name__
-            if owner in READ_POINTS:
-                raise ManifoldError(f"riemannian: {owner} computes with the coordinates of points")
-            field, state = f"{owner}.{key.name}", getattr(state, key.name)
-        elif isinstance(key, DictKey):
-            state = state[key.key]
-        elif isinstance(key, SequenceKey):
-            state = state[key.idx]
-        else:  # of a node that does not name its parts
-            break
-    return field
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sphere:
+    """The sphere |x| = 1/√c of R^{n+1}, of curvature +c; its origin is [1/√c, 0, …, 0].
 
+    At the antipode −x of a point, to which all geodesics from x lead, the logarithm is 0, a vector
+    is transported as it is, and their gradients and that of the distance are 0; near it errors are
+    relative to eps over the angle that is missing. All is finite, and elsewhere, as at y = x,
+    errors are those of `lorentz`.
 
-class LengthAdamState(NamedTuple):
-    """Steps taken, first moments, and second moments of the length, one for each vector."""
-
-    steps: jax.Array
-    mu: Params
-    nu: Params
-
-
-def scale_by_length_adam(
-    b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
-) -> optax.GradientTransformation:
-    """Adam with one second moment for each vector, that of its length per √n.
-
-    Rotating all gradients of a vector rotates its updates, so that in `riemannian` no choice of
-    frame changes them: the adaptive method of Bécigneul and Ganea for a product of manifolds, one
-    for each point.
-
-    Args:
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root.
-
-    Returns:
-      The transformation; vectors lie along the last axis.
+    Attributes:
+      c: curvature, as in `Poincare`.
     """
 
-    def init(params: Params) -> LengthAdamState:
-        nu = jax.tree.map(lambda x: jnp.zeros_like(x[..., :1]), params)
-        return LengthAdamState(jnp.zeros([], jnp.int32), jax.tree.map(jnp.zeros_like, params), nu)
+    c: Any = 1.0
 
-    def update(
-        gradients: Params, state: LengthAdamState, params: Params | None = None
-    ) -> tuple[Params, LengthAdamState]:
-        del params
-        steps = state.steps + 1
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradients)
-        mean = lambda g: jnp.mean(jnp.square(g), axis=-1, keepdims=True)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * mean(g), state.nu, gradients)
-        first, second = (1 - b ** steps.astype(jnp.float32) for b in (b1, b2))
-        updates = jax.tree.map(
-            lambda m, v: (m / first.astype(m.dtype)) / (jnp.sqrt(v / second.astype(v.dtype)) + eps),
-            mu,
-            nu,
+    def project(self, x: Points) -> Points:
+        """The point x / (√c |x|); the origin for 0."""
+        x = as_float(x)
+        direction, size = safe_normalize(x)
+        origin = jnp.zeros_like(x).at[..., 0].set(1)
+        direction = jnp.where((size == 0)[..., None], origin, direction)
+        return direction / jnp.sqrt(per_batch(self.c, x))[..., None]
+
+    def exp_map0(self, u: Points) -> Points:
+        """`exp_map` at the origin, where the first coordinate of a tangent vector is 0."""
+        v = _with_zero(as_float(u))
+        return self.exp_map(self.project(jnp.zeros_like(v)), v)
+
+    def log_map0(self, x: Points) -> Points:
+        """`log_map` at the origin, without the first coordinate, which is 0."""
+        x = as_float(x)
+        return self.log_map(self.project(jnp.zeros_like(x)), x)[..., 1:]
+
+    def exp_map(self, x: Points, v: Points) -> Points:
+        """cos(√c |v|) x + sin(√c |v|) v / (√c |v|)."""
+        c, (x, v) = align(self.c, x, v)
+        z = c * dot(v, v)
+        # Below 1 the series of cosh and sinh, with alternating signs.
+        small = z < 1
+        near, angle = jnp.where(small, -z, 0), jnp.sqrt(jnp.where(small, 1, z))
+        along = jnp.where(small, cosh_sqrt(near), jnp.cos(angle))
+        across = jnp.where(small, sinhc_sqrt(near), jnp.sin(angle) / angle)
+        return self.project(along[..., None] * x + across[..., None] * v)
+
+    def log_map(self, x: Points, y: Points) -> Points:
+        """The part of y across x, as long as the distance; smooth at y = x."""
+        c, (x, y) = align(self.c, x, y)
+        # From x − y or x + y, whichever is shorter and so exact.
+        difference, total = y - x, x + y
+        short, long = c * dot(difference, difference) / 2, c * dot(total, total) / 2
+        near = (short <= long)[..., None]
+        across = jnp.where(near, difference + short[..., None] * x, total - long[..., None] * x)
+        # asin √z / √(z (1 − z)) for the sine √z of half the angle.
+        small = short < 0.0625
+        z = jnp.where(small, short / 2, 0)
+        stretch = asinhc_sqrt(-z) / jnp.sqrt(1 - z)
+        far = unit(jnp.where(small[..., None], 1, across)) * self.distance(x, y)[..., None]
+        return jnp.where(small[..., None], stretch[..., None] * across, far)
+
+    def distance(self, x: Points, y: Points) -> Distances:
+        """(2/√c) atan(|x − y| / |x + y|); its gradient is 0 at y = x and at y = −x."""
+        c, (x, y) = align(self.c, x, y)
+        return 2 * safe_atan2(safe_norm(x - y), safe_norm(x + y)) / jnp.sqrt(c)
+
+    def retract(self, x: Points, v: Points) -> Points:
+        """The projection of x + v."""
+        x, v = common_batch(x, v)
+        return self.project(x + v)
+
+    def transport(self, x: Points, y: Points, v: Points) -> Points:
+        """The vector v − 2 (s · v) s, with the unit vector s along x + y: a reflection."""
+        x, y, v = common_batch(x, y, v)
+        between = unit(x + y)
+        return v - 2 * dot(between, v)[..., None] * between
+
+    def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
+        """The part of the gradient across x."""
+        x, gradient = common_batch(x, gradient)
+        x = unit(x)
+        return gradient - dot(x, gradient)[..., None] * x
+
+    gradient_in_frame = from_frame = egrad_to_rgrad
+    transport_in_frame = transport
+
+
+def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:
+    return jnp.concatenate([jnp.zeros_like(u[..., :1]), u], axis=-1)
+
+
+class _Factors:
+    """The functions of each factor, of its parts of points."""
+
+    factors: tuple[Manifold, ...]
+
+    def _each(self, name: str, *points: Points) -> Points:
+        return tuple(
+            getattr(space, name)(*parts)
+            for space, *parts in zip(self.factors, *points, strict=True)
         )
-        return updates, LengthAdamState(steps, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    def project(self, x: Points) -> Points:
+        return self._each("project", x)
+
+    def exp_map0(self, u: Points) -> Points:
+        return self._each("exp_map0", u)
+
+    def log_map0(self, x: Points) -> Points:
+        return self._each("log_map0", x)
+
+    def exp_map(self, x: Points, v: Points) -> Points:
+        return self._each("exp_map", x, v)
+
+    def log_map(self, x: Points, y: Points) -> Points:
+        return self._each("log_map", x, y)
+
+    def distance(self, x: Points, y: Points) -> Distances:
+        parts = self._each("distance", x, y)
+        return safe_norm(jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
+
+    def retract(self, x: Points, v: Points) -> Points:
+        return self._each("retract", x, v)
+
+    def transport(self, x: Points, y: Points, v: Points) -> Points:
+        return self._each("transport", x, y, v)
+
+    def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
+        return self._each("egrad_to_rgrad", x, gradient)
+
+    def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
+        return self._each("gradient_in_frame", x, gradient)
+
+    def from_frame(self, x: Points, u: Points) -> Points:
+        return self._each("from_frame", x, u)
+
+    def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
+        return self._each("transport_in_frame", x, y, u)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Product(_Factors):
+    """The product of some spaces: its points and tangent vectors are tuples of theirs.
+
+    Its distance is the root of the sum of their squared distances; all else is done in each.
+
+    Attributes:
+      factors: the spaces.
+    """
+
+    factors: tuple[Manifold, ...]

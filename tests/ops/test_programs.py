@@ -7,7 +7,8 @@ import optax
 import pytest
 
 from hlformer_jax.ops import cones, distributions, lorentz, poincare
-from hlformer_jax.ops.manifolds import Lorentz, Poincare, riemannian, scale_by_length_adam
+from hlformer_jax.ops.manifolds import Lorentz, Poincare
+from hlformer_jax.ops.optim import riemannian, scale_by_length_adam
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 

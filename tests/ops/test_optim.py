@@ -1,0 +1,401 @@
+"""Optimisers of points of any mixture of spaces, in all of optax's wrappers."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from compiled import lorentz, poincare
+
+from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Poincare, Product, Sphere
+from hlformer_jax.ops.optim import ManifoldError, riemannian, scale_by_length_adam
+
+SPACES = {"poincare": (poincare, Poincare), "lorentz": (lorentz, Lorentz)}
+
+
+def _points(name, c, count=6):
+    u = np.random.default_rng(0).normal(size=(count, 3)) / 2
+    # Half as long a vector leads to the same point in the ball.
+    return SPACES[name][0].exp_map0(jnp.asarray(u) / (2 if name == "poincare" else 1), c)
+
+
+def _descend(optimizer, params, gradient_of, inputs):
+    """Parameters after a step for each of some inputs, which go to the gradient."""
+
+    def step(carry, x):
+        params, state = carry
+        updates, state = optimizer.update(gradient_of(params, x), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    return jax.lax.scan(step, (params, optimizer.init(params)), inputs)[0][0]
+
+
+def _towards(model, goal, c=1.0):
+    """The gradient of the sum of squared distances to some points."""
+    return lambda x, _: jax.grad(lambda x: jnp.sum(model.distance(x, goal, c) ** 2))(x)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", SPACES)
+def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
+    model, space = SPACES[name]
+    x, c = _points(name, 0.7), 0.7
+    target = x[::-1]
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(model.distance(x, target, c) ** 2) / 2))(x)
+    optimizer = riemannian(optax.sgd(0.25), space(c))
+    updates, _ = jax.jit(optimizer.update)(gradient, optimizer.init(x), x)
+    moved = optax.apply_updates(x, updates)
+    # The gradient of half the squared distance is minus the logarithm.
+    np.testing.assert_allclose(moved, model.geodesic(0.25, x, target, c), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", SPACES)
+def test_momentum_is_transported_with_the_point(name):
+    model, space = SPACES[name]
+    space, x = space(0.7), _points(name, 0.7)
+    optimizer = riemannian(optax.sgd(0.3, momentum=0.9), space)
+    update = jax.jit(optimizer.update)
+    rng = np.random.default_rng(1)
+    state, moment, expected = optimizer.init(x), 0, x
+    for _ in range(3):
+        gradient = jnp.asarray(rng.normal(size=x.shape))
+        updates, state = update(gradient, state, x)
+        x = optax.apply_updates(x, updates)
+        moment = space.egrad_to_rgrad(expected, gradient) + 0.9 * moment
+        end = space.exp_map(expected, -0.3 * moment)
+        moment, expected = space.transport(expected, end, moment), end
+        np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_parameters_that_are_no_points_are_optimised_as_ever():
+    rng = np.random.default_rng(0)
+    params = {
+        "points": _points("lorentz", 1.0),
+        "more": {"ball": jnp.zeros((2, 3)), "bias": jnp.asarray(rng.normal(size=4), jnp.float32)},
+    }
+    gradients = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), params)
+    spaces = {"points": Lorentz(), "more": Euclidean()}
+    inner = optax.adamw(0.1, weight_decay=0.1)
+    run = lambda optimizer, params, gradients: jax.jit(
+        lambda params: _descend(optimizer, params, lambda *_: gradients, jnp.arange(2))
+    )(params)
+    masked, called = (
+        run(riemannian(inner, given), params, gradients) for given in (spaces, lambda _: spaces)
+    )
+    jax.tree.map(np.testing.assert_array_equal, masked, called)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, masked["more"], run(inner, params["more"], gradients["more"]))
+    assert (lorentz.time_error(masked["points"]) < 1e-6).all()
+    # Weight decay would pull points to no end.
+    plain = run(riemannian(optax.adam(0.1), Lorentz()), params["points"], gradients["points"])
+    close(masked["points"], plain)
+
+
+def test_parameters_are_needed():
+    optimizer = riemannian(optax.sgd(0.1), Poincare())
+    x = jnp.zeros((2, 3))
+    with pytest.raises(ManifoldError, match="needs the params"):
+        optimizer.update(x, optimizer.init(x))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("retract", [False, True])
+def test_rotating_the_space_rotates_the_whole_run_of_length_adam(retract):
+    matrix, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
+    target = _points("poincare", 1.0)[::-1]
+
+    @jax.jit
+    def run(turn):
+        x, goal = _points("poincare", 1.0) @ turn.T, target @ turn.T
+        inner = optax.chain(scale_by_length_adam(), optax.scale(-0.1))
+        optimizer = riemannian(inner, Poincare(), retract=retract)
+        return _descend(optimizer, x, _towards(poincare, goal), jnp.arange(30))
+
+    straight = run(np.eye(3))
+    np.testing.assert_allclose(run(matrix), straight @ matrix.T, rtol=1e-8, atol=1e-10)
+    assert (poincare.distance(straight, target) < poincare.distance(target[::-1], target)).all()
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_both_models_take_the_same_steps():
+    c, ends = 0.7, {}
+    for name, (model, space) in SPACES.items():
+        x = _points(name, c).astype(jnp.float32)
+        optimizer, way = riemannian(optax.adam(0.05), space(c)), _towards(model, x[::-1], c)
+        run = jax.jit(
+            lambda x, optimizer=optimizer, way=way: _descend(optimizer, x, way, jnp.arange(20))
+        )
+        ends[name] = run(x) if name == "poincare" else poincare.from_lorentz(run(x), c)
+    np.testing.assert_allclose(ends["poincare"], ends["lorentz"], rtol=1e-3, atol=1e-4)
+
+
+# What optax wraps optimisers in, with the same steps as of what it wraps; none of them skips one.
+LABELS = {"points": "one", "more": "two"}
+WRAPPERS = {
+    "chain": optax.chain,
+    "named_chain": lambda inner: optax.named_chain(("a", inner), ("b", optax.identity())),
+    "masked": lambda inner: optax.masked(inner, {"points": True, "more": True}),
+    "partition": lambda inner: optax.partition({"one": inner, "two": inner}, LABELS),
+    "multi_transform": lambda inner: optax.multi_transform({"one": inner, "two": inner}, LABELS),
+    "inject_hyperparams": lambda inner: optax.inject_hyperparams(
+        lambda factor: optax.chain(inner, optax.scale(factor))
+    )(factor=1.0),
+    "MultiSteps": lambda inner: optax.MultiSteps(inner, 1),
+    "its transformation": lambda inner: optax.MultiSteps(inner, 1).gradient_transformation(),
+    "apply_if_finite": lambda inner: optax.apply_if_finite(inner, 3),
+    "conditionally_transform": lambda inner: optax.conditionally_transform(
+        inner, lambda step, **_: step >= 0
+    ),
+    "conditionally_mask": lambda inner: optax.conditionally_mask(inner, lambda step, **_: True),
+    "with_extra_args_support": optax.with_extra_args_support,
+    "freeze": lambda inner: optax.transforms.selective_transform(
+        inner, freeze_mask={"points": False, "more": False}
+    ),
+    "nested": lambda inner: optax.MultiSteps(
+        optax.apply_if_finite(
+            optax.inject_hyperparams(lambda factor: optax.chain(
+                optax.partition({"one": inner, "two": inner}, LABELS), optax.scale(factor)
+            ))(factor=1.0), 3
+        ), 1
+    ),
+}  # fmt: skip
+
+
+SPHERE = Sphere(0.5)
+MIXED = {
+    "points": {"deep": [Lorentz()], "pair": Product((Poincare(0.7), SPHERE))},
+    "more": Euclidean(),
+}
+
+
+def _run(optimizer, gradients):
+    """Parameters after a step for each of some gradients, of points of three spaces and of none."""
+    ball, sphere = _points("poincare", 0.7), SPHERE.exp_map0(_points("poincare", 0.7))
+    points = {"deep": [_points("lorentz", 1.0)], "pair": (ball, sphere)}
+    params = {"points": points, "more": jnp.ones(4)}
+    params = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+
+    run = jax.jit(lambda *args: _descend(optimizer, args[0], lambda _, g: g, args[1]))
+    return run(params, gradients)
+
+
+def _gradients(steps=4):
+    rng = np.random.default_rng(2)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=(steps, *shape)), jnp.float32)
+    points = {"deep": [draw(6, 4)], "pair": (draw(6, 3), draw(6, 4))}
+    return {"points": points, "more": draw(4)}
+
+
+@pytest.fixture(scope="module")
+def unwrapped():
+    with jax.numpy_dtype_promotion("standard"):
+        return _run(riemannian(optax.adam(0.3), MIXED), _gradients())
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
+    starts = _run(optax.set_to_zero(), _gradients())
+    each = {**MIXED["points"], "pair": MIXED["points"]["pair"].factors}
+    leaves = zip(
+        jax.tree.leaves(each, is_leaf=lambda node: hasattr(node, "exp_map")),
+        *(jax.tree.leaves(tree["points"]) for tree in (starts, _gradients(), unwrapped)),
+        strict=True,
+    )
+    for space, start, gradients, want in leaves:
+        alone = jax.jit(
+            lambda x, g, space=space: _descend(
+                riemannian(optax.adam(0.3), space), x, lambda _, g: g, g
+            )
+        )(start, gradients)
+        np.testing.assert_allclose(alone, want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(space.project(want), want, rtol=1e-6, atol=1e-6)
+        assert np.abs(want - start).max() > 0.1
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    inside = riemannian(WRAPPERS[name](optax.adam(0.3)), MIXED)
+    jax.tree.map(close, _run(inside, _gradients()), unwrapped)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("name", ["MultiSteps", "apply_if_finite", "partition"])
+def test_a_riemannian_optimiser_may_be_wrapped(name, unwrapped):
+    inner = riemannian(optax.adam(0.3), MIXED)
+    if name == "partition":  # each sees its own parameters alone
+        inside = {"one": riemannian(optax.adam(0.3), MIXED), "two": optax.adam(0.3)}
+        outside = optax.partition(inside, LABELS)
+    else:
+        outside = WRAPPERS[name](inner)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    jax.tree.map(close, _run(outside, _gradients()), unwrapped)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_gradients_that_multi_steps_collects_are_one_step_of_their_mean():
+    gradients = _gradients()
+    twice = jax.tree.map(lambda g: jnp.repeat(g, 2, axis=0), gradients)
+    inner = optax.sgd(0.1, momentum=0.9)
+    collected = riemannian(optax.MultiSteps(inner, 2), MIXED)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        _run(collected, twice),
+        _run(riemannian(inner, MIXED), gradients),
+    )
+
+
+# Momentum alone is linear: in the frames of points that have moved, it is one vector at them all.
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize(
+    ("optimizer", "fields"),
+    [
+        (optax.sgd(0.1, momentum=0.9), ["trace"]),
+        (optax.chain(optax.ema(0.9), optax.scale(-0.1)), ["ema"]),
+        (optax.adamax(0.1), ["mu"]),
+        (optax.lion(0.1), ["mu"]),
+        (optax.adan(0.1), ["m", "v", "g"]),
+        (optax.sm3(0.1), ["nu"]),
+        (optax.optimistic_gradient_descent(0.1), ["previous_gradient"]),
+        (optax.contrib.ademamix(0.1), ["m1", "m2"]),
+        (optax.chain(optax.apply_every(2), optax.scale(-0.1)), ["grad_acc"]),
+        (optax.rmsprop(0.1), []),
+        (optax.adadelta(0.1), []),
+        (optax.adafactor(0.1, min_dim_size_to_factor=2), []),
+        (optax.yogi(0.1), ["mu"]),
+        (optax.amsgrad(0.1), ["mu"]),
+        (optax.novograd(0.1), ["mu"]),
+        (optax.rprop(0.1), ["prev_updates"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_first_moments_are_transported_and_second_ones_are_not(optimizer, fields):
+    x, space = _points("lorentz", 1.0).astype(jnp.float32), Lorentz()
+    gradient = jnp.asarray(np.random.default_rng(0).normal(size=x.shape), jnp.float32)
+    outside = riemannian(optimizer, space)
+    updates, state = jax.jit(outside.update)(gradient, outside.init(x), x)
+    frame = space.gradient_in_frame(x, gradient).astype(x.dtype)
+    _, plain = jax.jit(optimizer.update)(frame, optimizer.init(frame), jnp.zeros_like(frame))
+    moved = optax.apply_updates(x, updates)
+    for (path, got), want in zip(
+        jax.tree_util.tree_flatten_with_path(state)[0], jax.tree.leaves(plain), strict=True
+    ):
+        names = {getattr(key, "name", None) for key in path}
+        if names & {*fields}:
+            turned = space.transport_in_frame(x, moved, want)
+            np.testing.assert_allclose(got, turned, rtol=1e-5, atol=1e-6)
+            still = np.array_equal(moved, x) or not np.any(want)
+            assert still or np.abs(turned - want).max() > 1e-3 * np.abs(want).max()
+        else:
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize(
+    "wrap", [lambda x: [x], lambda x: (jnp.zeros((2, 4)), x), lambda x: _Velocity(x)]
+)
+def test_points_of_any_pytree_take_the_same_steps(wrap):
+    x, gradients = _points("lorentz", 1.0).astype(jnp.float32), _gradients()["points"]["deep"][0]
+    inner = optax.chain(optax.inject_hyperparams(optax.adam)(0.3), optax.identity())
+    run = lambda start, gradients: _descend(
+        riemannian(inner, Lorentz()), start, lambda _, g: g, gradients
+    )
+    want, got = jax.jit(run)(x, gradients), jax.jit(run)(wrap(x), jax.vmap(wrap)(gradients))
+    np.testing.assert_allclose(jax.tree.leaves(got)[-1], want, rtol=1e-6, atol=1e-6)
+
+
+class _Velocity(NamedTuple):
+    velocity: object
+
+
+def _heavy_ball(state=_Velocity):
+    """An optimiser with a state that nobody knows."""
+    init = lambda params: state(jax.tree.map(jnp.zeros_like, params))
+
+    def update(gradients, old, params=None):
+        [before] = jax.tree.leaves(old)
+        new = jax.tree.map(lambda g: 0.9 * before + g, gradients)
+        return jax.tree.map(lambda v: -0.1 * v, new), state(new)
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: _heavy_ball(), "_Velocity.velocity"),
+        (lambda: _heavy_ball(lambda v: {"unnamed": v}), "unnamed part"),
+        (lambda: optax.flatten(optax.adam(0.1)), "ScaleByAdamState.mu"),
+        (lambda: optax.lbfgs(0.1), "of the optimiser's state"),
+        (lambda: optax.contrib.schedule_free_adamw(0.1), "ScheduleFreeState"),
+        (lambda: optax.contrib.prodigy(0.1), "of the optimiser's state"),
+        (lambda: optax.contrib.dog(0.1), "of the optimiser's state"),
+        (lambda: optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "SAMState"),
+        (lambda: optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(9)), "search"),
+    ],
+)
+def test_what_cannot_be_transported_is_refused_before_the_first_step(make, word):
+    with pytest.raises(ManifoldError, match=word):
+        riemannian(make(), Lorentz()).init(_points("lorentz", 1.0))
+
+
+def test_what_is_no_space_is_refused():
+    with pytest.raises(ManifoldError, match="True is no manifold"):
+        riemannian(optax.sgd(0.1), {"points": Lorentz(), "more": True}).init(
+            {"points": _points("lorentz", 1.0), "more": jnp.ones(3)}
+        )
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_points_follow_a_curvature_that_is_learned_beside_them():
+    """Its own gradient changes the space in which the next step of the points is taken."""
+    space_of = lambda params: Lorentz(jax.nn.softplus(params["c"]))
+    optimizer = riemannian(
+        optax.adam(0.05), lambda params: {"c": Euclidean(), "x": space_of(params)}
+    )
+    x = _points("lorentz", 1.0).astype(jnp.float32)
+    params = {"c": jnp.float32(0.5), "x": x}
+    goal = 1.5 * (1 - jnp.eye(len(x)))
+
+    def loss(params):
+        space, x = space_of(params), params["x"]
+        return jnp.mean((space.distance(x[:, None], x[None]) - goal) ** 2)
+
+    run = jax.jit(
+        lambda params: _descend(
+            optimizer, params, lambda params, _: jax.grad(loss)(params), jnp.arange(60)
+        )
+    )
+    end = run(params)
+    assert loss(end) < 0.1 * loss(params)
+    assert abs(end["c"] - params["c"]) > 0.05
+    update, state = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    moved = params["x"] + update["x"]
+    np.testing.assert_allclose(space_of(params).project(moved), moved, rtol=1e-6)
+
+
+def test_lookahead_is_refused():
+    both = optax.LookaheadParams.init_synced(_points("lorentz", 1.0))
+    with pytest.raises(ManifoldError, match="LookaheadState"):
+        riemannian(optax.lookahead(optax.sgd(0.1), 5, 0.5), Lorentz()).init(both)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_field_that_is_named_a_vector_is_transported():
+    x, rng = _points("lorentz", 1.0), np.random.default_rng(0)
+    steps = {"named": riemannian(_heavy_ball(), Lorentz(), vectors={"velocity"})}
+    steps["known"] = riemannian(optax.sgd(0.1, momentum=0.9), Lorentz())
+    ends = {name: (x, optimizer.init(x)) for name, optimizer in steps.items()}
+    for _ in range(3):
+        gradient = jnp.asarray(rng.normal(size=x.shape))
+        for name, optimizer in steps.items():
+            x, state = ends[name]
+            updates, state = jax.jit(optimizer.update)(gradient, state, x)
+            ends[name] = x + updates, state
+    np.testing.assert_allclose(ends["named"][0], ends["known"][0], rtol=1e-12)
