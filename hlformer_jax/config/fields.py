@@ -181,9 +181,8 @@ PRVR: Mapping[str, Any] = {
         # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
         "head_merge": Field("released", one_of("released", "hyperboloid")),
         # Curvature of the Lorentz blocks: "fixed" at 1 as released, or "shared", one that all
-        # learn together within x10 of the start.
+        # learn together within x10 of that.
         "block_curvature": Field("fixed", one_of("fixed", "shared")),
-        "block_curvature_start": Field(1.0, CURVATURE),
         # Aggregation of the blocks: HLFormer's mean-guided one, GMMFormer v2's temporal
         # consolidation and its ablations, or concatenation and a linear layer.
         "fusion": Field(
@@ -212,12 +211,7 @@ PRVR: Mapping[str, Any] = {
         # DL-DKD's, by a teacher; a sum over the captions of a batch.
         "distillation": Field(0.0, WEIGHT),
         "distillation_temperature": Field(0.2, positive(1e4)),  # divides the cosines of both
-        # How the weight falls from epoch to epoch e: "exponential", k^e; "linear", 1 - k e, at
-        # least 0.05; "sigmoid", k / (k + e^(100 e / k)); or "none".
-        "distillation_decay": Field(
-            "exponential", one_of("exponential", "linear", "sigmoid", "none")
-        ),
-        "distillation_rate": Field(0.95, positive(1e6)),  # k; as released 0.95, 0.01, 800
+        "distillation_rate": Field(0.95, positive(1)),  # by which the weight falls in an epoch
         # Whether all terms but the triplet and contrastive ones see captions that were encoded once
         # more, under another mask of dropout, as released.
         "encode_twice": Field(False, FLAG),
@@ -341,29 +335,19 @@ HOVER: Mapping[str, Any] = {
         # which push what satisfies them. "released": those, and the tree and the chain over the
         # parent itself and the left child in place of both children.
         "form": Field("corrected", one_of("corrected", "printed", "released")),
-        # The softmax of the alignment: over a slot of all subtrees, or over all nodes of the batch.
-        "align_over": Field("slots", one_of("slots", "batch")),
-        # Where ancestors and descendants of a node are no negatives of it.
-        "mask_related": Field("tree", one_of("none", "tree", "all")),
+        # Whether ancestors and descendants of a node are no negatives of it in the tree loss.
+        "mask_related": Field("tree", one_of("none", "tree")),
         "tree_reduction": Field("mean", one_of("mean", "sum")),  # over subtrees
-        "tree_anchor": Field("parent", one_of("parent", "both")),  # or parent and child
-        # Pairs of the tree loss: a parent and its child, or a node and each descendant.
-        "tree_edges": Field("direct", one_of("direct", "closure")),
-        "chain_edges": Field("all", one_of("all", "single")),  # single: of parents with one child
         # What a child of the chain is to its parent: farther from the origin ("norm"), or inside
         # of its entailment cone ("cone"), HLFormer's partial order, which the paper does not have.
         "chain_form": Field("norm", one_of("norm", "cone")),
         # K of the cones, whose half aperture is arcsin(K (1 − c |p|²) / (√c |p|)) in the ball and
         # arcsin(K / |p|) in Euclidean space. Only of the form "cone".
         "min_radius": Field(0.1, real(1e-6, 1)),
-        # Norm of the chain: of ball coordinates as printed, or the distance from the origin.
-        "chain_norm": Field("ball", one_of("ball", "distance")),
-        "chain_margin": Field(0.1, real(0, 100)),  # epsilon_1; of the norms
+        "chain_margin": Field(0.1, real(0, 100)),  # epsilon_1; of norms of ball coordinates
         # The direction of time j: a true cosine with a random start, or, as released, a product
         # with a vector that starts as ones.
         "order_base": Field("unit", one_of("unit", "released")),
-        # Pairs of the order: children of one parent, or all leaves of a tree in the batch.
-        "order_pairs": Field("siblings", one_of("siblings", "leaves")),
         "order_margin": Field(0.1, real(0, 2)),  # epsilon_2
     },
     "optim": {
@@ -448,16 +432,12 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
             "model.lorentz_dim",
             "one less than a multiple of config.model.num_heads, at least twice as large",
         )
-    if model.block_curvature == "fixed" and model.block_curvature_start != 1:
-        yield "model.block_curvature_start", "1 where config.model.block_curvature is 'fixed'"
     if model.hidden_size % model.num_heads:
         yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
     if model.clip_weight + model.frame_weight == 0:
         yield "model.clip_weight", "positive where config.model.frame_weight is 0"
     if loss.diversity_form == "captions" and loss.diversity_gamma != 1:
         yield "loss.diversity_gamma", "1 where the form is 'captions', which has no focal factor"
-    if loss.distillation_decay != "sigmoid" and loss.distillation_rate > 1:
-        yield "loss.distillation_rate", "at most 1 where the decay is not 'sigmoid'"
 
 
 def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
@@ -468,9 +448,6 @@ def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
         yield "model.hidden_size", f"a multiple of config.model.num_heads, {model.num_heads}"
     if not (loss.align or loss.tree or loss.chain or loss.order):
         yield "loss.order", "positive where all other weights of config.loss are 0"
-    for name, value in (("tree_edges", "direct"), ("chain_edges", "all")):
-        if loss.form == "released" and loss[name] != value:
-            yield f"loss.{name}", f"{value!r} where the form is 'released', whose edges are slots"
     if loss.chain_form == "cone" and loss.form != "corrected":
         yield "loss.chain_form", "'norm' where the form is not 'corrected': the paper has no cones"
     if bool(config.eval.test_feature) != bool(config.eval.test_collection):

@@ -1,22 +1,17 @@
-"""Distillation from a teacher that compares sentences with frames (DL-DKD), and its decay.
+"""Distillation from a teacher that compares sentences with frames (DL-DKD).
 
 Teacher and student each have cosines of a caption and every frame of its own video. As
 distributions over the frames, softmax(cosine / temperature), the student's is drawn to the
-teacher's. The weight of the term falls from epoch to epoch.
+teacher's.
 """
-
-from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike, Bool, Float, Int
+from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.losses.ranking import Pairs, zero_padding
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.typing import Array
-
-MIN_LINEAR = 0.05
-"""Below this the linear decay does not fall, as released."""
 
 
 def divergence(
@@ -55,24 +50,3 @@ def divergence(
 def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float[Array, "Q F"]:
     # A finite filler keeps the rows of padded captions finite; nothing of them is counted.
     return jax.nn.log_softmax(jnp.where(real, logits, jnp.finfo(logits.dtype).min / 2), axis=-1)
-
-
-DECAYS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "none": lambda rate, epoch: jnp.ones_like(rate),
-    "exponential": lambda rate, epoch: rate**epoch,
-    "linear": lambda rate, epoch: jnp.maximum(1 - rate * epoch, MIN_LINEAR),
-    "sigmoid": lambda rate, epoch: 1 / (1 + jnp.exp(100 * epoch / rate) / rate),
-}
-"""Share of the weight that is left in an epoch, counted from 0, by `config.loss.distillation_decay`
-and its rate; as released: 0.95 of the exponential, 0.01 of the linear, 800 of the sigmoid."""
-
-
-def decay(form: str, rate: Float[Array, ""], epoch: Int[Array, ""] | int) -> Float[Array, ""]:
-    """Share of the weight of the distillation that is left in an epoch.
-
-    Args:
-      form: a key of `DECAYS`.
-      rate: k of the form.
-      epoch: counted from 0.
-    """
-    return DECAYS[form](rate, jnp.asarray(epoch, rate.dtype))

@@ -22,18 +22,13 @@ from hlformer_jax.typing import Array
 FORMS = ("corrected", "printed", "released")
 
 
-def alignment(
-    logits: Float[Array, "B B"],
-    mask: Bool[Array, " B"],
-    related: Bool[Array, "B B"] | None = None,
-) -> Float[Array, ""]:
+def alignment(logits: Float[Array, "B B"], mask: Bool[Array, " B"]) -> Float[Array, ""]:
     """Symmetric contrastive loss of videos and texts, ½ (CE(ℓ(v, t)) + CE(ℓ(t, v))).
 
     Args:
       logits: scaled similarities of videos (rows) and texts (columns), those of a node at the
         same place.
       mask: True for real rows and columns.
-      related: pairs that are no negatives of each other; None for none.
 
     Returns:
       The loss, 0 for a single row.
@@ -41,16 +36,13 @@ def alignment(
     References:
       HOVER, eq. 5, with the scale of the released code.
     """
-    ways = ((logits, related), (logits.T, _transposed(related)))
-    each = (_cross_entropy(x, _allowed(mask, pairs), mask, "mean") for x, pairs in ways)
-    return jnp.asarray(sum(each) / 2)
+    return tree((logits, logits.T), mask)
 
 
 def tree(
     logits: tuple[Float[Array, "B B"], Float[Array, "B B"]],
     mask: Bool[Array, " B"],
     related: Bool[Array, "B B"] | None = None,
-    anchor: str = "parent",
     reduction: str = "mean",
 ) -> Float[Array, ""]:
     """Contrastive loss of parents and their children in one slot.
@@ -63,7 +55,6 @@ def tree(
         videos and the children's texts, and of the parents' texts and the children's videos.
       mask: True for real rows and columns.
       related: entry (i, j) is True where child j is no negative of parent i; None for none.
-      anchor: "parent", or "both": the mean of that and of children among parents.
       reduction: "mean" or "sum" over rows.
 
     Returns:
@@ -72,56 +63,8 @@ def tree(
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
-    loss = lambda x, related: _cross_entropy(x, _allowed(mask, related), mask, reduction)
-    total = sum(loss(x, related) for x in logits) / 2
-    if anchor == "parent":
-        return jnp.asarray(total)
-    return jnp.asarray((total + sum(loss(x.T, _transposed(related)) for x in logits) / 2) / 2)
-
-
-def closure(
-    logits: Float[Array, "U U"],
-    below: Bool[Array, "U U"],
-    mask: Bool[Array, " U"],
-    exclude_related: bool,
-    anchor: str = "parent",
-    reduction: str = "mean",
-) -> Float[Array, ""]:
-    """Contrastive loss of nodes and each of their descendants in the batch.
-
-    For a node u and a descendant w the logarithm of the probability of w among itself and the
-    negatives of u: all other nodes but u, its relatives left out where that is asked for.
-
-    Args:
-      logits: scaled similarities of the nodes' videos (rows) and texts (columns).
-      below: entry (u, w) is True where w descends from u.
-      mask: True for real nodes.
-      exclude_related: whether ancestors and descendants of a node are no negatives of it.
-      anchor: "parent", or "both": the mean of that and of descendants among all nodes.
-      reduction: "mean" or "sum" over pairs.
-
-    Returns:
-      The loss, 0 where no node has a descendant.
-
-    References:
-      HOVER, eq. 6, over the transitive closure as Nickel and Kiela, 2017.
-    """
-    below, mask = jnp.asarray(below), jnp.asarray(mask)
-    pairs = below & mask[:, None] & mask[None]
-    negatives = mask[None] & ~jnp.eye(len(mask), dtype=bool)
-    if exclude_related:
-        negatives = negatives & ~(below | below.T)
-
-    def loss(logits: Array, pairs: Array) -> Array:
-        others = jax.nn.logsumexp(_masked(logits, negatives), axis=-1, keepdims=True)
-        # Where descendants are negatives, w is among them.
-        counted = jnp.logaddexp(others, logits) if exclude_related else others
-        return _reduced(counted - logits, pairs, reduction)
-
-    total = (loss(logits, pairs) + loss(logits.T, pairs)) / 2
-    if anchor == "parent":
-        return total
-    return (total + (loss(logits, pairs.T) + loss(logits.T, pairs.T)) / 2) / 2
+    allowed = _allowed(mask, related)
+    return jnp.asarray(sum(_cross_entropy(x, allowed, mask, reduction) for x in logits) / 2)
 
 
 def hinge(
@@ -188,11 +131,6 @@ def entailment(
     return jnp.asarray(sum(masked_mean(angle, jnp.asarray(mask)) for angle in outside) / 2)
 
 
-def _transposed(related: Array | None) -> Array | None:
-    """Related pairs with rows and columns exchanged."""
-    return None if related is None else related.T
-
-
 def _allowed(mask: Array, related: Array | None) -> jax.Array:
     """Columns of each row's softmax: real ones, without those related but the row's own."""
     mask = jnp.asarray(mask)
@@ -202,17 +140,10 @@ def _allowed(mask: Array, related: Array | None) -> jax.Array:
 
 
 def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -> Array:
-    total = jax.nn.logsumexp(_masked(logits, allowed), axis=-1)
-    return _reduced(total - jnp.diagonal(logits), jnp.asarray(mask), reduction)
-
-
-def _masked(logits: Array, allowed: Array) -> jax.Array:
-    """Logits with others so low that their probability is 0; finite, also where all are."""
+    # So low that their probability is 0; finite, also where all are.
     lowest = jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
-    return jnp.where(allowed, logits, lowest)
-
-
-def _reduced(values: Array, mask: Array, reduction: str) -> Array:
+    total = jax.nn.logsumexp(jnp.where(allowed, logits, lowest), axis=-1)
+    values, mask = total - jnp.diagonal(logits), jnp.asarray(mask)
     if reduction == "sum":
         return jnp.sum(jnp.where(mask, values, jnp.zeros((), values.dtype)))
     return masked_mean(values, mask)

@@ -46,7 +46,7 @@ class TwoBranchOptions:
       gaze: whether there is a frame branch.
       glance: whether there is a clip branch.
       video_level: whether frames are pooled to one vector a video.
-      shared_curvature: initial curvature that all Lorentz blocks learn together, or None: 1, fixed.
+      shared_curvature: whether all Lorentz blocks learn one curvature, from 1, which else is fixed.
       curvature: initial curvature of the lift, of a model that has one.
     """
 
@@ -59,7 +59,7 @@ class TwoBranchOptions:
     gaze: bool
     glance: bool
     video_level: bool
-    shared_curvature: float | None
+    shared_curvature: bool
     curvature: float
 
 
@@ -202,7 +202,6 @@ class TwoBranch(nn.Module):
     def from_config(cls, config: ConfigDict) -> "TwoBranch":
         """The model that a checked configuration asks for."""
         model = config.model
-        shared = model.block_curvature == "shared"
         options = TwoBranchOptions(
             hidden_size=model.hidden_size,
             max_frames=config.data.max_frames,
@@ -223,7 +222,7 @@ class TwoBranch(nn.Module):
             gaze=model.gaze,
             glance=model.glance,
             video_level=model.video_level,
-            shared_curvature=model.block_curvature_start if shared else None,
+            shared_curvature=model.block_curvature == "shared",
             curvature=model.curvature,
         )
         return cls(options)
@@ -232,8 +231,8 @@ class TwoBranch(nn.Module):
     def bounds(self) -> Bounds:
         """What its parameters are clamped to after every step."""
         bounds = dict(LorentzAttention.BOUNDS)
-        if self.options.shared_curvature is not None:
-            bounds["attention_curv"] = curvature_bounds(self.options.shared_curvature)
+        if self.options.shared_curvature:
+            bounds["attention_curv"] = curvature_bounds(1.0)
         return bounds
 
     def setup(self) -> None:
@@ -255,9 +254,8 @@ class TwoBranch(nn.Module):
                 self.video_pooling = AttentionPooling()
         self.weight_token = FUSIONS[options.fusion].make_token(self, options.hidden_size)
         self.attention_curv = None
-        if options.shared_curvature is not None:
-            start = nn.initializers.constant(math.log(options.shared_curvature))
-            self.attention_curv = self.param("attention_curv", start, ())
+        if options.shared_curvature:
+            self.attention_curv = self.param("attention_curv", nn.initializers.zeros, ())
 
     def __call__(
         self,

@@ -352,8 +352,7 @@ class NodeEvaluator:
         self, points: Array, direction: Array
     ) -> tuple[Float[Array, " U"], Float[Array, " U"]]:
         """Norms, and cosines with a direction of time."""
-        space, loss = self._model.options.space, self._config.loss
-        return space.norm(points, loss.chain_norm), angles(points, direction)
+        return self._model.options.space.norm(points), angles(points, direction)
 
     def scores(self, params: Any, feed: NodeFeed) -> Float[np.ndarray, "U U"]:
         """Similarities of all texts and all videos of a split, float32; higher is better."""

@@ -48,8 +48,18 @@ MOVABLE = (
 )
 """Fields that may differ when a run resumes: where things lie and fit, not what they are."""
 
-RETIRED = ("kernels",)
-"""Fields that earlier versions recorded with a run, and that changed no result."""
+RETIRED = {
+    "kernels": ...,
+    "model.block_curvature_start": 1.0,
+    "loss.distillation_decay": "exponential",
+    "loss.align_over": "slots",
+    "loss.tree_anchor": "parent",
+    "loss.tree_edges": "direct",
+    "loss.chain_edges": "all",
+    "loss.chain_norm": "ball",
+    "loss.order_pairs": "siblings",
+}
+"""Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
 
 
 class CheckpointError(UserError, ValueError):
@@ -383,7 +393,18 @@ def _recorded(workdir: Path) -> dict[str, Any] | None:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} is not of a run: choose another --workdir")
-    return recorded
+    return recorded | {"config": without_retired(recorded["config"])}
+
+
+def without_retired(config: Any, prefix: str = "") -> Any:
+    """A recorded configuration without the fields whose only value this version has."""
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: without_retired(value, f"{prefix}{key}.")
+        for key, value in config.items()
+        if (name := f"{prefix}{key}") not in RETIRED or RETIRED[name] not in (..., value)
+    }
 
 
 def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
@@ -401,7 +422,7 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    movable = {f"config.{field}" for field in (*MOVABLE, *RETIRED)}
+    movable = {f"config.{field}" for field in MOVABLE}
     return [
         f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
         for name in sorted(recorded.keys() | wanted.keys())

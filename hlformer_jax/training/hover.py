@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import parallel
@@ -79,36 +79,31 @@ class TreeObjective:
         return weighted_sum({name: terms[name]() for name in self.terms}, self.numbers)
 
     def _align(self, logits: Float[Array, "U U"], batch: TreeBatch) -> Float[Array, ""]:
-        if self.options.align_over == "batch":
-            every = jnp.arange(len(batch.nodes.mask))
-            related = self._related(batch, ("all",), every, every)
-            return trees.alignment(logits, batch.nodes.mask, related)
         total = jnp.zeros((), logits.dtype)
         for slot in range(3):
             rows = _rows(batch, slot)
-            related = self._related(batch, ("all",), rows, rows)
-            total = total + trees.alignment(logits[rows][:, rows], batch.subtrees.mask, related)
+            total = total + trees.alignment(logits[rows][:, rows], batch.subtrees.mask)
         return total
 
     def _tree(self, logits: Float[Array, "U U"], batch: TreeBatch) -> Float[Array, ""]:
-        options = self.options
-        how = options.tree_anchor, options.tree_reduction
-        if options.tree_edges == "closure":
-            masked = options.mask_related in ("tree", "all")
-            return trees.closure(logits, batch.below, batch.nodes.mask, masked, *how)
-        parents = _rows(batch, 0)
+        parents, below = _rows(batch, 0), jnp.asarray(batch.below)
         total = jnp.zeros((), logits.dtype)
         for slot in self._child_slots():
             children = _rows(batch, slot)
-            related = self._related(batch, ("tree", "all"), parents, children)
+            related = None
+            if self.options.mask_related == "tree":
+                # One is the other, or descends from it.
+                related = parents[:, None] == children[None]
+                related |= below[parents][:, children] | below[children][:, parents].T
             both = logits[parents][:, children], logits.T[parents][:, children]
-            total = total + trees.tree(both, batch.subtrees.mask, related, *how)
+            reduction = self.options.tree_reduction
+            total = total + trees.tree(both, batch.subtrees.mask, related, reduction)
         return total
 
     def _chain(self, points: Points, batch: TreeBatch) -> Float[Array, ""]:
         options, space = self.options, self.model.options.space
         video, text = points
-        norms = space.norm(video, options.chain_norm), space.norm(text, options.chain_norm)
+        norms = space.norm(video), space.norm(text)
         nodes, mask, pair = (
             jnp.asarray(x) for x in (batch.subtrees.nodes, batch.subtrees.mask, batch.subtrees.pair)
         )
@@ -126,40 +121,21 @@ class TreeObjective:
                 loss(nodes[:, 0], nodes[:, slot], mask) for slot in self._child_slots()
             )
             return first + second
-        if options.chain_edges == "single":
-            real = jnp.stack([mask & ~pair, jnp.zeros_like(mask)])
-        else:
-            real = jnp.stack([mask, mask & pair])
         parents = jnp.concatenate([nodes[:, 0], nodes[:, 0]])
         children = jnp.concatenate([nodes[:, 1], nodes[:, 2]])
-        return loss(parents, children, real.reshape(-1))
+        return loss(parents, children, jnp.concatenate([mask, mask & pair]))
 
     def _order(
         self, points: Points, direction: Float[Array, " n"], batch: TreeBatch
     ) -> Float[Array, ""]:
-        options, (nodes, subtrees, _) = self.options, batch
+        options, subtrees = self.options, batch.subtrees
         of = lambda x: angles(x, direction, options.order_base)
         cosines = of(points.video), of(points.text)
-        if options.order_pairs == "leaves":
-            left, right, mask = _leaf_pairs(
-                *(jnp.asarray(x) for x in (nodes.tree, nodes.level, nodes.position, nodes.mask))
-            )
-        else:
-            left, right, mask = _rows(batch, 1), _rows(batch, 2), jnp.asarray(subtrees.mask)
-            # The released loss compares an only child with itself.
-            mask = mask if options.form == "released" else mask & subtrees.pair
+        left, right, mask = _rows(batch, 1), _rows(batch, 2), jnp.asarray(subtrees.mask)
+        # The released loss compares an only child with itself.
+        mask = mask if options.form == "released" else mask & subtrees.pair
         margin = self.numbers["order_margin"]
         return trees.hinge(*cosines, right, left, mask, margin, options.form)
-
-    def _related(
-        self, batch: TreeBatch, where: tuple[str, ...], rows: Array, columns: Array
-    ) -> Array | None:
-        """Pairs of nodes of which one is the other or descends from it, where these are masked."""
-        if self.options.mask_related not in where:
-            return None
-        below = jnp.asarray(batch.below)
-        same = rows[:, None] == columns[None]
-        return same | below[rows][:, columns] | below[columns][:, rows].T
 
     def _child_slots(self) -> tuple[int, int]:
         """The slots whose nodes count as children; released, the parent itself and the left one."""
@@ -169,21 +145,6 @@ class TreeObjective:
 def _rows(batch: TreeBatch, slot: int) -> Int[Array, " B"]:
     """Rows of the nodes in a slot of all subtrees."""
     return jnp.asarray(batch.subtrees.nodes)[:, slot]
-
-
-def _leaf_pairs(
-    tree: Int[Array, " U"],
-    level: Int[Array, " U"],
-    position: Int[Array, " U"],
-    mask: Bool[Array, " U"],
-) -> tuple[Int[Array, " S"], Int[Array, " S"], Bool[Array, " S"]]:
-    """All pairs of nodes, of which those of two leaves of a tree, in time order, are real."""
-    leaf = mask & (level == 0)
-    ordered = (tree[:, None] == tree[None]) & (position[:, None] < position[None])
-    index = jnp.arange(len(tree))
-    left, right = jnp.meshgrid(index, index, indexing="ij")
-    real = ordered & leaf[:, None] & leaf[None]
-    return left.reshape(-1), right.reshape(-1), real.reshape(-1)
 
 
 def build_objective(config: ConfigDict, model: Hover) -> TreeObjective:

@@ -37,8 +37,7 @@ def read_config(directory: Path) -> ConfigDict:
     path = directory / "config.json"
     try:
         recorded = files.parse_json(path.read_text(encoding="utf-8"))["config"]
-        fields = recorded.items()
-        recorded = {name: value for name, value in fields if name not in checkpoints.RETIRED}
+        recorded = checkpoints.without_retired(recorded)
         config = default(family_of(ConfigDict({"model": recorded["model"]})))
         with config.ignore_type():
             config.update(recorded)

@@ -164,7 +164,7 @@ class Objective:
         weights = values
         if "distillation" in self.terms:
             rate = values["distillation_rate"]
-            share = distillation.decay(options.distillation_decay, rate, epoch)
+            share = rate ** jnp.asarray(epoch, rate.dtype)
             weights = values | {"distillation": values["distillation"] * share}
         return weighted_sum({name: terms[name]() for name in self.terms}, weights)
 

@@ -1,6 +1,5 @@
 """The losses of captions and videos against a rewrite in NumPy with loops, and under padding."""
 
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import tiny
 from derivatives import check_curvature
 from jax.test_util import check_grads
 
-from hlformer_jax.config import default
 from hlformer_jax.losses import distillation, embeddings, ranking
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
 from hlformer_jax.ops import lorentz
@@ -388,19 +386,3 @@ def test_a_student_that_says_what_the_teacher_says_loses_nothing():
 
 def _unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
-@pytest.mark.parametrize("epoch", [0, 1, 7, 99])
-def test_the_weight_falls_as_released(epoch):
-    expected = {
-        "none": (0.5, 1.0),
-        "exponential": (0.95, 0.95**epoch),
-        "linear": (0.01, max(-0.01 * epoch + 1, 0.05)),
-        "sigmoid": (800.0, 800 / (800 + math.exp(epoch * 100 / 800))),
-    }
-    assert set(expected) == set(distillation.DECAYS)
-    for form, (rate, share) in expected.items():
-        found = distillation.decay(form, np.asarray(rate, np.float32), np.asarray(epoch, np.int32))
-        assert float(found) == pytest.approx(share, rel=1e-5), form
-    released = default().loss
-    assert (released.distillation_decay, released.distillation_rate) == ("exponential", 0.95)

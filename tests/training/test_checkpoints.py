@@ -41,9 +41,17 @@ def test_the_same_run_resumes_whatever_of_it_was_moved(started):
     checkpoints.check_workdir(started, runs.tree())
     path = started / "config.json"
     content = json.loads(path.read_text())
-    content["config"]["kernels"] = "xla"  # a field that earlier versions recorded
+    # Fields that earlier versions recorded: of any value, and of the one that is left.
+    content["config"]["kernels"] = "xla"
+    content["config"]["loss"]["distillation_decay"] = "exponential"
     path.write_text(json.dumps(content))
     _claim(started).close()
+    content["config"]["loss"]["distillation_decay"] = "linear"
+    path.write_text(json.dumps(content))
+    with pytest.raises(WorkdirError, match="distillation_decay"):
+        _claim(started)
+    content["config"]["loss"].pop("distillation_decay")
+    path.write_text(json.dumps(content))
     texts = {"data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never"}
     _claim(started, **{field: texts.get(field, 7.0) for field in checkpoints.MOVABLE}).close()
 
