@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import released
 
-from hlformer_jax.losses.objective import numbers
+from hlformer_jax.losses import numbers
 from hlformer_jax.retrieval.scoring import Similarities
 from hlformer_jax.training import prvr
 

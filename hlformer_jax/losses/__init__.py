@@ -1,10 +1,44 @@
 """Training losses as pure functions of arrays.
 
-    objective      a loss is a weighted sum of terms: the numbers and options of `config.loss`
     ranking        triplet and contrastive losses of the scores of captions and videos
-    embeddings     diversity, optimal matching and partial order of captions, clips and videos
-    distillation   what a student learns of a teacher's cosines (DL-DKD)
+    embeddings     diversity, optimal matching, partial order and distillation
     trees          alignment, tree, chain and order of action trees (HOVER)
 
-Padding never reaches a value or a gradient, whatever it holds.
+Padding never reaches a value or a gradient, whatever it holds. What a model is trained by is a
+weighted sum of such terms. `config.loss` has their weights, constants and options. Its numbers are
+arguments of the compiled step, so that a change of one compiles nothing anew; its options, text and
+flags, are part of the program.
 """
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Float
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from hlformer_jax.typing import Array
+
+Terms = dict[str, Float[Array, ""]]
+
+
+def numbers(loss: ConfigDict, dtype: DTypeLike) -> dict[str, Array]:
+    """The weights and constants of `config.loss`; integers stay integers."""
+    arrays = lambda x: jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
+    return {name: arrays(x) for name, x in loss.items() if not isinstance(x, str | bool)}
+
+
+def options(loss: ConfigDict) -> FrozenConfigDict:
+    """The options of `config.loss`, hashable."""
+    return FrozenConfigDict({name: x for name, x in loss.items() if isinstance(x, str | bool)})
+
+
+def weighted_sum(
+    terms: Terms, weights: Mapping[str, Float[Array, ""]]
+) -> tuple[Float[Array, ""], Terms]:
+    """The sum of the terms, each times the weight of its name, and the terms without weights."""
+    total: Any = 0.0
+    for name, value in terms.items():
+        total = total + weights[name] * value
+    return jnp.asarray(total), terms

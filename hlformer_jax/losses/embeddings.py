@@ -1,7 +1,8 @@
 """Losses of the embeddings of captions, clips and videos, exact under padding.
 
 Captions of one video are pushed apart (diversity) or to clips of their own (optimal matching), and
-kept inside the entailment cone of their video (partial order). Masks and means are as in `ranking`.
+kept inside the entailment cone of their video (partial order); a student of a teacher learns which
+frames they are near (distillation). Masks and means are as in `ranking`.
 """
 
 import chex
@@ -164,3 +165,44 @@ def partial_order(
     videos = zero_padding(videos, pairs.video_mask)
     outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
     return masked_mean(outside, pairs.caption_mask)
+
+
+def distillation(
+    queries: Float[Array, "Q H"],
+    frames: Float[Array, "V F H"],
+    teacher: Float[Array, "Q F"],
+    frame_mask: Bool[Array, "V F"],
+    pairs: Pairs,
+    temperature: ArrayLike,
+) -> Float[Array, ""]:
+    """Kullback-Leibler divergence of a student from a teacher over the frames of a video.
+
+    Each has cosines of a caption and every frame of its own video, and as distributions over the
+    frames, softmax(cosine / temperature), the student's is drawn to the teacher's.
+
+    Args:
+      queries: sentence embeddings of the student.
+      frames: its encoded frames.
+      teacher: the teacher's cosines of each caption and the frames of its own video.
+      frame_mask: True for real frames.
+      pairs: captions and videos.
+      temperature: divides the cosines of both.
+
+    Returns:
+      KL(teacher || student), summed over captions as released: it grows with the batch.
+
+    References:
+      DL-DKD's distillation loss, as in the released code.
+    """
+    real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
+    queries = zero_padding(queries, pairs.caption_mask)
+    own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
+    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own))
+    target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
+    log_student = _log_softmax(cosine / temperature, real)
+    return jnp.sum(jnp.where(real, jnp.exp(target) * (target - log_student), 0))
+
+
+def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float[Array, "Q F"]:
+    # A finite filler keeps the rows of padded captions finite; nothing of them is counted.
+    return jax.nn.log_softmax(jnp.where(real, logits, jnp.finfo(logits.dtype).min / 2), axis=-1)

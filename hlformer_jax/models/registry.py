@@ -3,7 +3,7 @@
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -181,15 +181,17 @@ def _rngs(dropout_key: Array | None) -> dict[str, Array] | None:
     return None if dropout_key is None else {"dropout": dropout_key}
 
 
-def describe(config: ConfigDict) -> dict[str, Any]:
-    """The fields that a checkpoint must share with a configuration that evaluates it."""
-    fields = {
-        f"model.{name}": value
-        for name, value in config.model.items()
-        if name not in NOT_OF_THE_MODEL
-    }
-    for name in ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"):
-        fields[f"data.{name}"] = config.data[name]
+def describe(
+    config: ConfigDict,
+    free: Sequence[str] = NOT_OF_THE_MODEL,
+    data: Sequence[str] = ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"),
+) -> dict[str, Any]:
+    """The fields that a checkpoint must share with a configuration that evaluates it, as JSON.
+
+    Those of `config.model` that are not `free`, and the sizes of the data.
+    """
+    fields = {f"model.{name}": x for name, x in config.model.items() if name not in free}
+    fields |= {f"data.{name}": config.data[name] for name in data}
     return json.loads(json.dumps(fields))
 
 

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import parallel
-from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity, Scorer
+from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**24
@@ -28,7 +28,7 @@ class Corpus(NamedTuple):
     """Encoded videos that can be searched.
 
     Attributes:
-      scorer: a `scoring.Scorer`.
+      scorer: a `scoring.MaximumSimilarity`.
       stored: what the scorer keeps of the videos, arrays [blocks, B, ...].
       mask: True for real videos.
     """
@@ -53,7 +53,7 @@ class SearchResult(NamedTuple):
     positions: dict[str, Int[Array, "Q k"]]
 
 
-def empty(scorer: Scorer, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
+def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
     """A corpus without videos, sharded, to be filled block by block.
 
     Args:
@@ -106,7 +106,7 @@ def build(
 
     Args:
       videos: encoded videos, arrays [V, ...] of any norm; padded frames are zero.
-      scorer: a `scoring.Scorer` of these videos; by default the released weights of clips and
+      scorer: a scorer of these videos; by default the released weights of clips and
         frames, for a `VideoEncoding`.
       dtype: "float32", "bfloat16" or "int8".
       block: number of videos that are scored together.

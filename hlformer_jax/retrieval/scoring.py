@@ -1,14 +1,14 @@
-"""How a family of models scores videos for queries: what a corpus, a search and a loss ask it.
+"""How a model scores videos for queries: what a corpus, a search and a loss ask it.
 
 A scorer owns the rule by which the positions of a video make its score: the best position of each
 branch (HLFormer eq. 8, 9), with a query for each branch (DL-DKD), or the best proposal plus its
-frame score (MS-SL); a family with another geometry brings its own. A scorer is a pytree, so that
-its weights are arguments of compiled programs. Zero vectors, which padded frames are, have cosine 0
-with everything and take part in the maximum, as released.
+frame score (MS-SL); another rule is another subclass of `MaximumSimilarity`. A scorer is a pytree,
+so that its weights are arguments of compiled programs. Zero vectors, which padded frames are, have
+cosine 0 with everything and take part in the maximum, as released.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
 import jax
@@ -39,64 +39,6 @@ class Similarities(NamedTuple):
     clip_dot: Float[Array, "Q V"] | None
     frame_cosine: Float[Array, "Q V"] | None
     frame_dot: Float[Array, "Q V"] | None
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """Scores encoded videos; `Stored` below is what it makes of them, a pytree of [B, ...]."""
-
-    def store(self, videos: Any, dtype: DTypeLike) -> Any:
-        """What a corpus keeps of B encoded videos, in a dtype of `DTYPES`."""
-
-    def similarities_per_video(self, stored: Any) -> int:
-        """Number of similarities that are computed for one query and one video."""
-
-    def width(self, stored: Any) -> int:
-        """Width H that queries must have."""
-
-    def scores(self, queries: Float[Array, "Q H"], stored: Any) -> Float[Array, "Q B"]:
-        """Ranking scores, float32; higher is better."""
-
-    def locate(self, queries: Float[Array, "Q H"], stored: Any) -> dict[str, Int[Array, " Q"]]:
-        """The positions that made the score of each query's video, by the name of their branch."""
-
-
-@runtime_checkable
-class TrainingScorer(Scorer, Protocol):
-    """A scorer of the family, which the objective and the localisation of moments ask as well."""
-
-    def position_cosines(
-        self, queries: Float[Array, "Q H"], stored: Any
-    ) -> dict[str, Float[Array, "Q L"]]:
-        """Cosines of a query and each position of its video, by the name of the branch."""
-
-    def over_time(
-        self,
-        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
-        num_frames: int,
-        max_clips: int,
-        max_frames: int,
-    ) -> Float[np.ndarray, "*batch F"]:
-        """Scores of the frames of a video, each by the positions over it; higher is better.
-
-        Args:
-          cosines: as `position_cosines` gives them.
-          num_frames: F, the number of frames of the video in its source.
-          max_clips: C, the number of clips that the video was pooled to.
-          max_frames: the number of frames that it was sampled to at most.
-        """
-
-    @property
-    def frame_columns(self) -> str:
-        """What a column of the frame branch is: "videos", or "captions" (a vector for each)."""
-
-    def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
-        """What the positions of each branch are compared with, by the branch's name."""
-
-    def similarities(
-        self, queries: Float[Array, "Q H"], videos: Any, owner: Int[Array, " Q"]
-    ) -> Similarities:
-        """Cosines and dot products of both branches, as the training losses need them."""
 
 
 class Vectors(NamedTuple):
@@ -177,7 +119,7 @@ class MaximumSimilarity:
 
     @property
     def frame_columns(self) -> str:
-        """A column of the frame branch is a video."""
+        """What a column of the frame branch is: "videos", or "captions", a vector for each."""
         return "videos"
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
@@ -185,7 +127,7 @@ class MaximumSimilarity:
         return dict.fromkeys(self.branches, queries)
 
     def store(self, videos: Any, dtype: DTypeLike) -> Stored:
-        """Unit vectors of the branches that are on, in the dtype of a corpus."""
+        """What a corpus keeps of B videos: unit vectors of the branches that are on."""
         return {
             name: store(branch, dtype)
             for name, branch in videos._asdict().items()
@@ -193,15 +135,15 @@ class MaximumSimilarity:
         }
 
     def similarities_per_video(self, stored: Stored) -> int:
-        """Number of positions of all branches."""
+        """Number of similarities of one query and one video: the positions of all branches."""
         return sum(branch.values.shape[-2] for branch in stored.values())
 
     def width(self, stored: Stored) -> int:
-        """Width of the vectors."""
+        """Width H that queries must have."""
         return width(stored)
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
-        """Ranking scores (HLFormer eq. 9)."""
+        """Ranking scores, float32; higher is better (HLFormer eq. 9)."""
         total: Any = 0.0
         parts = self.of_branches(queries)
         for weight, name in zip(self.weights, self.branches, strict=True):
@@ -211,7 +153,7 @@ class MaximumSimilarity:
         return total
 
     def locate(self, queries: Float[Array, "Q H"], stored: Stored) -> dict[str, Int[Array, " Q"]]:
-        """The first of the best positions of each branch."""
+        """The positions that made the score of each query's video, by the name of their branch."""
         branches = self.position_cosines(queries, stored)
         return {
             name: jnp.argmax(branch, axis=-1).astype(jnp.int32) for name, branch in branches.items()
@@ -238,6 +180,12 @@ class MaximumSimilarity:
 
         Of proposals in the place of clips (MS-SL without its frames) it is the best of those that
         hold a frame's clip; one vector for the whole video says the same of all frames.
+
+        Args:
+          cosines: as `position_cosines` gives them.
+          num_frames: F, the number of frames of the video in its source.
+          max_clips: C, the number of clips that the video was pooled to.
+          max_frames: the number of frames that it was sampled to at most.
         """
         total: Any = 0.0
         for weight, name in zip(np.asarray(self.weights), self.branches, strict=True):
@@ -377,7 +325,7 @@ class GuidedSimilarity(MaximumSimilarity):
         return Similarities(clip_cosine, best(products), cosines, dots)
 
 
-def build_scorer(config: ConfigDict, model: Model) -> TrainingScorer:
+def build_scorer(config: ConfigDict, model: Model) -> MaximumSimilarity:
     """The scorer of a model, with the branch weights of a configuration."""
     fields, module = config.model, model.module
     both = fields.gaze and fields.glance
@@ -432,18 +380,20 @@ def spans_to_frames(
     """
     starts = bounds[:-1]
     ends = np.append(np.maximum(bounds[1:-1], starts[:-1] + 1), num_frames)
-    frame = np.arange(num_frames)
-    inside = (frame[:, None] >= starts) & (frame[:, None] < ends)
-    best: np.ndarray = np.where(inside, scores[..., None, :], -np.inf).max(axis=-1)
-    return best.astype(scores.dtype)
+    return _largest_of_spans(scores, starts, ends, num_frames)
 
 
 def proposals_to_clips(
     scores: Float[np.ndarray, "*batch P"], num_clips: int
 ) -> Float[np.ndarray, "*batch C"]:
     """For each clip the largest score of the proposals that hold it (MS-SL)."""
-    starts, ends = proposals(num_clips)
-    clip = np.arange(num_clips)
-    inside = (clip[:, None] >= starts) & (clip[:, None] < ends)
+    return _largest_of_spans(scores, *proposals(num_clips), num_clips)
+
+
+def _largest_of_spans(
+    scores: np.ndarray, starts: np.ndarray, ends: np.ndarray, length: int
+) -> np.ndarray:
+    position = np.arange(length)[:, None]
+    inside = (position >= starts) & (position < ends)
     best: np.ndarray = np.where(inside, scores[..., None, :], -np.inf).max(axis=-1)
     return best.astype(scores.dtype)

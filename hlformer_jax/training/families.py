@@ -6,7 +6,7 @@ and its ancestors, `hover` that of HOVER; a further one trains unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import optax
 from jax.sharding import Mesh
@@ -22,9 +22,8 @@ from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.step import Feed, Loss
 
 
-@runtime_checkable
 class Family(Protocol):
-    """A family of models on its data, as the trainer wants one."""
+    """A family of models on its data, as the trainer, evaluation and sweeps want one."""
 
     @property
     def fingerprint(self) -> str:
@@ -67,10 +66,6 @@ class Family(Protocol):
     def close(self) -> None:
         """Gives back what validation keeps on the devices."""
 
-
-class ConfiguredFamily(Family, Protocol):
-    """A family that a configuration names: what evaluation and sweeps ask of it beside training."""
-
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of `describe` in a form in which those of equal models are equal."""
 
@@ -83,12 +78,12 @@ class ConfiguredFamily(Family, Protocol):
 
 if not TYPE_CHECKING:
     # Where annotations are executed, to look at the properties of a family would open its data.
-    ConfiguredFamily = Any
+    Family = Any
 
-FAMILIES: dict[str, Callable[[ConfigDict, Mesh], ConfiguredFamily]] = {"prvr": PRVR, "hover": HOVER}
+FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hover": HOVER}
 """What makes a family of a configuration and devices; names as in `config.fields`."""
 
 
-def build(config: ConfigDict, mesh: Mesh | None = None) -> ConfiguredFamily:
+def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
     """The family of models that a configuration asks for, on its data."""
     return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)

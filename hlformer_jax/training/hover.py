@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +19,11 @@ from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, fits
 from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
-from hlformer_jax.losses import trees
-from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
+from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.ranking import zero_padding
 from hlformer_jax.models import hover
 from hlformer_jax.models.hover import Hover, Points, angles
-from hlformer_jax.models.registry import Cost
+from hlformer_jax.models.registry import Cost, describe
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim
@@ -223,18 +221,12 @@ class HOVER:
 
     def describe(self) -> dict[str, Any]:
         """The fields that make the model; see `Family`."""
-        fields = {
-            f"model.{name}": value
-            for name, value in self._config.model.items()
-            if name not in NOT_OF_THE_MODEL
-        }
-        for name in ("visual_dim", "text_dim", "max_words"):
-            fields[f"data.{name}"] = self._config.data[name]
-        fields["trees.node_frames"] = self._config.trees.node_frames
-        return dict(json.loads(json.dumps(fields)))
+        config, sizes = self._config, ("visual_dim", "text_dim", "max_words")
+        frames = {"trees.node_frames": config.trees.node_frames}
+        return describe(config, NOT_OF_THE_MODEL, sizes) | frames
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `describe`, in which equal models are equal; see `ConfiguredFamily`."""
+        """The fields of `describe`, in which equal models are equal; see `Family`."""
         return dict(fields)
 
     def validate(self, params: Any) -> Result:

@@ -16,7 +16,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, families
-from hlformer_jax.training.families import ConfiguredFamily
+from hlformer_jax.training.families import Family
 
 
 class RunError(UserError, ValueError):
@@ -114,12 +114,12 @@ def evaluate_checkpoint(
     return result
 
 
-def _restored(saved: checkpoints.Series, family: ConfiguredFamily, mesh: Mesh) -> Any:
+def _restored(saved: checkpoints.Series, family: Family, mesh: Mesh) -> Any:
     template = parallel.abstract(mesh, jax.eval_shape(family.init_params))
     return family.project(saved.restore(template))
 
 
-def _check_same_model(path: Path, info: Mapping[str, Any], family: ConfiguredFamily) -> None:
+def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> None:
     """Refuses a configuration that means another model than the checkpoint says it is of."""
     wanted = family.describe()
     recorded = {key: info.get(key, value) for key, value in wanted.items()}

@@ -10,7 +10,7 @@ these are, which do not decay, and which have a rate of their own, is declared b
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,23 +23,6 @@ TORCH_CLIP_EPSILON = 1e-6
 """Added to the norm by PyTorch's clip_grad_norm_."""
 
 
-@runtime_checkable
-class Declared(Protocol):
-    """A module's declarations, by names of its parameters or of the modules that hold them."""
-
-    @property
-    def stacked(self) -> Collection[str]:
-        """Of parameters with a leading axis of blocks."""
-
-    @property
-    def undecayed(self) -> Collection[str]:
-        """Of parameters that do not decay."""
-
-    @property
-    def rates(self) -> Mapping[str, str]:
-        """Of parameters with a learning rate of their own, and the field of `config.optim`."""
-
-
 class BertAdamState(NamedTuple):
     """First and second moments of the gradient."""
 
@@ -47,36 +30,23 @@ class BertAdamState(NamedTuple):
     second: Params
 
 
-def linear_warmup(learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
-    """A rate that rises linearly over the share `warmup` of all steps, then falls linearly to 0."""
+def schedule(form: str, learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
+    """A rate that rises linearly over the share `warmup` of all steps, and then falls to 0.
 
-    def schedule(step: int | jax.Array) -> jax.Array:
-        progress = jnp.asarray(step, jnp.result_type(float)) / total_steps
-        rising = progress / warmup if warmup > 0 else jnp.ones_like(progress)
-        falling = jnp.maximum((1 - progress) / (1 - warmup), 0)
-        return learning_rate * jnp.where(progress < warmup, rising, falling)
-
-    return schedule
-
-
-def warmup_cosine(learning_rate: float, warmup: float, total_steps: int) -> optax.Schedule:
-    """Learning rate that rises linearly over a share of all steps, then falls as a cosine to 0.
-
-    Arguments as of `linear_warmup`. The cosine is of the share of all steps, as in CLIP4Clip: where
+    As "linear", or "warmup_cosine". The cosine is of the share of all steps, as in CLIP4Clip: where
     the warm-up ends the rate jumps from its peak to (1 + cos(π warmup)) / 2 of it.
     """
 
-    def schedule(step: int | jax.Array) -> jax.Array:
+    def rate(step: int | jax.Array) -> jax.Array:
         progress = jnp.asarray(step, jnp.result_type(float)) / total_steps
         rising = progress / warmup if warmup > 0 else jnp.ones_like(progress)
-        falling = (1 + jnp.cos(jnp.pi * jnp.minimum(progress, 1))) / 2
+        if form == "linear":
+            falling = jnp.maximum((1 - progress) / (1 - warmup), 0)
+        else:
+            falling = (1 + jnp.cos(jnp.pi * jnp.minimum(progress, 1))) / 2
         return learning_rate * jnp.where(progress < warmup, rising, falling)
 
-    return schedule
-
-
-SCHEDULES = {"linear": linear_warmup, "warmup_cosine": warmup_cosine}
-"""Schedules by the name that `config.optim.schedule` has, where a family has the field."""
+    return rate
 
 
 def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
@@ -132,7 +102,7 @@ def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.Grad
 
 
 def decay_mask(params: Params, undecayed: Collection[str]) -> Params:
-    """True for parameters that decay; see `Declared.undecayed`."""
+    """True for parameters that decay; see `TwoBranch.undecayed`."""
     decays = lambda path, _: not _any_name(path, undecayed)
     return jax.tree_util.tree_map_with_path(decays, params)
 
@@ -145,19 +115,20 @@ def _names(path: tuple) -> list[str]:
     return [str(entry.key) for entry in path if hasattr(entry, "key")]
 
 
-def build(fields: ConfigDict, module: Declared, total_steps: int) -> optax.GradientTransformation:
+def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTransformation:
     """The optimiser of `config.optim` for a model.
 
     With `global_clip` (HOVER) all gradients are clipped together first.
     """
-    schedule = SCHEDULES[fields.get("schedule", "linear")]
+    form = fields.get("schedule", "linear")
+    rate = schedule(form, fields.learning_rate, fields.warmup, total_steps)
     chain = [
         clip_by_tensor_norm(fields.clip_norm, module.stacked),
         scale_by_bert_adam(fields.beta1, fields.beta2, fields.epsilon),
         optax.add_decayed_weights(
             fields.weight_decay, mask=lambda params: decay_mask(params, module.undecayed)
         ),
-        optax.scale_by_learning_rate(schedule(fields.learning_rate, fields.warmup, total_steps)),
+        optax.scale_by_learning_rate(rate),
     ]
     if "global_clip" in fields:
         chain.insert(0, optax.clip_by_global_norm(fields.global_clip))

@@ -19,8 +19,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.split import Split
-from hlformer_jax.losses import distillation, embeddings, ranking
-from hlformer_jax.losses.objective import Terms, numbers, options, weighted_sum
+from hlformer_jax.losses import Terms, embeddings, numbers, options, ranking, weighted_sum
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
 from hlformer_jax.models import Model
 from hlformer_jax.models.registry import Cost, cost, meaning
@@ -30,7 +29,7 @@ from hlformer_jax.retrieval import evaluation, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.retrieval.scoring import TrainingScorer
+from hlformer_jax.retrieval.scoring import MaximumSimilarity
 from hlformer_jax.training import optim
 from hlformer_jax.typing import Array, Batch
 
@@ -105,7 +104,7 @@ class Objective:
         Without a key there is no dropout. By the epoch, from 0, the distillation's weight falls.
         """
         model, values, options = self.model, self.numbers, self.options
-        scorer: TrainingScorer = self.scorer
+        scorer: MaximumSimilarity = self.scorer
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         queries = models.encode_query(model, params, batch.captions, keys[0])
         videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
@@ -143,7 +142,7 @@ class Objective:
                     "the batch has no teacher: its split was opened without data.teacher_dim"
                 )
             frames = videos.clips, teacher, batch.videos.frame_mask
-            return distillation.divergence(clip_queries, *frames, pairs, temperature)
+            return embeddings.distillation(clip_queries, *frames, pairs, temperature)
 
         terms = {
             "clip_triplet": lambda: ranking.triplet(
@@ -192,33 +191,22 @@ def build_objective(
 def active_terms(config: ConfigDict, model: Model) -> tuple[str, ...]:
     """Names of the terms with a weight whose branch is on; refuses those a model lacks."""
     loss, name = config.loss, config.model.name
-    if loss.optimal_matching != 0 and not config.model.glance:
-        raise ConfigError(
-            "config.loss.optimal_matching assigns captions to clips, but config.model.glance is"
-            " off: set it to 0, or switch the clips on"
-        )
-    if loss.partial_order != 0 and not model.module.has_lift:
-        raise ConfigError(
-            f"config.loss.partial_order is {loss.partial_order}, but {name} has no hyperbolic lift:"
-            " set it to 0, or use hlformer"
-        )
-    if loss.distillation != 0:
-        weight = f"config.loss.distillation is {loss.distillation}, but"
-        if not model.module.query_per_branch:
+    glance, module = config.model.glance, model.module
+    for term, there, lacking in (
+        ("optimal_matching", glance, "config.model.glance is off: switch the clips on"),
+        ("partial_order", module.has_lift, f"{name} has no hyperbolic lift: use hlformer"),
+        ("distillation", module.query_per_branch, f"{name} learns of no teacher: use dl_dkd"),
+        ("distillation", glance, "config.model.glance, the branch that inherits, is off: set it"),
+        (
+            "distillation",
+            config.data.teacher_dim,
+            "config.data.teacher_dim is 0: set it to the width of the teacher's features (512 of"
+            " the released ones)",
+        ),
+    ):
+        if loss[term] != 0 and not there:
             raise ConfigError(
-                f"{weight} {name} has no branch that inherits from a teacher: set it to 0, or use"
-                " dl_dkd"
-            )
-        if not config.model.glance:
-            raise ConfigError(
-                f"{weight} config.model.glance, the branch that inherits, is off: set it to 0, or"
-                " switch the branch on"
-            )
-        if not config.data.teacher_dim:
-            raise ConfigError(
-                f"{weight} config.data.teacher_dim is 0, which is a data set without the features"
-                " of a teacher: set it to their width (512 of the released ones), or"
-                " loss.distillation to 0"
+                f"config.loss.{term} is {loss[term]}, but {lacking}, or set the weight to 0"
             )
     active = tuple(
         term
@@ -307,7 +295,7 @@ class PRVR:
         return models.describe(self._config)
 
     def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields with a width for each block; see `ConfiguredFamily`."""
+        """The fields with a width for each block; see `Family`."""
         return meaning(fields)
 
     def cost(self) -> Cost:

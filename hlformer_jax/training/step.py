@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
+from hlformer_jax.data.feed import Chunk
 from hlformer_jax.typing import Array
 
 Params = Any
@@ -43,7 +44,7 @@ def init_state(params: Any, optimiser: optax.GradientTransformation) -> TrainSta
 
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Scalars]]
-Steps = Callable[[TrainState, "Chunk"], tuple[TrainState, Scalars]]
+Steps = Callable[[TrainState, Chunk], tuple[TrainState, Scalars]]
 
 
 @runtime_checkable
@@ -64,27 +65,6 @@ class Loss(Protocol):
 
         Whatever is random is derived from the step (and a seed that the loss holds).
         """
-
-
-@runtime_checkable
-class Chunk(Protocol):
-    """Consecutive steps that are computed in one call."""
-
-    @property
-    def first(self) -> int:
-        """Number of the first step."""
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps."""
-
-    @property
-    def features(self) -> Any:
-        """What the batches are gathered from, on the devices."""
-
-    @property
-    def indices(self) -> Any:
-        """What each step gathers, stacked on a leading axis and padded to the longest chunk."""
 
 
 @runtime_checkable

@@ -1,6 +1,5 @@
 """The losses of captions and videos against a rewrite in NumPy with loops, and under padding."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ import tiny
 from derivatives import check_curvature
 from jax.test_util import check_grads
 
-from hlformer_jax.losses import distillation, embeddings, ranking
+from hlformer_jax.losses import embeddings, ranking
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
 from hlformer_jax.ops import lorentz
 
@@ -332,7 +331,7 @@ def _softmax(x):
     return e / e.sum()
 
 
-_divergence = jax.jit(distillation.divergence)
+_divergence = jax.jit(embeddings.distillation)
 
 
 def _loss(queries=QUERIES, frames=FRAMES, batch=BATCH, pairs=PAIRS, temperature=0.2):

@@ -221,7 +221,7 @@ def test_eight_optimiser_steps(recording, dtype):
 
     params = recording.params(dtype)
     state = optimiser.init(params)
-    schedule = optim.linear_warmup(1e-3, 0.01, 20)
+    schedule = optim.schedule("linear", 1e-3, 0.01, 20)
     for number in range(8):
         np.testing.assert_allclose(schedule(number), golden["train/lr"][number], rtol=1e-6)
         run = parity.run(recording, dtype, params=params)

@@ -97,7 +97,7 @@ def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code
     assert float(sizes[2]["log_scale"]) == 0
     ratio = float(sizes[2]["lift"]["hyperbolic"][0]) / float(sizes[2]["x"])
     assert ratio == pytest.approx(0.1, rel=1e-3)
-    schedule = optim.warmup_cosine(2.0, 0.1, 100)
+    schedule = optim.schedule("warmup_cosine", 2.0, 0.1, 100)
     assert float(schedule(5)) == pytest.approx(1.0)
     for step in (10, 40, 100):
         assert float(schedule(step)) == pytest.approx(1 + np.cos(np.pi * step / 100), abs=1e-6)

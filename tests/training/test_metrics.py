@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
 
+from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import metrics
 from hlformer_jax.training.checkpoints import Progress
@@ -83,7 +83,7 @@ def logger(tmp_path):
 
 def _chunk(first, *losses):
     scalars = {"loss": np.asarray(losses, np.float32), "loss/near": np.ones(len(losses))}
-    return SimpleNamespace(first=first, num_steps=len(losses), features=None, indices=None), scalars
+    return Chunk(first, len(losses), None, None), scalars
 
 
 def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
@@ -107,8 +107,7 @@ def test_the_step_and_the_term_that_are_not_finite_are_named(logger, value):
 
 def test_what_lies_beyond_the_last_step_of_a_chunk_is_not_looked_at(logger, tmp_path):
     chunk, scalars = _chunk(0, 1.0, np.nan)
-    chunk.num_steps = 1
-    logger.steps(chunk, scalars, wait=True)
+    logger.steps(chunk._replace(num_steps=1), scalars, wait=True)
     assert runs.records(tmp_path) == []
 
 

@@ -133,7 +133,7 @@ def test_a_zero_gradient_stays_zero():
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1])
 def test_the_schedule_rises_falls_and_ends_at_zero(warmup):
-    rates = np.array([optim.linear_warmup(2.0, warmup, 100)(step) for step in range(101)])
+    rates = np.array([optim.schedule("linear", 2.0, warmup, 100)(k) for k in range(101)])
     assert rates[0] == (0.0 if warmup else 2.0)
     assert rates[100] == 0
     np.testing.assert_allclose(rates.max(), 2.0, rtol=1e-6)
