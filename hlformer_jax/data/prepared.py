@@ -12,6 +12,7 @@ shuffle of TFDS, which would hold a whole split in memory. What goes in is check
 or value that no training could mean. This module alone knows TFDS.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -52,12 +53,12 @@ MAX_ZERO_ROWS = 0.25
 MAX_ZERO_ITEMS = 0.01
 """Share of videos, or of captions, that may have nothing but zero rows: no feature is like that."""
 
-_STORAGES = ("float32", "float16")
 _COPIES = 3  # of a record's features in memory: as read, as stored and as serialised
 _SHARD_BYTES = 1 << 30
 # Features hardly compress, and zstd, TFDS's choice, would read them five times slower.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 _INDEX = "index.json"
+_FILES = re.compile(r"index\.json|dataset_info\.json|features\.json|prvr-.+\.array_record.*")
 _IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fingerprint")
 
 
@@ -65,12 +66,7 @@ _IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fing
 
 
 class Prepared:
-    """A prepared set.
-
-    Attributes:
-      directory: the folder of its files.
-      fingerprint: the source's when the set was prepared.
-    """
+    """A prepared set: the folder of its files, and the source's fingerprint when it was made."""
 
     def __init__(self, builder: "Prvr") -> None:
         self.directory = Path(builder.data_dir)
@@ -93,15 +89,13 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
         ~/tensorflow_datasets.
       storage: dtype of the stored features, float32 or float16.
 
-    Returns:
-      The prepared set.
-
     Raises:
       DataError: if the source is missing or is not as it should be.
+      OutputError: if a damaged set holds files of somebody else.
       OSError: if the disk is full.
     """
-    if storage not in _STORAGES:
-        raise ValueError(f"data.storage is {storage!r}; it must be one of {_STORAGES}")
+    if storage not in ("float32", "float16"):
+        raise ValueError(f"data.storage is {storage!r}; it must be float32 or float16")
     root = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     try:
         fingerprint = source.fingerprint()
@@ -114,7 +108,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
         )
     name = _directory_name(source, storage, fingerprint)
     directory = root / Prvr.name / name / str(Prvr.VERSION)
-    fresh_builder = functools.partial(_builder, source, name, fingerprint, storage, root)
+    new_builder = functools.partial(_builder, source, name, fingerprint, storage, root)
     if not _is_complete(directory):
         busy = "Another process prepares %s; waiting for it"
         waiting = functools.partial(logging.info, busy, directory.parent)
@@ -123,19 +117,34 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
                 _clear(directory, alone)
                 title = f"{source.name}/{source.feature}"
                 logging.info("Preparing %s in %s, once", title, directory)
-                _write(fresh_builder(), source)
-    return Prepared(fresh_builder())
+                _write(new_builder(), source)
+    return Prepared(new_builder())
 
 
 def _clear(directory: Path, alone: bool) -> None:
-    if directory.exists():
+    """Removes a damaged set and what killed processes left; an OutputError if it holds more."""
+    if os.path.lexists(directory):
         logging.warning("%s is damaged (files missing or cut short); it is made anew", directory)
-        shutil.rmtree(directory)
+        _remove(directory)
     if alone:
         # The holder of the lock works alone: what other processes left, they left when they died.
-        for stale in directory.parent.glob("incomplete.*"):
-            logging.warning("%s was left by a killed process; it is removed", stale)
-            shutil.rmtree(stale, ignore_errors=True)
+        for stale in directory.parent.glob(f"incomplete.*_{Prvr.VERSION}"):
+            with contextlib.suppress(OSError):
+                _remove(stale)
+                logging.warning("%s was left by a killed process and is removed", stale)
+
+
+def _remove(directory: Path) -> None:
+    """Removes the folder of a set, unless something in it is none of its files."""
+    files.check_directory(directory)
+    for path in (paths := list(directory.iterdir())):
+        if path.is_symlink() or not path.is_file() or not _FILES.fullmatch(path.name):
+            raise files.OutputError(
+                f"{path} is no file of the damaged set that is to be made anew there: move it away"
+            )
+    for path in paths:
+        path.unlink()
+    directory.rmdir()
 
 
 def _only_prepared(
@@ -212,13 +221,9 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class Prvr(tfds.core.DatasetBuilder):
-    """Features of partially relevant video retrieval, one record per video.
+    """Features of partially relevant video retrieval, one record per video."""
 
-    Attributes:
-      source: the source that the set is prepared from; None where it is only read.
-    """
-
-    source: Source | None = None
+    source: Source | None = None  # that the set is prepared from; None where it is only read
 
     VERSION = tfds.core.Version("1.0.0")  # of the records; another version is another directory
 
@@ -255,7 +260,15 @@ class Prvr(tfds.core.DatasetBuilder):
             records = Records(source, reader, config.storage)
             total = sum(map(sum, records.sizes.values()))
             _check_space(directory, total * np.dtype(config.storage).itemsize // 4)
-            with _progress_bar(f"Preparing {source.name}/{source.feature}", total) as bar:
+            bar = tqdm(
+                total=total,
+                desc=f"Preparing {source.name}/{source.feature}",
+                unit="B",
+                unit_scale=True,
+                # Rarely where it cannot overwrite itself.
+                mininterval=0.2 if sys.stderr.isatty() else 15.0,
+            )
+            with bar:
                 infos = [
                     self._write_split(records, split, reader.splits[split], bar) for split in SPLITS
                 ]
@@ -360,21 +373,10 @@ def _write(builder: Prvr, source: Source) -> None:
         builder.source = None
 
 
-def _progress_bar(title: str, total: int) -> tqdm:
-    """A bar with MB/s and time left, which writes rarely where it cannot overwrite itself."""
-    interval = 0.2 if sys.stderr.isatty() else 15.0
-    return tqdm(total=total, desc=title, unit="B", unit_scale=True, mininterval=interval)
-
-
 def shard_lengths(sizes: list[int], largest: int) -> list[int]:
-    """Cuts a list of records into shards of neighbours.
+    """Cuts a list of records, by their bytes, into shards of neighbours.
 
-    Args:
-      sizes: bytes of every record.
-      largest: bytes that a shard should not exceed; one record always fits.
-
-    Returns:
-      How many records go into each shard.
+    A shard should not exceed `largest`; one record always fits.
     """
     lengths, filled = [0], 0
     for size in sizes:
@@ -400,24 +402,14 @@ def _check_space(directory: Path, needed: int) -> None:
 
 
 class Records:
-    """The records of an open source.
+    """The records of an open source; `sizes` has the bytes of each with features as float32.
 
-    Attributes:
-      sizes: for each split, bytes of input of each record, with features as float32.
+    Making it asks for all sizes, and reads no feature. A DataError says that a split is not as it
+    should be, or a record larger than memory.
     """
 
     def __init__(self, source: Source, reader: Reader, storage: str) -> None:
-        """Asks for all sizes, and reads no feature.
-
-        Args:
-          source: the data set.
-          reader: the same, opened.
-          storage: float32 or float16.
-
-        Raises:
-          DataError: if a split is not as it should be, or a record larger than memory.
-        """
-        self._reader, self._storage = reader, storage
+        self._reader, self._storage = reader, np.dtype(storage)
         self._widths = source.visual_dim, source.text_dim
         self._teacher_dim = teacher_width(source)
         _check_splits(reader, source.name)
@@ -432,24 +424,24 @@ class Records:
         self._zero_words = _ZeroRows("words", "captions", captions, total("words_per_video"))
 
     def make(self, split: str, video: str) -> dict[str, Any]:
-        """Reads a video and all its captions.
+        """Reads a video and all its captions of a split, as a TFDS example.
 
-        Args:
-          split: train, val or test: a video may have other captions in each.
-          video: its id.
-
-        Returns:
-          A TFDS example. Words of all captions stand one after the other, with the number of words
-          of each beside them: a doubly ragged feature cannot be read back without TensorFlow.
-
-        Raises:
-          DataError: if a value is not finite, or too large for the storage, or too many are zero.
+        Words of all captions stand one after the other, with the number of words of each beside
+        them: a doubly ragged feature cannot be read back without TensorFlow. A DataError if a value
+        is not finite, or too large for the storage, or too many are zero.
         """
-        captions = self._reader.splits[split][video]
-        words = [self._words(caption.caption_id) for caption in captions]
+        reader = self._reader
+        captions = reader.splits[split][video]
+        words = []
+        for name in (caption.caption_id for caption in captions):
+            describe = lambda row, name=name: reader.describe_caption(name)
+            shape = reader.num_words(name), self._widths[1]
+            words.append(self._checked(reader.read_words(name), shape, describe, self._zero_words))
+        describe = functools.partial(reader.describe_frame, video)
+        shape = reader.num_frames(video), self._widths[0]
         return {
             "video_id": video,
-            "frames": self._frames(video),
+            "frames": self._checked(reader.read_frames(video), shape, describe, self._zero_frames),
             "caption_ids": [caption.caption_id for caption in captions],
             "sentences": [caption.sentence for caption in captions],
             "words": np.concatenate(words),
@@ -487,20 +479,6 @@ class Records:
         check_memory(_COPIES * size, f"video {video!r}", "leave it out, or give it fewer frames")
         return size
 
-    def _frames(self, video: str) -> np.ndarray:
-        describe = functools.partial(self._reader.describe_frame, video)
-        frames = self._reader.read_frames(video)
-        _check_values(frames, (self._reader.num_frames(video), self._widths[0]), describe)
-        self._zero_frames.add(frames, describe)
-        return self._stored(frames, describe)
-
-    def _words(self, caption_id: str) -> np.ndarray:
-        describe = lambda row: self._reader.describe_caption(caption_id)
-        words = self._reader.read_words(caption_id)
-        _check_values(words, (self._reader.num_words(caption_id), self._widths[1]), describe)
-        self._zero_words.add(words, describe)
-        return self._stored(words, describe)
-
     def _teacher(self, split: str, video: str) -> dict[str, np.ndarray]:
         """A teacher's vectors; without rows where it does not teach."""
         if not self._teacher_dim:
@@ -517,23 +495,39 @@ class Records:
         ):
             called = self._reader.describe_teacher(video, name)
             describe = lambda row, called=called: f"{called}: row {row}"
-            _check_values(values, (rows, self._teacher_dim), describe)
+            record[f"teacher_{name}"] = self._checked(values, (rows, self._teacher_dim), describe)
             if not values.any():
                 raise DataError(f"{called}: all are zero; they were never written, get them again")
-            record[f"teacher_{name}"] = self._stored(values, describe)
         return record
 
-    def _stored(self, values: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
-        dtype = np.dtype(self._storage)
-        if dtype.itemsize < values.dtype.itemsize:
-            limit = np.finfo(dtype).max
-            if values.max() > limit or values.min() < -limit:
-                row = int(np.argmax(np.abs(values).max(axis=1) > limit))
-                raise DataError(
-                    f"{describe(row)} holds {values[row][np.argmax(np.abs(values[row]))]:g}, more "
-                    f"than {self._storage} can ({limit:g}); prepare with data.storage = 'float32'"
-                )
-        return values.astype(dtype, copy=False)
+    def _checked(
+        self,
+        values: np.ndarray,
+        shape: tuple[int, int],
+        describe: Callable[[int], str],
+        zeros: "_ZeroRows | None" = None,
+    ) -> np.ndarray:
+        """Features in the storage; `describe` names a row of them in errors."""
+        if values.dtype != np.float32 or values.shape != shape:
+            raise DataError(
+                f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must "
+                f"be float32 of shape {shape}"
+            )
+        with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused anyway
+            # min and max hand a NaN on, so two passes without a temporary array see everything.
+            largest, least = values.max(), values.min()
+            for limit, wrong in (
+                (MAX_MAGNITUDE, "which no feature can be; the file is damaged or not little-endian "
+                 "float32, get it again"),
+                (float(np.finfo(self._storage).max), f"more than {self._storage} can; prepare with "
+                 "data.storage = 'float32'"),
+            ):  # fmt: skip
+                if not (largest <= limit and least >= -limit):
+                    row, column = np.argwhere(~(np.abs(values) <= limit))[0]
+                    raise DataError(f"{describe(int(row))} holds {values[row, column]:g}, {wrong}")
+        if zeros is not None:
+            zeros.add(values, describe)
+        return values.astype(self._storage, copy=False)
 
 
 def _check_splits(reader: Reader, name: str) -> None:
@@ -551,39 +545,15 @@ def _check_splits(reader: Reader, name: str) -> None:
                 raise DataError(
                     f"{name}: video {video!r} of {split} has no {lacking}; leave it out"
                 )
-            for caption in captions:
-                if reader.num_words(caption.caption_id) < 1:
-                    raise DataError(
-                        f"{name}: caption {caption.caption_id!r} of {split} has no word; "
-                        f"leave it out"
-                    )
-                if caption.caption_id in seen:
-                    raise DataError(
-                        f"{name}: caption id {caption.caption_id!r} stands twice in {split}; ids "
-                        f"are unique in a split, rename one"
-                    )
-                seen.add(caption.caption_id)
-
-
-def _check_values(
-    values: np.ndarray, shape: tuple[int, int], describe: Callable[[int], str]
-) -> None:
-    """Refuses features that are not float32 of that shape, or hold what no feature can be."""
-    if values.dtype != np.float32 or values.shape != shape:
-        raise DataError(
-            f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must be "
-            f"float32 of shape {shape}"
-        )
-    with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused here anyway
-        # min and max hand a NaN on, so two passes without a temporary array see everything.
-        if values.max() <= MAX_MAGNITUDE and values.min() >= -MAX_MAGNITUDE:
-            return
-        wrong = ~(np.abs(values) <= MAX_MAGNITUDE)
-    row = int(np.flatnonzero(wrong.any(axis=1))[0])
-    raise DataError(
-        f"{describe(row)} holds {values[row][wrong[row]][0]}, which no feature can be; the file is "
-        f"damaged or not little-endian float32, get it again"
-    )
+            for caption_id in (caption.caption_id for caption in captions):
+                wrong = None
+                if reader.num_words(caption_id) < 1:
+                    wrong = f"of {split} has no word; leave it out"
+                elif caption_id in seen:
+                    wrong = f"stands twice in {split}; ids are unique in a split, rename one"
+                if wrong:
+                    raise DataError(f"{name}: caption {caption_id!r} {wrong}")
+                seen.add(caption_id)
 
 
 class _ZeroRows:
@@ -591,7 +561,7 @@ class _ZeroRows:
 
     def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
         self._names = rows, items  # such as frames and videos
-        self._most = MAX_ZERO_ROWS * num_rows, MAX_ZERO_ITEMS * num_items
+        self._limits = MAX_ZERO_ROWS * num_rows, MAX_ZERO_ITEMS * num_items
         self._read = [0, 0]  # rows and items
         self._zero = [0, 0]
         self._first = ""  # what messages call the first of them
@@ -605,7 +575,7 @@ class _ZeroRows:
             return
         self._first = self._first or describe(int(np.argmin(nonzero)))
         self._zero = [self._zero[0] + zero, self._zero[1] + (zero == len(values))]
-        if any(count > most for count, most in zip(self._zero, self._most, strict=True)):
+        if any(count > limit for count, limit in zip(self._zero, self._limits, strict=True)):
             raise DataError(
                 f"{self._summary()} so far; so a download that was broken off or data that were "
                 f"never written are read, get the file again"

@@ -287,6 +287,28 @@ def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
 
+def test_of_a_damaged_set_nothing_is_removed_that_is_none_of_its_files(tiny, write, tmp_path):
+    collection = write(tiny)
+    directory = prepare(collection, tmp_path / "out").directory
+    (directory / "index.json").unlink()
+    left = directory.with_name(f"incomplete.ABC123_{directory.name}")
+    for folder in (left, directory):
+        (folder / "notes").mkdir(parents=True)
+        (folder / "notes" / "theirs.txt").write_text("theirs")
+    before = sorted(directory.iterdir())
+    with pytest.raises(OSError, match="notes is no file of the damaged set"):
+        prepare(collection, tmp_path / "out")
+    assert sorted(directory.iterdir()) == before
+    elsewhere = directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(elsewhere)
+    with pytest.raises(OSError, match="is a link"):
+        prepare(collection, tmp_path / "out")
+    assert len(list(elsewhere.iterdir())) == len(before)
+    directory.unlink()
+    assert_prepared(prepare(collection, tmp_path / "out"), tiny)
+    assert (left / "notes" / "theirs.txt").read_text() == "theirs"
+
+
 # Reading by index
 
 

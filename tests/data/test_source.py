@@ -90,7 +90,7 @@ WRONG = {
     "no word": (lambda t: setattr(t, "num_words", lambda c: 0), "'train_0#0' .* has no word"),
     "an id twice": (
         lambda t: t.splits["val"].update(val_1=[Caption("val_0#0", "again")]),
-        "caption id 'val_0#0' stands twice in val",
+        "caption 'val_0#0' stands twice in val",
     ),
     "other shape": (
         lambda t: setattr(t, "read_frames", lambda v: np.ones((4, 3), np.float32)),
