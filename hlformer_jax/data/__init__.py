@@ -2,8 +2,7 @@
 
     source          the protocols `Source` and `Reader`, and `DataError`
     annotations     caption lists, moments and their times, read strictly
-    released        the layout in which MS-SL published its features, as a source
-    released_files  its files: frame names, frames, HDF5
+    released        the layout in which MS-SL published its features, as a source, and its files
     synthetic       small corpora with planted moments, as a source and as released files
     extracted       features of one's own videos, as a source
     prepared        any source → array_record, written once and checked on the way

@@ -8,8 +8,7 @@ import csv
 import io
 import json
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,19 +24,12 @@ FROM_DATA = "data"
 MAX_OVERHANG = 1.0
 """Seconds that a moment may end after its video without a warning: lengths are rounded."""
 
-_CAPTION = re.compile(r"(\S+)(\s*)(.*)", re.DOTALL)
 
-
-# Strict text and JSON
+# Strict text and JSON. `where` is a place in messages: FILE or FILE:LINE, and maybe more.
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-      DataError: when it is empty, not UTF-8, or begins with a byte order mark.
-      OSError: when it cannot be read.
-    """
+    """The text of a file; a DataError when it is empty, not UTF-8, or has a byte order mark."""
     data = path.read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
@@ -50,52 +42,43 @@ def read_text(path: Path) -> str:
         raise DataError(
             f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8"
         ) from None
-    if not text.strip():
+    if not text or text.isspace():
         raise DataError(f"{path}: is empty; get it again")
     return text
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with its place, FILE:LINE.
-
-    Raises:
-      DataError: at the first blank line, and as `read_text`.
-      OSError: when it cannot be read.
-    """
+    """The lines of a file, each with its place; a DataError at the first blank one."""
     # str.splitlines would also split at characters that may stand inside a sentence.
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         if not line.strip():
             raise DataError(f"{path}:{number}: blank line; remove it")
         yield f"{path}:{number}", line.rstrip("\r")
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one a line, each with its place; raises as `read_lines`."""
+    """The JSON objects of a file, one a line, each with its place."""
     for where, line in read_lines(path):
         yield where, parse_object(line, where)
 
 
+def write_json_lines(
+    path: Path, records: Iterable[Mapping[str, Any]], replace: files.Replace = "any"
+) -> None:
+    """Writes JSON objects, one a line, whole or not at all."""
+    lines = (json.dumps(record, ensure_ascii=False) for record in records)
+    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
+
+
 def parse_object(text: str, where: str) -> dict[str, Any]:
-    """Parses a JSON object; NaN, infinities and a key that stands twice are refused.
-
-    Args:
-      text: the JSON.
-      where: its place, FILE or FILE:LINE, for messages.
-
-    Returns:
-      The object.
-
-    Raises:
-      DataError: when it is not one.
-    """
+    """Parses a JSON object; a DataError also of NaN, infinities and a key that stands twice."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        record = dict(pairs)
-        if len(record) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{where}: {twice!r} stands twice in one object; remove one")
+        record: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in record:
+                raise DataError(f"{where}: {name!r} stands twice in one object; remove one")
+            record[name] = value
         return record
 
     def constant(name: str) -> float:
@@ -119,38 +102,32 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return parsed
 
 
-def field(record: Any, name: str, where: str) -> Any:
-    """A field of a JSON object; raises DataError when there is none, or this is no object."""
+def field(
+    record: Any,
+    name: str,
+    where: str,
+    check: Callable[..., Any] = lambda value, *_: value,
+    **options: Any,
+) -> Any:
+    """A field of a JSON object, checked by one of the functions below; else a DataError."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {shown(record)}; it must be an object")
     if name not in record:
         raise DataError(f'{where}: has no "{name}"; give it one')
-    return record[name]
-
-
-def text_field(record: Any, name: str, where: str, one_line: bool = True) -> str:
-    """A field that is a text, see `as_text`."""
-    return as_text(field(record, name, where), name, where, one_line)
-
-
-def seconds_field(record: Any, name: str, where: str) -> float:
-    """A field that is a time in seconds, see `as_seconds`."""
-    return as_seconds(field(record, name, where), name, where)
-
-
-def list_field(record: Any, name: str, where: str, length: int | None = None) -> list[Any]:
-    """A field that is a list, see `as_list`."""
-    return as_list(field(record, name, where), name, where, length)
+    return check(record[name], name, where, **options)
 
 
 def as_text(value: Any, what: str, where: str, one_line: bool = True) -> str:
     """A text that is not blank, and of one line unless it may have several; else a DataError."""
+    wanted = None
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {what} is {shown(value)}; it must be a text")
-    if one_line and any(mark in value for mark in "\n\r\0"):
-        raise DataError(f"{where}: {what} is {shown(value)}; it must be on one line")
-    if any("\ud800" <= mark <= "\udfff" for mark in value):
-        raise DataError(f"{where}: {what} is {shown(value)}; half a surrogate pair is no character")
+        wanted = "it must be a text"
+    elif one_line and any(mark in value for mark in "\n\r\0"):
+        wanted = "it must be on one line"
+    elif any("\ud800" <= mark <= "\udfff" for mark in value):
+        wanted = "half a surrogate pair is no character"
+    if wanted:
+        raise DataError(f"{where}: {what} is {shown(value)}; {wanted}")
     return value
 
 
@@ -188,101 +165,62 @@ def shown(value: Any) -> str:
 def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
     """Reads a caption list: CAPTION_ID SENTENCE a line, the video's id before the id's first #.
 
-    Args:
-      path: the list, with either kind of line ends.
-
-    Returns:
-      The captions of every video; videos and captions in order of first appearance.
-
-    Raises:
-      DataError: at the first line that is not a caption.
+    Videos and captions are in order of first appearance; a DataError at the first line that is no
+    caption.
     """
     videos: dict[str, list[Caption]] = {}
     lines: dict[str, int] = {}
     for number, (where, line) in enumerate(read_lines(path), 1):
-        caption = _parse_caption(where, line.strip(), number)
-        if caption.caption_id in lines:
-            raise DataError(
-                f"{where}: caption id {caption.caption_id!r} was given before, in "
-                f"line {lines[caption.caption_id]}; ids are unique in a split, remove or rename one"
+        caption_id, _, sentence = line.strip().partition(" ")
+        video, _, rest = caption_id.partition("#")
+        wrong = None
+        if "\r" in line:
+            wrong = "a carriage return inside the line; remove it"
+        elif not (video and rest):
+            wrong = (
+                f"begins with {caption_id!r}, which is no caption id (VIDEO#...): its video is"
+                " empty or holds a blank, or a newline broke the line before; correct it"
             )
-        lines[caption.caption_id] = number
-        videos.setdefault(caption.caption_id.split("#", 1)[0], []).append(caption)
+        elif len(caption_id.split()) > 1 or "/" in caption_id or "\0" in caption_id:
+            wrong = (
+                f"caption id {caption_id!r} holds a '/', a zero byte or another blank than the"
+                " space that ends it; rename it"
+            )
+        elif not sentence:
+            wrong = f"caption {caption_id!r} has no sentence; add or remove it"
+        elif caption_id in lines:
+            wrong = f"caption id {caption_id!r} was given in line {lines[caption_id]}; remove one"
+        if wrong:
+            raise DataError(f"{where}: {wrong}")
+        lines[caption_id] = number
+        caption = Caption(caption_id, sentence.lstrip(), line=number)
+        videos.setdefault(video, []).append(caption)
     return {video: tuple(captions) for video, captions in videos.items()}
-
-
-def _parse_caption(where: str, line: str, number: int) -> Caption:
-    if "\r" in line:
-        raise DataError(f"{where}: a carriage return inside the line; remove it")
-    match = _CAPTION.fullmatch(line)
-    assert match is not None  # a line that is not blank always has this form
-    caption_id, gap, sentence = match.groups()
-    video, mark, rest = caption_id.partition("#")
-    if not (video and mark and rest):
-        raise DataError(
-            f"{where}: begins with {caption_id!r}, which is no caption id (VIDEO#...); either the "
-            f"sentence of the line before was broken by a newline, or the video's id is empty or "
-            f"holds a blank; correct the line"
-        )
-    if gap and gap[0] != " ":
-        raise DataError(
-            f"{where}: caption {caption_id!r} is set apart from its sentence by {gap[0]!r}; "
-            f"use one space"
-        )
-    if not sentence:
-        raise DataError(f"{where}: caption {caption_id!r} has no sentence; add or remove it")
-    if "/" in caption_id or "\0" in caption_id:
-        raise DataError(
-            f"{where}: caption id {caption_id!r} holds a '/' or a zero byte, which an HDF5 name "
-            f"cannot; rename it"
-        )
-    return Caption(caption_id, sentence, line=number)
 
 
 # Moments
 
 
 class AnnotatedMoment(NamedTuple):
-    """A moment of a video, as an annotator marked it.
+    """A moment of a video, as an annotator marked it."""
 
-    Attributes:
-      moment_id: key of its word features, unique in its split.
-      start: second at which it begins.
-      end: second at which it ends.
-      text: its sentence, as it was written: ActivityNet's begin with the blank that parts them, and
-        a few have line breaks.
-    """
-
-    moment_id: str
-    start: float
+    moment_id: str  # key of its word features, unique in its split
+    start: float  # seconds
     end: float
+    # As it was written: ActivityNet's begin with a blank, and a few have line breaks.
     text: str
 
 
 class TimedVideo(NamedTuple):
-    """A video and its moments.
-
-    Attributes:
-      video: the video's id.
-      duration: its length in seconds.
-      moments: its moments, in the order of the annotations.
-    """
+    """A video and its moments, in the order of the annotations."""
 
     video: str
-    duration: float
+    duration: float  # seconds
     moments: tuple[AnnotatedMoment, ...]
 
 
-def write_json_lines(
-    path: Path, records: Iterable[Mapping[str, Any]], replace: files.Replace = "any"
-) -> None:
-    """Writes JSON objects, one a line, whole or not at all; raises OSError when it cannot."""
-    lines = (json.dumps(record, ensure_ascii=False) for record in records)
-    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
-
-
 def write_moments(path: Path, videos: Iterable[TimedVideo], replace: files.Replace = "any") -> None:
-    """Writes a file of moments, whole or not at all; raises OSError when it cannot."""
+    """Writes a file of moments, whole or not at all."""
     write_json_lines(path, map(moments_to_json, videos), replace)
 
 
@@ -296,17 +234,10 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
 
 
 def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
-    """Reads a file of moments.
+    """Reads a file of moments: the videos, each with its line, from 1.
 
-    Args:
-      path: the file, {split}.moments.jsonl.
-
-    Returns:
-      The videos, each with its line, from 1.
-
-    Raises:
-      DataError: at the first line that is wrong; names it, and says what is.
-      OSError: when the file cannot be read.
+    A DataError at the first line that is wrong. Moments that end late or before they start are
+    kept, as published annotations have some, and warned of.
     """
     videos: dict[str, tuple[TimedVideo, int]] = {}
     lines: dict[str, int] = {}
@@ -342,18 +273,18 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
 
 def moments_from_json(record: Mapping[str, Any], where: str) -> TimedVideo:
     """The video of a line of a file of moments, with at least one moment; else a DataError."""
-    name = text_field(record, "video", where)
-    duration = seconds_field(record, "duration", where)
+    name = field(record, "video", where, as_text)
+    duration = field(record, "duration", where, as_seconds)
     if duration == 0:
         raise DataError(f"{where}: duration is 0; give the length of the video in seconds")
     moments = tuple(
         AnnotatedMoment(
-            text_field(entry, "id", f"{where}, a moment"),
-            seconds_field(entry, "start", where),
-            seconds_field(entry, "end", where),
-            text_field(entry, "text", where, one_line=False),
+            field(entry, "id", f"{where}, a moment", as_text),
+            field(entry, "start", where, as_seconds),
+            field(entry, "end", where, as_seconds),
+            field(entry, "text", where, as_text, one_line=False),
         )
-        for entry in list_field(record, "moments", where)
+        for entry in field(record, "moments", where, as_list)
     )
     if not moments:
         raise DataError(f"{where}: video {name!r} has no moment; remove the line")
@@ -368,15 +299,9 @@ def annotate(
 ) -> dict[str, Any]:
     """The annotations, see `source.Reader`, of a split whose captions are moments.
 
-    Args:
-      collection: the collection of the moments.
-      videos: the videos of the split, in its order.
-      reader: knows the number of words of the moments.
-      trees: their trees, as `trees.tree_to_json` has them; None for those that the rule makes.
-
-    Returns:
-      As JSON has it: `collection`; `videos`, as `moments_to_json` has them; `words`, for each video
-      the numbers of word features of its moments; `trees`, where they are given.
+    In types of JSON: `collection`; `videos`, as `moments_to_json` has them; `words`, for each video
+    the numbers of word features of its moments; and `trees`, as `trees.tree_to_json` has them,
+    where they are given and not made by the rule.
     """
     videos = list(videos)
     notes: dict[str, Any] = {
@@ -391,17 +316,11 @@ def annotate(
 
 
 class Annotations(NamedTuple):
-    """The moments of a published file.
+    """The moments of a published file; videos in order of first appearance."""
 
-    Attributes:
-      collection: activitynet, tvr or charades.
-      videos: the videos, in order of first appearance.
-      left_out: number of moments that do not end after their start and were left out.
-    """
-
-    collection: str
+    collection: str  # activitynet, tvr or charades
     videos: tuple[TimedVideo, ...]
-    left_out: int = 0
+    left_out: int = 0  # moments that do not end after their start
 
 
 def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
@@ -410,24 +329,13 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
         ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
                                "sentences": […]}, …}
         TVR                   {"vid_name": …, "duration": …, "ts": [s, e], "desc": …} a line
-        Charades-STA          VIDEO START END##SENTENCE a line
+        Charades-STA          VIDEO START END##SENTENCE a line, with the videos' lengths in
+                              `durations`: Charades_v1_train.csv, Charades_v1_test.csv or both
 
     Ids of moments are VIDEO#enc#K, K the moment's place among the video's in the file: so the
     published features name them. TVR's and Charades-STA's moments are sorted by their start, and of
     Charades-STA those that do not end after it are left out: by these conventions the published
-    trees were made.
-
-    Args:
-      path: the file.
-      durations: for Charades-STA, the tables with its videos' lengths: Charades_v1_train.csv,
-        Charades_v1_test.csv or both.
-
-    Returns:
-      Its moments.
-
-    Raises:
-      DataError: at the first thing that is not as the format has it, with file and line.
-      OSError: when a file cannot be read.
+    trees were made. A DataError at the first thing that is not as the format has it.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
@@ -448,9 +356,9 @@ def _read_activitynet(path: Path, text: str) -> Annotations:
     for video, record in parse_object(text, str(path)).items():
         where = f"{path}: video {video!r}"
         as_text(video, "the id of a video", str(path))
-        duration = seconds_field(record, "duration", where)
-        spans = list_field(record, "timestamps", where)
-        sentences = list_field(record, "sentences", where, len(spans))
+        duration = field(record, "duration", where, as_seconds)
+        spans = field(record, "timestamps", where, as_list)
+        sentences = field(record, "sentences", where, as_list, length=len(spans))
         moments = tuple(
             _moment(f"{video}#enc#{k}", span, sentence, f"{where}, moment {k}")
             for k, (span, sentence) in enumerate(zip(spans, sentences, strict=True))
@@ -466,19 +374,18 @@ def _read_tvr(path: Path) -> Annotations:
     moments: dict[str, list[AnnotatedMoment]] = {}
     lines: dict[str, int] = {}
     for number, (where, record) in enumerate(read_json_lines(path), 1):
-        video = text_field(record, "vid_name", where)
-        duration = seconds_field(record, "duration", where)
+        video = field(record, "vid_name", where, as_text)
+        duration = field(record, "duration", where, as_seconds)
         if durations.setdefault(video, duration) != duration:
             raise DataError(
                 f"{where}: video {video!r} lasts {duration:g} s here and {durations[video]:g} s"
                 " before; correct one"
             )
         identity = shown(record.get("desc_id", number))
-        if identity in lines:
+        if lines.setdefault(identity, number) != number:
             raise DataError(
                 f"{where}: desc_id {identity} was in line {lines[identity]}; remove one"
             )
-        lines[identity] = number
         own = moments.setdefault(video, [])
         name = f"{video}#enc#{len(own)}"
         own.append(_moment(name, field(record, "ts", where), field(record, "desc", where), where))
@@ -500,10 +407,9 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
     left_out = 0
     for where, line in read_lines(path):
         head, mark, sentence = line.partition("##")
-        fields = head.split(" ")
-        if not mark or len(fields) != 3:
+        video, *times = head.split(" ")
+        if not mark or len(times) != 2:
             raise DataError(f"{where}: is not VIDEO START END##SENTENCE; correct it")
-        video, *times = fields
         if video not in lengths:
             raise DataError(
                 f"{where}: video {video!r} is not in {', '.join(map(str, durations))}; give the"
@@ -515,9 +421,8 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
             raise DataError(
                 f"{where}: {shown(' '.join(times))} are no two times; correct it"
             ) from None
-        name = f"{video}#enc#{counts.setdefault(video, 0)}"
-        counts[video] += 1
-        moment = _moment(name, span, sentence, where)
+        counts[video] = counts.get(video, -1) + 1
+        moment = _moment(f"{video}#enc#{counts[video]}", span, sentence, where)
         if moment.start < moment.end:
             moments.setdefault(video, []).append(moment)
         else:
@@ -567,13 +472,7 @@ def _by_start(
 
 
 class Span(NamedTuple):
-    """The annotated moment of a caption.
-
-    Attributes:
-      start: second at which it begins.
-      end: second at which it ends.
-      duration: length of the video in seconds.
-    """
+    """The annotated moment of a caption, and the length of its video, in seconds."""
 
     start: float
     end: float
@@ -588,11 +487,8 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
       annotated: the annotations of each split, `PreparedVideos.annotations`.
 
     Returns:
-      For each split the moments by the id of their caption, those of a file as they are; empty
-      where none are asked for, or the data set knows none of that split.
-
-    Raises:
-      DataError: when the data set knows no times, or the file is not as it should be.
+      For each split the moments by the id of their caption; those of a file may be of more. Empty
+      where none are asked for. A DataError when the data set knows no times, or the file is wrong.
     """
     asked = config.eval.get("moments")  # not every family has the field
     if not asked:
@@ -609,17 +505,10 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[dict[
 
 
 def read_spans(path: Path) -> dict[str, Span]:
-    """Reads annotated moments, of a kind that the file's content tells.
+    """Reads annotated moments by the id of their caption; a DataError says what is wrong where.
 
-    Args:
-      path: a file of moments, published annotations with durations, or one JSON object,
-        {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}.
-
-    Returns:
-      The moments by the id of their caption.
-
-    Raises:
-      DataError: when the file is missing, or is not as it should be; says where.
+    The file has moments, published annotations with durations, or one JSON object,
+    {CAPTION_ID: {"start_s": …, "end_s": …, "duration_s": …}, …}: its content tells.
     """
     try:
         text = read_text(path)
@@ -646,7 +535,7 @@ def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
     for name, record in parse_object(text, str(path)).items():
         where = f"{path}: caption {name!r}"
         names = ("start_s", "end_s", "duration_s")
-        span = spans[name] = Span(*(seconds_field(record, key, where) for key in names))
+        span = spans[name] = Span(*(field(record, key, where, as_seconds) for key in names))
         if span.duration <= 0:
             raise DataError(f"{where}: duration_s is {span.duration:g}; give the video's length")
     return spans

@@ -19,7 +19,6 @@ from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.released import Collection, MomentCollection
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
-from hlformer_jax.data.synthetic import SyntheticSource
 from hlformer_jax.data.trees import Pool, Tree
 
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
@@ -95,12 +94,12 @@ def choose_source(data: ConfigDict) -> Source:
       DataError: if collection or feature cannot be the name of a folder.
     """
     if synthetic.is_synthetic(data):
-        widths = {"visual_dim": data.visual_dim, "text_dim": data.text_dim}
-        sizes: Any = {"videos": tuple(data.synthetic_videos), **widths}
-        if data.teacher_dim:
-            taught = synthetic.SyntheticTeacherCorpus(**sizes, teacher_dim=data.teacher_dim)
-            return SyntheticSource(taught)
-        return SyntheticSource(synthetic.Corpus(**sizes))
+        return synthetic.Corpus(
+            videos=tuple(data.synthetic_videos),
+            visual_dim=data.visual_dim,
+            text_dim=data.text_dim,
+            teacher_dim=data.teacher_dim,
+        )
     if data.collection in SOURCES:
         return SOURCES[data.collection](data)
     fields = data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
@@ -214,17 +213,15 @@ def choose_tree_source(config: ConfigDict) -> Source:
     data = config.data
     widths = data.visual_dim, data.text_dim
     if synthetic.is_synthetic(data):
-        return SyntheticSource(
-            synthetic.TreeCorpus(
-                videos=tuple(data.synthetic_videos),
-                visual_dim=data.visual_dim,
-                text_dim=data.text_dim,
-                precedence=config.trees.precedence,
-                shared=config.trees.shared_concepts,
-            )
+        return synthetic.TreeCorpus(
+            videos=tuple(data.synthetic_videos),
+            visual_dim=data.visual_dim,
+            text_dim=data.text_dim,
+            precedence=config.trees.precedence,
+            shared=config.trees.shared_concepts,
         )
     if data.collection == extracted.COLLECTION:
-        return extracted.TimedSource(data.manual_dir, data.feature, *widths)
+        return extracted.ExtractedSource(data.manual_dir, data.feature, *widths, timed=True)
     return MomentCollection(data.manual_dir, data.collection, data.feature, *widths)
 
 

@@ -11,6 +11,7 @@ where its captions have times, `configs/hover_own.py`.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +47,6 @@ NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
 def contents(folder: str | Path) -> dict[str, Any]:
     """The table of contents of a folder of features.
 
-    Args:
-      folder: the folder that `write` wrote.
-
     Raises:
       MissingSourceError: when there is none.
       DataError: when it is damaged, or of another version.
@@ -69,24 +67,18 @@ def contents(folder: str | Path) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class ExtractedSource:
-    """The `source.Source` of a folder of features.
-
-    Attributes:
-      folder: the folder.
-      feature: name of the encoder, with the beginning of its fingerprint.
-      visual_dim: D, width of a frame's vector.
-      text_dim: E, width of a token's features.
-    """
+    """The `source.Source` of a folder of features; `timed`, of the captions with times alone."""
 
     folder: str
-    feature: str
+    feature: str  # name of the encoder, with the beginning of its fingerprint
     visual_dim: int
     text_dim: int
+    timed: bool = False
 
     @property
     def name(self) -> str:
-        """The collection."""
-        return COLLECTION
+        """The collection; captions with times are told apart from all."""
+        return f"{COLLECTION}_moments" if self.timed else COLLECTION
 
     def fingerprint(self) -> str:
         """Identifies the content by the digest that was written with it."""
@@ -97,11 +89,12 @@ class ExtractedSource:
                 f"{self.folder} has features of {feature}, and config.data.feature is"
                 f" {self.feature}: start from --config=configs/own.py:{self.folder}"
             )
-        return digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
+        own = digest(COLLECTION, FORMAT, "with times", field(table, "digest", str(self.folder)))
+        return digest("moments", own) if self.timed else own
 
     def open(self) -> contextlib.nullcontext["ExtractedReader"]:
         """Opens the folder; its arrays are mapped, not read."""
-        return contextlib.nullcontext(ExtractedReader(self.folder))
+        return contextlib.nullcontext((TimedReader if self.timed else ExtractedReader)(self.folder))
 
 
 class ExtractedReader(Reader):
@@ -110,9 +103,10 @@ class ExtractedReader(Reader):
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
         table = contents(self._folder)
+        ranges = lambda rows: {name: (int(start), int(end)) for name, (start, end) in rows.items()}
         try:
-            self._frame_rows: dict[str, tuple[int, int]] = _row_ranges(table["frames"])
-            self._word_rows: dict[str, tuple[int, int]] = _row_ranges(table["words"])
+            self._frame_rows: dict[str, tuple[int, int]] = ranges(table["frames"])
+            self._word_rows: dict[str, tuple[int, int]] = ranges(table["words"])
             self._splits = {
                 split: {
                     video: tuple(Caption(*fields) for fields in captions)
@@ -151,12 +145,26 @@ class ExtractedReader(Reader):
         """The token features of a caption, float32."""
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
 
-    def frames_per_second(self) -> float:
-        """The rate at which the videos were read; a DataError when the folder does not say it."""
+    def annotations(self, split: str) -> Any:
+        """The moments of captions that have times; see `annotations.Span`."""
+        spans = {
+            caption.caption_id: (caption.start, caption.end, self.duration(video))
+            for video, captions in self._splits[split].items()
+            for caption in captions
+            if _is_timed(caption)
+        }
+        return {"spans": spans}
+
+    def duration(self, video: str) -> float:
+        """Seconds that a video lasts; a DataError when the folder does not say its frame rate."""
+        return self.num_frames(video) / self._frames_per_second
+
+    @functools.cached_property
+    def _frames_per_second(self) -> float:
         path = self._folder / ENCODER
         try:
             facts = parse_object(read_text(path), str(path))
-            rate = as_seconds(field(facts, "fps", str(path)), "fps", str(path))
+            rate: float = field(facts, "fps", str(path), as_seconds)
         except (OSError, DataError) as error:
             raise DataError(
                 f"{path}: does not say how many frames a second there are ({error}); make the"
@@ -165,25 +173,6 @@ class ExtractedReader(Reader):
         if not rate > 0:
             raise DataError(f"{path}: says {rate} frames a second; make the features again")
         return rate
-
-    def annotations(self, split: str) -> Any:
-        """The moments of captions that have times; see `annotations.Span`.
-
-        A video of L frames at f a second lasts L / f seconds.
-        """
-        timed = [
-            (video, caption)
-            for video, captions in self._splits[split].items()
-            for caption in captions
-            if _is_timed(caption)
-        ]
-        rate = self.frames_per_second() if timed else 1.0
-        return {
-            "spans": {
-                caption.caption_id: (caption.start, caption.end, self.num_frames(video) / rate)
-                for video, caption in timed
-            }
-        }
 
     def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
         path = self._folder / name
@@ -199,35 +188,15 @@ class ExtractedReader(Reader):
         return mapped
 
 
-class TimedSource(ExtractedSource):
-    """The `source.Source` of a folder of features, of whose captions the times are known."""
-
-    @property
-    def name(self) -> str:
-        """The collection, told apart from its captions without times."""
-        return f"{COLLECTION}_moments"
-
-    def fingerprint(self) -> str:
-        """Identifies the content by the digest that was written with it."""
-        return digest("moments", super().fingerprint())
-
-    def open(self) -> contextlib.nullcontext["ExtractedReader"]:
-        """Opens the folder; a DataError when it is damaged, or a split has no times."""
-        return contextlib.nullcontext(TimedReader(self.folder))
-
-
 class TimedReader(ExtractedReader):
-    """The `source.Reader` of a folder of features: captions with times, by their start."""
+    """The same of the captions that have times, in the order of their start."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
-        self._period = 1.0 / self.frames_per_second()
         untimed = 0
         for split, videos in self._splits.items():
             timed = {
-                video: tuple(
-                    sorted((x for x in captions if _is_timed(x)), key=lambda x: x.start or 0.0)
-                )
+                video: tuple(sorted(filter(_is_timed, captions), key=lambda one: one.start or 0.0))
                 for video, captions in videos.items()
             }
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
@@ -248,31 +217,22 @@ class TimedReader(ExtractedReader):
                 AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
                 for one in captions
             )
-            videos.append(TimedVideo(video, self.num_frames(video) * self._period, moments))
+            videos.append(TimedVideo(video, self.duration(video), moments))
         return annotate(COLLECTION, videos, self)
-
-
-def _fields(caption: Caption) -> tuple[str, str, float | None, float | None]:
-    return caption.caption_id, caption.sentence, caption.start, caption.end
 
 
 def _is_timed(caption: Caption) -> bool:
     return caption.start is not None and caption.end is not None
 
 
-def _row_ranges(table: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    return {name: (int(start), int(end)) for name, (start, end) in table.items()}
+# Writing
 
 
 def check_place(folder: Path, overwrite: bool) -> None:
-    """Refuses a folder that features must not be written into.
+    """Refuses a folder that features must not be written into, by an OutputError.
 
-    Args:
-      folder: the folder; a missing or an empty one is fine.
-      overwrite: whether features that are there may be replaced; nothing else ever is.
-
-    Raises:
-      OutputError: saying what is there.
+    A missing or an empty one is fine; with `overwrite` features that are there may be replaced,
+    and nothing else ever is.
     """
     files.check_directory(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -330,8 +290,11 @@ def write(
             "text_dim": text_dim,
             "max_words": max(end - start for start, end in word_rows.values()),
             "splits": {
-                split: {video: [_fields(caption) for caption in own] for video, own in of.items()}
-                for split, of in splits.items()
+                split: {
+                    video: [(x.caption_id, x.sentence, x.start, x.end) for x in captions]
+                    for video, captions in videos.items()
+                }
+                for split, videos in splits.items()
             },
             "frames": frame_rows,
             "words": word_rows,
@@ -351,11 +314,7 @@ def write(
 
 
 def _remove(draft: Path) -> None:
-    """Removes a draft; what else lies in it stays.
-
-    Raises:
-      OSError: when something does.
-    """
+    """Removes a draft; what else lies in it stays, and is an OSError."""
     for name in NAMES:
         (draft / name).unlink(missing_ok=True)
     if draft.exists():

@@ -38,9 +38,8 @@ class DataError(UserError, ValueError):
 class MissingSourceError(DataError):
     """A source is not there; a set that was prepared from it may still be.
 
-    Attributes:
-      what: what is missing, and where.
-      expected: whether somebody said that it is there, so that its absence is worth a warning.
+    `what` is missing, and where; `expected` says whether somebody said that it is there, so that
+    its absence is worth a warning.
     """
 
     def __init__(self, what: str, remedy: str, expected: bool = True) -> None:
@@ -50,21 +49,13 @@ class MissingSourceError(DataError):
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
-    """A caption of a video.
+    """A caption of a video."""
 
-    Attributes:
-      caption_id: key of its word features, unique in its split.
-      sentence: its text.
-      start: second at which its moment begins; None where that is not known.
-      end: second at which it ends.
-      line: its line in the file that lists it, from 1; 0 where there is none.
-    """
-
-    caption_id: str
+    caption_id: str  # key of its word features, unique in its split
     sentence: str
-    start: float | None = None
+    start: float | None = None  # second at which its moment begins; None where not known
     end: float | None = None
-    line: int = 0
+    line: int = 0  # in the file that lists it, from 1; 0 where there is none
 
 
 Captions: TypeAlias = Mapping[str, Sequence[Caption]]
@@ -72,12 +63,9 @@ Captions: TypeAlias = Mapping[str, Sequence[Caption]]
 
 
 class Teacher(NamedTuple):
-    """A teacher's vectors of a video and its captions, float32, of any norm.
+    """A teacher's vectors of a video's frames, in time order, and captions; float32, of any norm.
 
-    Attributes:
-      frames: a vector for each of its frames, in time order; their number need not be that of the
-        video's frames.
-      captions: a vector for each caption.
+    It need not have as many frames as the video's features.
     """
 
     frames: Float[np.ndarray, "T D"]
@@ -109,17 +97,10 @@ class Reader(Protocol):
         ...
 
     def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """Reads the features of a video's frames.
+        """Reads the features of a video's frames in time order, neither pooled nor normalised.
 
-        Args:
-          video: its id.
-
-        Returns:
-          Features in time order, float32, neither pooled nor normalised. The caller checks the
-          values: that they are finite, below `MAX_MAGNITUDE` and not mostly zero.
-
-        Raises:
-          DataError: when they cannot be read.
+        They are float32. The caller checks that they are finite, below `MAX_MAGNITUDE` and not
+        mostly zero. A DataError when they cannot be read.
         """
         ...
 
@@ -192,13 +173,9 @@ class Source(Protocol):
         ...
 
     def open(self) -> AbstractContextManager[Reader]:
-        """Opens the data set, once for each preparation, and checks what can be checked cheaply.
+        """A context manager that opens the data set, once for each preparation, and closes it.
 
-        Returns:
-          A context manager that gives the reader, and closes it.
-
-        Raises:
-          DataError: when the data set is not as it should be.
+        It checks what can be checked cheaply; a DataError when that is not as it should be.
         """
         ...
 
@@ -214,15 +191,9 @@ def digest(*parts: object) -> str:
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:
-    """Rejects allocations larger than the machine's memory, before it is killed for one.
+    """Rejects an allocation of more bytes than the machine's memory, before it is killed for one.
 
-    Args:
-      needed: bytes.
-      what: what needs them, for the message.
-      remedy: what to do about it, for the message.
-
-    Raises:
-      DataError: if the machine has less, free or not.
+    The DataError says what would take them, and the remedy.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > total:

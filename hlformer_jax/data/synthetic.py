@@ -9,19 +9,13 @@ video's own style and noise of its own:
 A caption names the concepts of one moment, in random order, among words that say nothing. As a
 video holds many concepts that a caption does not name, the mean of its frames says little about one
 moment: a model has to find it. Nothing is learned here, and nothing is real.
-
-`Corpus` has captions, `SyntheticTeacherCorpus` a teacher besides, `TreeCorpus` moments that make
-trees. `write_corpus` writes one as released files.
 """
 
 import abc
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +24,17 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate, write_moments
-from hlformer_jax.data.released import Collection, MomentCollection
-from hlformer_jax.data.source import SPLITS, Caption, Reader, Teacher, check_memory, digest
+from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate
+from hlformer_jax.data.released import Collection
+from hlformer_jax.data.source import (
+    SPLITS,
+    Caption,
+    Captions,
+    Reader,
+    Teacher,
+    check_memory,
+    digest,
+)
 
 CONCEPTS = (
     "dog cat horse child woman ball guitar piano bicycle car boat kitchen garden river forest "
@@ -60,28 +62,18 @@ def is_synthetic(data: ConfigDict) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class PlantedCorpus(abc.ABC):
-    """The fields of every corpus; equal values give equal features.
-
-    Attributes:
-      seed: seed of everything random.
-      videos: number of videos of train, val and test.
-      visual_dim: D, the width of a frame's features.
-      text_dim: E, the width of a word's features.
-      noise: standard deviation of the noise of a frame; its signal has about 1.
-      style: standard deviation of what all frames of a video share.
-      name: name of its data set.
-      version: version of what is drawn; another one is another data set.
-    """
+    """A corpus as a `source.Source`, drawn each time it is opened; equal fields, equal features."""
 
     seed: int = 0
-    videos: tuple[int, int, int] = (384, 64, 128)
+    videos: tuple[int, int, int] = (384, 64, 128)  # of train, val and test
     visual_dim: int = 64
     text_dim: int = 48
-    noise: float = 0.3
-    style: float = 0.5
+    noise: float = 0.3  # standard deviation of a frame's noise; its signal has about 1
+    style: float = 0.5  # standard deviation of what all frames of a video share
 
     name: ClassVar[str] = "synthetic"
-    version: ClassVar[int] = 1
+    feature: ClassVar[str] = "planted"
+    version: ClassVar[int] = 1  # of what is drawn; another one is another data set
 
     @property
     @abc.abstractmethod
@@ -89,8 +81,16 @@ class PlantedCorpus(abc.ABC):
         """Frames of a video at most."""
 
     @abc.abstractmethod
-    def draw(self) -> "PlantedReader":
-        """Makes the corpus; a DataError if it would not fit into memory."""
+    def open(self) -> contextlib.nullcontext[Any]:
+        """Draws the corpus; a DataError if it would not fit into memory."""
+
+    def fields(self) -> dict[str, Any]:
+        """What identifies the corpus."""
+        return dataclasses.asdict(self)
+
+    def fingerprint(self) -> str:
+        """Identifies the corpus; it is always there."""
+        return digest(self.name, self.version, json.dumps(self.fields(), sort_keys=True))
 
     @property
     def max_bytes(self) -> float:
@@ -106,15 +106,18 @@ class PlantedCorpus(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus(PlantedCorpus):
-    """A corpus of captioned videos.
+    """A corpus of captioned videos, with a planted teacher where `teacher_dim` is not 0.
 
-    Attributes:
-      min_frames: fewest frames of a video.
-      max_frames: most frames of a video.
+    The teacher's vector of a frame is a fixed random linear map of the concepts that it shows,
+    before the non-linear map, the video's style and the noise that a student has to see through;
+    its vector of a caption is the same map of the concepts that the caption names. All else is as
+    without a teacher.
     """
 
-    min_frames: int = 24
+    min_frames: int = 24  # of a video
     max_frames: int = 96
+    teacher_dim: int = 0  # width of the teacher's vectors
+    teacher_noise: float = 1.0  # standard deviation of their noise; their signal has about 1
 
     version: ClassVar[int] = 2  # from 2 on with the times of moments
 
@@ -123,32 +126,23 @@ class Corpus(PlantedCorpus):
         """Frames of a video at most."""
         return self.max_frames
 
-    def draw(self) -> "SyntheticReader":
-        """Makes the corpus; a DataError if it would not fit into memory."""
-        return SyntheticReader(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticTeacherCorpus(Corpus):
-    """A `Corpus` with a planted teacher: a noisy linear view of what is shown and said.
-
-    The teacher's vector of a frame is a fixed random linear map of the concepts that it shows,
-    before the non-linear map, the video's style and the noise that a student has to see through;
-    its vector of a caption is the same map of the concepts that the caption names. Frames, captions
-    and words are those of the same corpus without a teacher.
-
-    Attributes:
-      teacher_dim: width of the teacher's vectors.
-      teacher_noise: standard deviation of their noise; their signal has about 1.
-    """
-
-    teacher_dim: int = 32
-    teacher_noise: float = 1.0
-
     @property
     def max_bytes(self) -> float:
         """Bytes that the corpus takes at most, with what its teacher sees."""
-        return super().max_bytes + 8.0 * sum(self.videos) * self.longest_video * _LATENT_DIM
+        seen = 8.0 * sum(self.videos) * self.longest_video * _LATENT_DIM
+        return super().max_bytes + (seen if self.teacher_dim else 0)
+
+    def fields(self) -> dict[str, Any]:
+        """What identifies the corpus; without a teacher none of its fields does."""
+        return {
+            name: value
+            for name, value in super().fields().items()
+            if self.teacher_dim or not name.startswith("teacher")
+        }
+
+    def open(self) -> contextlib.nullcontext["SyntheticReader"]:
+        """Draws the corpus; a DataError if it would not fit into memory."""
+        return contextlib.nullcontext(SyntheticReader(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,16 +156,11 @@ class TreeCorpus(PlantedCorpus):
     Concepts stand in a fixed, secret order. A moment's concepts are often among those that the
     order has at the moment's place in its video, so that what is early and what is late can be
     learnt.
-
-    Attributes:
-      precedence: chance that a moment's concepts belong to its place in time.
-      shared: concepts that a moment has of the one before, below 3: siblings are then harder to
-        tell apart.
     """
 
     videos: tuple[int, int, int] = (400, 60, 250)
-    precedence: float = 0.7
-    shared: int = 0
+    precedence: float = 0.7  # chance that a moment's concepts belong to its place in time
+    shared: int = 0  # concepts that a moment has of the one before, below 3: siblings are alike
 
     name: ClassVar[str] = "synthetic_trees"
 
@@ -180,50 +169,9 @@ class TreeCorpus(PlantedCorpus):
         """Frames of a video at most."""
         return max(LEAVES) * _MOMENT_FRAMES[1]
 
-    def draw(self) -> "TreesReader":
-        """Makes the corpus; a DataError if it would not fit into memory."""
-        return TreesReader(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticSource:
-    """The `source.Source` of a corpus, which is made in memory each time it is opened.
-
-    Attributes:
-      corpus: the corpus.
-    """
-
-    corpus: PlantedCorpus
-    feature: ClassVar[str] = "planted"
-
-    @property
-    def name(self) -> str:
-        """The data set."""
-        return self.corpus.name
-
-    @property
-    def visual_dim(self) -> int:
-        """D."""
-        return self.corpus.visual_dim
-
-    @property
-    def text_dim(self) -> int:
-        """E."""
-        return self.corpus.text_dim
-
-    @property
-    def teacher_dim(self) -> int:
-        """Width of the teacher's vectors; 0 without one."""
-        return self.corpus.teacher_dim if isinstance(self.corpus, SyntheticTeacherCorpus) else 0
-
-    def fingerprint(self) -> str:
-        """Identifies the corpus by its fields; it is always there."""
-        fields = json.dumps(dataclasses.asdict(self.corpus), sort_keys=True)
-        return digest(self.name, self.corpus.version, fields)
-
-    def open(self) -> contextlib.nullcontext["PlantedReader"]:
-        """Makes the corpus; a DataError if it would not fit into memory."""
-        return contextlib.nullcontext(self.corpus.draw())
+    def open(self) -> contextlib.nullcontext["TreesReader"]:
+        """Draws the corpus; a DataError if it would not fit into memory."""
+        return contextlib.nullcontext(TreesReader(self))
 
 
 # Readers
@@ -267,14 +215,29 @@ class Encoder:
 
 
 class PlantedReader(Reader):
-    """The `source.Reader` of a corpus, which lies in memory; a subclass draws it."""
+    """The `source.Reader` of a corpus; a subclass draws it, video by video."""
 
     def __init__(self, corpus: PlantedCorpus) -> None:
-        """Nothing is drawn yet; a DataError if the corpus would not fit into memory."""
         check_memory(corpus.max_bytes, "the synthetic corpus", "make it smaller")
         self.encoder = Encoder(corpus)
+        self._splits: dict[str, Captions] = {}
         self._frames: dict[str, np.ndarray] = {}
         self._words: dict[str, np.ndarray] = {}
+        for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
+            names = [f"{split}_{index:05d}" for index in range(num_videos)]
+            self._splits[split] = {
+                video: self._draw(split, video, corpus.generator(key, index))
+                for index, video in enumerate(names)
+            }
+
+    @abc.abstractmethod
+    def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
+        """Draws a video's frames and captions, and gives the captions."""
+
+    @property
+    def splits(self) -> Mapping[str, Captions]:
+        """The captions of every video of train, val and test."""
+        return self._splits
 
     def num_frames(self, video: str) -> int:
         """The number of frames of a video."""
@@ -294,35 +257,19 @@ class PlantedReader(Reader):
 
 
 class SyntheticReader(PlantedReader):
-    """The reader of a `Corpus`, with or without a teacher.
-
-    Attributes:
-      moments: the frames [start, end) of every caption's moment, by its id.
-    """
+    """The reader of a `Corpus`; `moments` has the frames [start, end) of every caption's moment."""
 
     def __init__(self, corpus: Corpus) -> None:
-        super().__init__(corpus)
-        self.moments: dict[str, tuple[int, int]] = {}
         self._corpus = corpus
-        self._splits: dict[str, dict[str, tuple[Caption, ...]]] = {}
+        self.moments: dict[str, tuple[int, int]] = {}
         self._latents: dict[str, np.ndarray] = {}  # of the frames of every video, for a teacher
         self._concepts: dict[str, np.ndarray] = {}  # of every caption, likewise
-        for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
-            names = [f"{split}_{index:05d}" for index in range(num_videos)]
-            self._splits[split] = {
-                video: self._draw(video, corpus.generator(key, index))
-                for index, video in enumerate(names)
-            }
-        self._rows = {video: row for row, video in enumerate(self._latents)}
-        if isinstance(corpus, SyntheticTeacherCorpus):
+        super().__init__(corpus)
+        self._rows = {video: row for row, video in enumerate(self._frames)}
+        if corpus.teacher_dim:
             shape = _LATENT_DIM, corpus.teacher_dim
             normal = corpus.generator(len(SPLITS) + 2).standard_normal(shape)
             self._teacher_map = normal / np.sqrt(_LATENT_DIM)
-
-    @property
-    def splits(self) -> dict[str, dict[str, tuple[Caption, ...]]]:
-        """The captions of every video of train, val and test."""
-        return self._splits
 
     def annotations(self, split: str) -> dict[str, dict[str, tuple[int, int, int]]]:
         """The times of moments, at a frame a second; see `annotations.Span`."""
@@ -337,7 +284,6 @@ class SyntheticReader(PlantedReader):
     def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
         """The teacher's vectors of a video and of captions of it; see `source.Reader`."""
         corpus = self._corpus
-        assert isinstance(corpus, SyntheticTeacherCorpus)
         rng = corpus.generator(len(SPLITS) + 3, self._rows[video])
         named = [self.encoder.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
 
@@ -349,19 +295,17 @@ class SyntheticReader(PlantedReader):
         frames = view(self._latents[video])
         return Teacher(frames, view(np.stack(named) / np.sqrt(_PER_MOMENT)))
 
-    def _draw(self, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
+    def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
         latents, moments = _draw_segments(self._corpus, self.encoder, rng)
-        frames = self.encoder.render(latents, rng)
-        self._frames[video] = frames.astype(np.float32)
+        self._frames[video] = self.encoder.render(latents, rng).astype(np.float32)
         chosen = rng.permutation(len(moments))[: int(rng.integers(2, _MAX_CAPTIONS + 1))]
         captions = []
         for k, (start, end, concepts) in enumerate(moments[row] for row in chosen):
             name = f"{video}#enc#{k}"
             words, self._words[name] = self.encoder.caption(concepts, rng)
-            self.moments[name] = (start, end)
             captions.append(Caption(name, " ".join(words)))
-            self._concepts[name] = concepts
-        if isinstance(self._corpus, SyntheticTeacherCorpus):
+            self.moments[name], self._concepts[name] = (start, end), concepts
+        if self._corpus.teacher_dim:
             self._latents[video] = latents
         return tuple(captions)
 
@@ -387,47 +331,21 @@ def _draw_segments(
 
 
 class TreesReader(PlantedReader):
-    """The reader of a `TreeCorpus`.
-
-    Attributes:
-      videos: for each split, its videos with their moments.
-      planted: for each split, the true tree of every video, as `_planted_tree` has it.
-    """
+    """The reader of a `TreeCorpus`; `videos` has those of each split with their moments."""
 
     def __init__(self, corpus: TreeCorpus) -> None:
+        self._corpus = corpus
+        self._order = corpus.generator(len(SPLITS) + 2).permutation(len(CONCEPTS))
+        self.videos: dict[str, list[TimedVideo]] = {split: [] for split in SPLITS}
         super().__init__(corpus)
-        self.videos: dict[str, list[TimedVideo]] = {}
-        self.planted: dict[str, dict[str, dict[str, Any]]] = {}
-        order = corpus.generator(len(SPLITS) + 2).permutation(len(CONCEPTS))
-        for key, (split, num_videos) in enumerate(zip(SPLITS, corpus.videos, strict=True)):
-            self.videos[split], self.planted[split] = [], {}
-            for index in range(num_videos):
-                name = f"{split}_{index:05d}"
-                rng = corpus.generator(key, index)
-                video, self.planted[split][name] = self._draw(name, corpus, order, rng)
-                self.videos[split].append(video)
-
-    @property
-    def splits(self) -> dict[str, dict[str, tuple[Caption, ...]]]:
-        """The moments of every video of train, val and test, as captions."""
-        return {
-            split: {
-                video.video: tuple(Caption(one.moment_id, one.text) for one in video.moments)
-                for video in videos
-            }
-            for split, videos in self.videos.items()
-        }
 
     def annotations(self, split: str) -> dict[str, Any]:
         """Durations and spans of a split; see `annotations.annotate`."""
         return annotate(TreeCorpus.name, self.videos[split], self)
 
-    def _draw(
-        self, name: str, corpus: TreeCorpus, order: np.ndarray, rng: np.random.Generator
-    ) -> tuple[TimedVideo, dict[str, Any]]:
-        """Draws a video with its moments; gives it and its true tree."""
+    def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
         leaves = int(rng.choice(list(LEAVES), p=list(LEAVES.values())))
-        concepts = _draw_concepts(max(leaves, 2), corpus, order, rng)
+        concepts = _draw_concepts(max(leaves, 2), self._corpus, self._order, rng)
         latents, bounds, start = [], [], 0
         for k, own in enumerate(concepts):
             if leaves == 1 and k == 1:
@@ -437,18 +355,17 @@ class TreesReader(PlantedReader):
                 start += length
             length = int(rng.integers(_MOMENT_FRAMES[0], _MOMENT_FRAMES[1] + 1))
             latents.append(self.encoder.latent(own, length, rng))
-            bounds.append((start, start + length))
+            bounds.append((float(start), float(start + length)))
             start += length
         frames = self.encoder.render(np.concatenate(latents), rng)
-        self._frames[name] = frames.astype(np.float32)
+        self._frames[video] = frames.astype(np.float32)
         moments = []
-        for k, ((first, end), own) in enumerate(zip(bounds, concepts, strict=True)):
-            words, features = self.encoder.caption(own, rng)
-            self._words[f"{name}#enc#{k}"] = features
-            moments.append(
-                AnnotatedMoment(f"{name}#enc#{k}", float(first), float(end), f"{' '.join(words)}.")
-            )
-        return TimedVideo(name, float(start), tuple(moments)), _planted_tree(bounds, leaves == 1)
+        for k, own in enumerate(concepts):
+            name = f"{video}#enc#{k}"
+            words, self._words[name] = self.encoder.caption(own, rng)
+            moments.append(AnnotatedMoment(name, *bounds[k], f"{' '.join(words)}."))
+        self.videos[split].append(TimedVideo(video, float(start), tuple(moments)))
+        return tuple(Caption(moment.moment_id, moment.text) for moment in moments)
 
 
 def _draw_concepts(
@@ -466,141 +383,38 @@ def _draw_concepts(
     return drawn
 
 
-def _planted_tree(bounds: Sequence[tuple[int, int]], is_chain: bool) -> dict[str, Any]:
-    """The true tree of a video, written down without the rule.
-
-    Args:
-      bounds: seconds at which each moment begins and ends, in the order of time.
-      is_chain: whether the moments lie apart.
-
-    Returns:
-      As JSON has it: `nodes`, spans, those of the leaves first in the order of time and the root
-      last; `edges`, pairs of a parent and a child, as numbers of nodes; `order`, pairs of an
-      earlier and a later child of one parent.
-    """
-    if is_chain:
-        leaf = max(bounds, key=lambda span: span[1] - span[0])
-        nodes = [list(leaf), [bounds[0][0], bounds[-1][1]]]
-        return {"nodes": nodes, "edges": [[1, 0]], "order": []}
-    nodes, edges, order = [list(span) for span in bounds], [], []
-    first, count = 0, len(nodes)
-    while count > 1:
-        above = (count + 1) // 2
-        for k in range(above):
-            # The last parent of an odd level takes the last two, of which it shares the first.
-            left = first + min(2 * k, count - 2)
-            edges += [[len(nodes), left], [len(nodes), left + 1]]
-            order.append([left, left + 1])
-            nodes.append([nodes[left][0], nodes[left + 1][1]])
-        first, count = first + count, above
-    return {"nodes": nodes, "edges": edges, "order": order}
-
-
 # Released files
 
 
-def write_corpus(directory: str | Path, corpus: PlantedCorpus | None = None) -> Collection:
-    """Writes a corpus as released files, or leaves it as it was written before.
-
-    Args:
-      directory: the manual_dir; the corpus goes into a folder of its name below it, complete or not
-        at all. Beside the released files, ``meta.json`` has the fields of `corpus`, and
-        ``moments.json`` the frames [start, end) of every caption's moment, or ``trees.json`` the
-        true tree of every video of every split of a `TreeCorpus`.
-      corpus: the corpus; None for `Corpus` with its defaults.
-
-    Returns:
-      The collection, of a `TreeCorpus` a `MomentCollection`.
+def write_corpus(directory: str | Path, corpus: Corpus) -> Collection:
+    """Writes a corpus as released files into a new folder of its name below a manual_dir.
 
     Raises:
-      FileExistsError: if another corpus, or something else, is there.
+      FileExistsError: when that folder is there.
     """
-    corpus = corpus or Corpus()
-    kind = MomentCollection if isinstance(corpus, TreeCorpus) else Collection
     widths = corpus.visual_dim, corpus.text_dim
-    home = Path(directory).expanduser()
-    collection = kind(home, corpus.name, SyntheticSource.feature, *widths)
-    if _is_written(collection, corpus):
-        return collection
-    home.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".synthetic-", dir=home))
-    try:
-        there = dataclasses.replace(collection, manual_dir=draft)
-        there.feature_dir.mkdir(parents=True)
-        there.text_features.parent.mkdir(parents=True)
-        reader = corpus.draw()
-        _write_words(there, reader)
-        _write_captions(there, reader)
-        _write_features(there, reader, corpus.generator(len(SPLITS)))
-        (there.root / "meta.json").write_text(json.dumps(_fields(corpus)), encoding="utf-8")
-        # Equal corpora have equal times: they are the same source, wherever they were written.
-        for path in there.root.rglob("*"):
-            os.utime(path, (0, 0))
-        with contextlib.suppress(OSError):  # another process was faster: _is_written decides
-            os.rename(there.root, collection.root)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    if not _is_written(collection, corpus):
-        raise OSError(f"{collection.root}: could not be written")
-    return collection
-
-
-def _is_written(collection: Collection, corpus: PlantedCorpus) -> bool:
-    if not collection.root.exists():
-        return False
-    try:
-        stored = json.loads((collection.root / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        stored = None
-    if stored != _fields(corpus):
-        raise FileExistsError(
-            f"{collection.root}: holds something else than the corpus asked for (meta.json: "
-            f"{stored}; asked for: {_fields(corpus)}); remove it or choose another directory"
-        )
-    return True
-
-
-def _fields(corpus: PlantedCorpus) -> dict[str, Any]:
-    return json.loads(json.dumps(dataclasses.asdict(corpus)))
-
-
-def _write_words(collection: Collection, reader: PlantedReader) -> None:
-    with h5py.File(collection.text_features, "w") as text:
-        for videos in reader.splits.values():
-            for captions in videos.values():
-                for caption in captions:
-                    text[caption.caption_id] = reader.read_words(caption.caption_id)
-
-
-def _write_captions(collection: Collection, reader: PlantedReader) -> None:
-    if isinstance(reader, TreesReader):
-        for split, timed in reader.videos.items():
-            write_moments(collection.captions(split), timed)
-        text = json.dumps(reader.planted)
-        (collection.root / "trees.json").write_text(text, encoding="utf-8")
-    elif isinstance(reader, SyntheticReader):
+    collection = Collection(directory, corpus.name, corpus.feature, *widths)
+    collection.root.mkdir(parents=True)
+    collection.feature_dir.mkdir(parents=True)
+    collection.text_features.parent.mkdir()
+    with corpus.open() as reader, h5py.File(collection.text_features, "w") as words:
         for split, videos in reader.splits.items():
-            captions = [caption for group in videos.values() for caption in group]
+            captions = [caption for own in videos.values() for caption in own]
+            for caption in captions:
+                words[caption.caption_id] = reader.read_words(caption.caption_id)
             lines = [f"{caption.caption_id} {caption.sentence}\n" for caption in captions]
             collection.captions(split).write_text("".join(lines), encoding="utf-8")
-        text = json.dumps(reader.moments)
-        (collection.root / "moments.json").write_text(text, encoding="utf-8")
-
-
-def _write_features(
-    collection: Collection, reader: PlantedReader, rng: np.random.Generator
-) -> None:
-    videos = [video for split in SPLITS for video in reader.splits[split]]
-    lists = {video: [f"{video}_{k}" for k in range(reader.num_frames(video))] for video in videos}
-    names = [name for names in lists.values() for name in names]
+        frames = {v: reader.read_frames(v) for split in SPLITS for v in reader.splits[split]}
+    lists = {video: [f"{video}_{k}" for k in range(len(own))] for video, own in frames.items()}
+    names = [name for own in lists.values() for name in own]
     # As in the published files, rows are in no particular order: only the lists give the time.
-    order = rng.permutation(len(names))
-    rows = np.concatenate([reader.read_frames(video) for video in videos])[order]
+    order = corpus.generator(len(SPLITS)).permutation(len(names))
+    rows = np.concatenate(list(frames.values()))[order]
     rows.astype("<f4").tofile(collection.feature_dir / "feature.bin")
-    texts = {
-        "id.txt": " ".join(names[row] for row in order),
-        "shape.txt": f"{len(rows)} {rows.shape[1]}\n",
-        "video2frames.txt": repr(lists),
-    }
-    for name, text in texts.items():
+    for name, text in (
+        ("id.txt", " ".join(names[row] for row in order)),
+        ("shape.txt", f"{len(rows)} {rows.shape[1]}\n"),
+        ("video2frames.txt", repr(lists)),
+    ):
         (collection.feature_dir / name).write_text(text, encoding="utf-8")
+    return collection

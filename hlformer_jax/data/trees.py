@@ -18,6 +18,7 @@ there; docs/hover.md has its format.
 
 import dataclasses
 import functools
+import graphlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,10 +34,10 @@ from hlformer_jax.data.annotations import (
     TimedVideo,
     as_list,
     as_seconds,
-    list_field,
+    as_text,
+    field,
     read_json_lines,
     shown,
-    text_field,
     write_json_lines,
 )
 from hlformer_jax.data.source import DataError
@@ -44,46 +45,29 @@ from hlformer_jax.data.source import DataError
 MAX_GAP = 3.0
 """Seconds between the end of a moment and the start of the next, below which they are adjacent."""
 
-PARENT_TEXTS = ("released", "joined")
-"""How a parent's text is made; see `texts`."""
-
 CLEANED = ("activitynet",)
 """Collections whose published texts lost their articles; the sentences there begin with a blank."""
 
 _BETWEEN_WORDS = (" a ", " the ", " an ", " both ", " is ", " are ")
 _ANYWHERE = ("A ", "The ", "An ", "Both", "Is", "Are")
 
-Run = tuple[int, ...]
-"""Numbers of moments of a video, rising."""
-
 
 class Node(NamedTuple):
-    """A node.
-
-    Attributes:
-      start: second at which its span begins.
-      end: second at which its span ends.
-      moments: numbers of the moments that its text tells, in the order of the video's annotations.
-      children: numbers of its children in the tree, in the order of time; none for a leaf.
-      text: its text, where it is given and not made of those of its moments; else "".
-    """
+    """A node; its span in seconds."""
 
     start: float
     end: float
-    moments: tuple[int, ...]
-    children: tuple[int, ...] = ()
-    text: str = ""
+    moments: tuple[int, ...]  # numbers of those that its text tells, rising
+    children: tuple[int, ...] = ()  # numbers of its children in the tree, in the order of time
+    text: str = ""  # its text, where it is given and not made of those of its moments
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
     """The tree of a video; a node may have two parents (see `compose_levels`).
 
-    Attributes:
-      video: the video's id.
-      nodes: its nodes; children stand before their parents, leaves in the order of time.
-      items: training items, (parent, left child, right child) or (parent, child), as numbers of
-        nodes.
+    Children stand before their parents, leaves in the order of time. Training items are (parent,
+    left child, right child) or (parent, child), as numbers of nodes.
     """
 
     video: str
@@ -135,29 +119,24 @@ class Tree:
 
 
 def build(video: TimedVideo, form: str = "released") -> Tree | None:
-    """Builds the tree of a video.
+    """Builds the tree of a video, leaves composed by one of `FORMS`; None where there is none.
 
-    Args:
-      video: its moments, in the order of the annotations (of Charades-STA, by start).
-      form: how leaves are composed, one of `FORMS`.
-
-    Returns:
-      The tree, its leaves first and its root last; None where the moments make none.
+    Its moments are in the order of the annotations (of Charades-STA and TVR, by start).
     """
     moments = video.moments
+    length = lambda k: moments[k].end - moments[k].start
     if adjacent := _runs(moments, _continues_adjacent):
         leaves = max(adjacent, key=lambda run: moments[run[-1]].end - moments[run[0]].start)
         nodes = [Node(moments[k].start, moments[k].end, (k,)) for k in leaves]
         return Tree(video.video, *FORMS[form](nodes))
-    if separated := _runs(moments, _continues_separated):
-        length = lambda k: moments[k].end - moments[k].start
+    if separated := _runs(moments, lambda last, moment: moment.start > last.end):
         run = max(separated, key=lambda run: sum(map(length, run)))
         leaf = max(run, key=length)
-        nodes = [
+        chain = (
             Node(moments[leaf].start, moments[leaf].end, (leaf,)),
             Node(moments[run[0]].start, moments[run[-1]].end, run, (0,)),
-        ]
-        return Tree(video.video, tuple(nodes), ((1, 0),))
+        )
+        return Tree(video.video, chain, ((1, 0),))
     return None
 
 
@@ -173,14 +152,10 @@ def _continues_adjacent(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
     return near and moment.start > last.start
 
 
-def _continues_separated(last: AnnotatedMoment, moment: AnnotatedMoment) -> bool:
-    return moment.start > last.end
-
-
 def _runs(
     moments: Sequence[AnnotatedMoment],
     continues: Callable[[AnnotatedMoment, AnnotatedMoment], bool],
-) -> list[Run]:
+) -> list[tuple[int, ...]]:
     """All runs of at least two moments, one from each moment that begins one, in that order."""
     runs = []
     for first in range(len(moments)):
@@ -193,21 +168,16 @@ def _runs(
     return runs
 
 
-Nodes = tuple[Node, ...]
-Items = tuple[tuple[int, ...], ...]
+Composed = tuple[tuple[Node, ...], tuple[tuple[int, ...], ...]]
+"""Nodes, leaves first and root last, and training items."""
 
 
-def compose_levels(leaves: Sequence[Node], share: bool = True) -> tuple[Nodes, Items]:
-    """Composes neighbours level by level.
+def compose_levels(leaves: Sequence[Node], share: bool = True) -> Composed:
+    """Composes neighbours level by level; there are at least two leaves.
 
-    Args:
-      leaves: at least two, in the order of time.
-      share: of an odd level, whether the last two are a pair as well, so that a node has two
-        parents (with 3, 5, 6, 7, … leaves this is no tree in the strict sense, but a graph without
-        cycles); or the last one rises as it is.
-
-    Returns:
-      The nodes, leaves first and root last, and the items (parent, left, right).
+    Of an odd level the last two are a pair as well if `share`, so that a node has two parents (with
+    3, 5, 6, 7, … leaves this is no tree in the strict sense, but a graph without cycles); or else
+    the last one rises as it is.
     """
     nodes, items = list(leaves), []
     level: Sequence[int] = range(len(nodes))
@@ -223,7 +193,7 @@ def compose_levels(leaves: Sequence[Node], share: bool = True) -> tuple[Nodes, I
     return tuple(nodes), tuple(items)
 
 
-def compose_shallow(leaves: Sequence[Node]) -> tuple[Nodes, Items]:
+def compose_shallow(leaves: Sequence[Node]) -> Composed:
     """Composes all leaves at once, under one root; an item is the root with two neighbours."""
     nodes, root = tuple(leaves), len(leaves)
     children = tuple(range(root))
@@ -231,7 +201,7 @@ def compose_shallow(leaves: Sequence[Node]) -> tuple[Nodes, Items]:
     return (*nodes, top), tuple((root, *pair) for pair in _pairs(children))
 
 
-FORMS: dict[str, Callable[[Sequence[Node]], tuple[Nodes, Items]]] = {
+FORMS: dict[str, Callable[[Sequence[Node]], Composed]] = {
     "released": compose_levels,
     "shallow": compose_shallow,
     "balanced": functools.partial(compose_levels, share=False),
@@ -245,7 +215,7 @@ def _pairs(level: Sequence[int]) -> list[tuple[int, int]]:
     return pairs if len(level) % 2 == 0 else [*pairs, (level[-2], level[-1])]
 
 
-def _moments(nodes: Sequence[Node]) -> Run:
+def _moments(nodes: Sequence[Node]) -> tuple[int, ...]:
     """The moments of several nodes, each once, in the order of the annotations."""
     return tuple(sorted(set(itertools.chain.from_iterable(node.moments for node in nodes))))
 
@@ -256,25 +226,13 @@ def _moments(nodes: Sequence[Node]) -> Run:
 def texts(
     tree: Tree, moments: tuple[AnnotatedMoment, ...], form: str = "released", collection: str = ""
 ) -> list[str]:
-    """The text of every node of a tree.
+    """The text of every node of a tree: its own, of a leaf its sentence, else made by `form`.
 
-    Args:
-      tree: the tree.
-      moments: those of its video.
-      form: "released": the texts of the children one after another, so that a leaf which two of
-        them share stands there twice; of `CLEANED` collections without a blank between, then by
-        `without_articles`. "joined": the sentences of the moments, each once, a blank between.
-      collection: the collection of the moments.
-
-    Returns:
-      The texts; of a leaf its sentence, and where a node has a text of its own, that. White space
-      becomes single blanks, at the very end.
-
-    Raises:
-      ValueError: when there is no such form.
+    "released" puts the texts of the children one after another, so that a leaf which two of them
+    share stands there twice; of `CLEANED` collections without a blank between, then by
+    `without_articles`. "joined" puts the sentences of the moments, each once, a blank between.
+    White space becomes single blanks, at the very end.
     """
-    if form not in PARENT_TEXTS:
-        raise ValueError(f"the text of a parent is {' or '.join(PARENT_TEXTS)}, not {form!r}")
     cleaned = collection in CLEANED
     raw: list[str] = []
     for node in tree.nodes:
@@ -297,15 +255,8 @@ def texts(
 def without_articles(text: str) -> str:
     """Deletes articles and some verbs as the published texts of ActivityNet Captions lost them.
 
-    It shortens long texts and, as released, also cuts into words: "Island" becomes "land".
-
-    Args:
-      text: the text.
-
-    Returns:
-      The text without any of " a ", " the ", " an ", " both ", " is ", " are " (a blank is left),
-      nor of "A ", "The ", "An ", "Both", "Is", "Are", wherever they stood; each is deleted until
-      none is left, in this order.
+    Each is deleted until none is left, in order, wherever it stands, as released also inside of
+    words: "Island" becomes "land".
     """
     for words, left in ((_BETWEEN_WORDS, " "), (_ANYWHERE, "")):
         for word in words:
@@ -320,11 +271,7 @@ def without_articles(text: str) -> str:
 def write_trees(
     path: Path, trees: Iterable[tuple[Tree, TimedVideo]], replace: files.Replace = "any"
 ) -> None:
-    """Writes trees, each beside the video of its moments, whole or not at all.
-
-    Raises:
-      OSError: when the file cannot be written.
-    """
+    """Writes trees, each beside the video of its moments, whole or not at all."""
     write_json_lines(path, (tree_to_json(tree, video) for tree, video in trees), replace)
 
 
@@ -341,23 +288,11 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
 
 
 def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
-    """Reads trees.
-
-    Args:
-      path: the file.
-      videos: the videos with their moments.
-
-    Returns:
-      The trees, in the order of the file.
-
-    Raises:
-      DataError: at the first line that is wrong; names it, and says what is.
-      OSError: when the file cannot be read.
-    """
+    """Reads trees of some videos, in the order of the file; a DataError names the wrong line."""
     known = {video.video: video for video in videos}
     trees: dict[str, Tree] = {}
     for where, record in read_json_lines(path):
-        name = text_field(record, "video", where)
+        name = field(record, "video", where, as_text)
         if name not in known:
             raise DataError(f"{where}: video {name!r} has no moments beside this file; remove it")
         if name in trees:
@@ -367,27 +302,18 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
 
 
 def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> Tree:
-    """The tree of a line of a file of trees.
+    """The tree of a line of a file of trees; else a DataError with its place.
 
-    Args:
-      record: the line, parsed.
-      video: the video, with its moments.
-      where: where it stands, for messages.
-
-    Returns:
-      The tree; nodes are ordered anew, children before parents and leaves by their times.
-
-    Raises:
-      DataError: when it is no tree, or its nodes are not what they should be.
+    Nodes are ordered anew, children before parents and leaves by their times.
     """
     places = {moment.moment_id: k for k, moment in enumerate(video.moments)}
     nodes = [
         _node(entry, places, f"{where}, node {k}")
-        for k, entry in enumerate(list_field(record, "nodes", where))
+        for k, entry in enumerate(field(record, "nodes", where, as_list))
     ]
     items = [
         _item(entry, len(nodes), f"{where}, subtree {k}")
-        for k, entry in enumerate(list_field(record, "subtrees", where))
+        for k, entry in enumerate(field(record, "subtrees", where, as_list))
     ]
     if not items:
         raise DataError(f"{where}: has no subtree; remove the line")
@@ -396,13 +322,45 @@ def tree_from_json(record: Mapping[str, Any], video: TimedVideo, where: str) -> 
         for child in below:
             children[parent][child] = None
             _check_spans(nodes, parent, child, where)
-    order = _bottom_up(nodes, children, where)
+    height = [0] * len(nodes)
+    try:
+        for k in graphlib.TopologicalSorter(dict(enumerate(children))).static_order():
+            height[k] = 1 + max((height[child] for child in children[k]), default=-1)
+    except graphlib.CycleError as error:
+        raise DataError(
+            f"{where}: node {min(error.args[1])} is below itself; a tree has no circle"
+        ) from None
+    by_time = lambda k: nodes[k][:2] if height[k] == 0 else ()
+    order = sorted(range(len(nodes)), key=lambda k: (height[k], by_time(k), k))
     number = {old: new for new, old in enumerate(order)}
     ordered = tuple(
         nodes[old]._replace(children=tuple(number[child] for child in children[old]))
         for old in order
     )
     return Tree(video.video, ordered, tuple(tuple(number[node] for node in item) for item in items))
+
+
+def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
+    span = field(entry, "span", where, as_list, length=2)
+    start, end = as_seconds(span[0], "the start", where), as_seconds(span[1], "the end", where)
+    moments = field(entry, "moments", where, as_list)
+    if not moments:
+        raise DataError(f"{where}: names no moment, hence no word features; name one")
+    for name in moments:
+        if not isinstance(name, str) or name not in places:
+            raise DataError(f"{where}: moment {shown(name)} is not one of its video; correct it")
+    text = field(entry, "text", where, as_text) if "text" in entry else ""
+    return Node(start, end, tuple(places[name] for name in moments), (), text)
+
+
+def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
+    item = as_list(entry, "it", where)
+    whole = all(isinstance(k, int) and not isinstance(k, bool) for k in item)
+    if len(item) not in (2, 3) or not whole or len(set(item)) < len(item):
+        raise DataError(f"{where}: is {shown(item)}; it must be [parent, left, right] or two nodes")
+    if not all(0 <= k < num_nodes for k in item):
+        raise DataError(f"{where}: is {shown(item)}, and there are nodes 0 to {num_nodes - 1}")
+    return tuple(item)
 
 
 def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> None:
@@ -422,49 +380,6 @@ def _check_spans(nodes: Sequence[Node], parent: int, child: int, where: str) -> 
         logging.warning("%s", spans)
 
 
-def _node(entry: Any, places: Mapping[str, int], where: str) -> Node:
-    start, end = list_field(entry, "span", where, 2)
-    start, end = as_seconds(start, "the start", where), as_seconds(end, "the end", where)
-    moments = []
-    for name in list_field(entry, "moments", where):
-        if not isinstance(name, str) or name not in places:
-            raise DataError(f"{where}: moment {shown(name)} is not one of its video; correct it")
-        moments.append(places[name])
-    if not moments:
-        raise DataError(f"{where}: names no moment, hence no word features; name one")
-    text = text_field(entry, "text", where) if "text" in entry else ""
-    return Node(start, end, tuple(moments), (), text)
-
-
-def _item(entry: Any, num_nodes: int, where: str) -> tuple[int, ...]:
-    item = as_list(entry, "it", where)
-    whole = all(isinstance(k, int) and not isinstance(k, bool) for k in item)
-    if len(item) not in (2, 3) or not whole or len(set(item)) < len(item):
-        raise DataError(f"{where}: is {shown(item)}; it must be [parent, left, right] or two nodes")
-    if not all(0 <= k < num_nodes for k in item):
-        raise DataError(f"{where}: is {shown(item)}, and there are nodes 0 to {num_nodes - 1}")
-    return tuple(item)
-
-
-def _bottom_up(
-    nodes: Sequence[Node], children: Sequence[Mapping[int, None]], where: str
-) -> list[int]:
-    """An order of the nodes with children before parents, and leaves first, by their times."""
-    order = sorted(
-        (k for k in range(len(nodes)) if not children[k]),
-        key=lambda k: (nodes[k].start, nodes[k].end, k),
-    )
-    left = [k for k in range(len(nodes)) if children[k]]
-    while left:
-        done = set(order)
-        ready = [k for k in left if done.issuperset(children[k])]
-        if not ready:
-            raise DataError(f"{where}: node {left[0]} is below itself; a tree has no circle")
-        order += ready
-        left = [k for k in left if k not in set(ready)]
-    return order
-
-
 # The rows of a node
 
 
@@ -473,15 +388,9 @@ def row_range(
     duration: Float[np.ndarray, " U"],
     num_rows: Int[np.ndarray, " U"],
 ) -> Int[np.ndarray, "U 2"]:
-    """The first and the last feature row of nodes.
+    """The first and the last feature row of nodes, int32, of their spans in seconds.
 
-    Args:
-      span: seconds at which each begins and ends, inside of its video.
-      duration: length of each one's video in seconds.
-      num_rows: feature rows of each one's video, at least 1.
-
-    Returns:
-      Rows of the videos, int32; the first is not after the last.
+    Duration and number of feature rows, at least 1, are those of each one's video.
     """
     ends = np.stack([span[:, 0], span.max(axis=1)], axis=1)  # a few end before they start
     # The product first: a second at a frame a second is then its frame, and not the one before.
@@ -492,16 +401,9 @@ def row_range(
 def word_rows(
     moments: Sequence[Sequence[int]], counts: Int[np.ndarray, " captions"], max_words: int
 ) -> Int[np.ndarray, "U W"]:
-    """The rows of its video's word features that each node of one video reads.
+    """The rows of a video's word features that each of its nodes reads, cut to W; -1 is padding.
 
-    Args:
-      moments: for each node, the numbers of its moments.
-      counts: rows of each moment of the video; they lie one after another.
-      max_words: W; the words of a node are cut to it.
-
-    Returns:
-      Rows of the video's words, int32, those of a node's moments one after another; -1 where
-      padded.
+    A node's words are those of its moments; `counts` are the words of the video's, in a row.
     """
     starts = np.cumsum(counts) - counts
     rows = np.full((len(moments), max_words), -1, np.int32)
@@ -515,38 +417,21 @@ def word_rows(
 
 
 class Pool(NamedTuple):
-    """The trees of a split with their nodes numbered through, those of a tree one after another.
+    """The trees of a split with their nodes numbered through, those of a tree one after another."""
 
-    Attributes:
-      videos: id of every tree's video.
-      texts: text of every node.
-      tree: number of every node's tree.
-      node: number of every node in its tree, leaves first and root last.
-      leaves: number of leaves of every node's tree.
-      level: height of every node above the leaves; 0 for a leaf.
-      position: among the leaves of its tree in time order, the first below every node, from 0.
-      span: seconds at which every node begins and ends.
-      edges: R pairs (parent, child).
-      siblings: S pairs (left, right) of children of one parent.
-      ancestry: all pairs (node, descendant), rising.
-      subtrees: B training items, parent, left and right child; the right one is the left one where
-        there is one child.
-      pair: whether each item has two children.
-    """
-
-    videos: tuple[str, ...]
-    texts: tuple[str, ...]
-    tree: Int[np.ndarray, " U"]
-    node: Int[np.ndarray, " U"]
-    leaves: Int[np.ndarray, " U"]
-    level: Int[np.ndarray, " U"]
-    position: Int[np.ndarray, " U"]
-    span: Float[np.ndarray, "U 2"]
-    edges: Int[np.ndarray, "R 2"]
-    siblings: Int[np.ndarray, "S 2"]
-    ancestry: Int[np.ndarray, "pairs 2"]
-    subtrees: Int[np.ndarray, "B 3"]
-    pair: Bool[np.ndarray, " B"]
+    videos: tuple[str, ...]  # id of every tree's video
+    texts: tuple[str, ...]  # of every node
+    tree: Int[np.ndarray, " U"]  # number of every node's tree
+    node: Int[np.ndarray, " U"]  # number of every node in its tree, leaves first and root last
+    leaves: Int[np.ndarray, " U"]  # number of leaves of every node's tree
+    level: Int[np.ndarray, " U"]  # height above the leaves; 0 for a leaf
+    position: Int[np.ndarray, " U"]  # the first leaf below, among those of its tree in time order
+    span: Float[np.ndarray, "U 2"]  # seconds
+    edges: Int[np.ndarray, "R 2"]  # pairs (parent, child)
+    siblings: Int[np.ndarray, "S 2"]  # pairs (left, right) of children of one parent
+    ancestry: Int[np.ndarray, "pairs 2"]  # all pairs (node, descendant), rising
+    subtrees: Int[np.ndarray, "B 3"]  # items: parent, left and right child, maybe the same one
+    pair: Bool[np.ndarray, " B"]  # whether each item has two children
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -555,14 +440,7 @@ class Pool(NamedTuple):
         return tuple(f"{self.videos[tree]}#{node}" for tree, node in pairs)
 
     def below(self, nodes: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, "rows rows"]:
-        """Which of some nodes descend from which.
-
-        Args:
-          nodes: numbers of nodes; -1 where padded.
-
-        Returns:
-          Entry (u, w) is True where the node of row w descends from that of row u.
-        """
+        """Entry (u, w): whether the node of row w descends from that of row u; -1 is padding."""
         tree = np.where(nodes >= 0, self.tree[np.maximum(nodes, 0)], -1 - np.arange(len(nodes)))
         above, under = np.nonzero(tree[:, None] == tree[None])
         codes = self.ancestry[:, 0] * len(self.tree) + self.ancestry[:, 1]
@@ -580,17 +458,7 @@ def make_pool(
     parent_text: str = "released",
     collection: str = "",
 ) -> Pool:
-    """Numbers the nodes of trees through, those of a tree one after another.
-
-    Args:
-      trees: the trees.
-      videos: the video of each, with its moments.
-      parent_text: how the text of a parent is made; see `texts`.
-      collection: the collection of the moments; likewise.
-
-    Returns:
-      The pool.
-    """
+    """Numbers the nodes of the trees of some videos through; the last two arguments as `texts`."""
     sizes = [len(tree.nodes) for tree in trees]
     starts = np.cumsum([0, *sizes])[:-1].tolist()
     told = (
@@ -599,13 +467,12 @@ def make_pool(
     )
     chain = itertools.chain.from_iterable
     each = lambda values: np.fromiter(chain(values), np.int32)
-    numbered = list(zip(starts, trees, strict=True))
-    ancestry = (
-        (start + node, start + below)
-        for start, tree in numbered
-        for node, descendants in enumerate(tree.descendants)
-        for below in sorted(descendants)
-    )
+
+    def rows(width: int, own: Callable[[Tree], Iterable[tuple[int, ...]]]) -> np.ndarray:
+        numbered = zip(starts, trees, strict=True)
+        values = [[start + k for k in row] for start, tree in numbered for row in own(tree)]
+        return np.asarray(values, np.int64).reshape(-1, width)
+
     return Pool(
         videos=tuple(tree.video for tree in trees),
         texts=tuple(chain(told)),
@@ -614,18 +481,15 @@ def make_pool(
         leaves=each([len(tree.leaves)] * len(tree.nodes) for tree in trees),
         level=each(tree.levels for tree in trees),
         position=each(tree.positions for tree in trees),
-        span=np.asarray(
-            [(node.start, node.end) for tree in trees for node in tree.nodes], np.float64
-        ).reshape(-1, 2),
-        edges=_rows(((s + a, s + b) for s, tree in numbered for a, b in tree.edges), 2),
-        siblings=_rows(((s + a, s + b) for s, tree in numbered for a, b in tree.siblings), 2),
-        ancestry=_rows(ancestry, 2),
-        subtrees=_rows(
-            ((s + i[0], s + i[1], s + i[-1]) for s, tree in numbered for i in tree.items), 3
+        span=np.asarray([node[:2] for tree in trees for node in tree.nodes], float).reshape(-1, 2),
+        edges=rows(2, lambda tree: tree.edges),
+        siblings=rows(2, lambda tree: tree.siblings),
+        ancestry=rows(
+            2,
+            lambda tree: (
+                (k, below) for k, own in enumerate(tree.descendants) for below in sorted(own)
+            ),
         ),
+        subtrees=rows(3, lambda tree: ((item[0], item[1], item[-1]) for item in tree.items)),
         pair=np.fromiter((len(item) == 3 for tree in trees for item in tree.items), bool),
     )
-
-
-def _rows(rows: Iterable[tuple[int, ...]], width: int) -> Int[np.ndarray, "rows width"]:
-    return np.asarray(list(rows), np.int64).reshape(-1, width)

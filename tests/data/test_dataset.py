@@ -11,7 +11,6 @@ from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
 from hlformer_jax.data.released import Collection
 from hlformer_jax.data.source import SPLITS, Caption, DataError
-from hlformer_jax.data.synthetic import SyntheticSource
 
 
 def test_another_corpus_is_another_data_set(config, data):
@@ -26,7 +25,7 @@ def test_another_corpus_is_another_data_set(config, data):
 def test_other_widths_than_the_configuration_has_are_refused(config):
     config = config.copy_and_resolve_references()
     config.data.text_dim = 7
-    source = SyntheticSource(synthetic.Corpus(visual_dim=6, text_dim=2))
+    source = synthetic.Corpus(visual_dim=6, text_dim=2)
     with pytest.raises(DataError, match="data.text_dim is 7 .* synthetic are 2 wide"):
         open_data(config, source)
 
@@ -34,10 +33,10 @@ def test_other_widths_than_the_configuration_has_are_refused(config):
 def test_a_configuration_names_its_source(monkeypatch):
     config = default()
     config.data.update(manual_dir="", synthetic_videos=(3, 1, 1), collection="mine")
-    assert isinstance(choose_source(config.data), SyntheticSource)
+    assert isinstance(choose_source(config.data), synthetic.Corpus)
     config.data.manual_dir = "there"
     assert isinstance(choose_source(config.data), Collection)
-    own = SyntheticSource(synthetic.Corpus())
+    own = synthetic.Corpus()
     monkeypatch.setitem(dataset.SOURCES, "mine", lambda data: own)
     assert choose_source(config.data) is own
 

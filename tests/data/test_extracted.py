@@ -10,7 +10,7 @@ import pytest
 from hlformer_jax.config import ConfigError, load
 from hlformer_jax.data import extracted
 from hlformer_jax.data.dataset import open_data
-from hlformer_jax.data.extracted import ExtractedReader, ExtractedSource, TimedReader, TimedSource
+from hlformer_jax.data.extracted import ExtractedReader, ExtractedSource, TimedReader
 from hlformer_jax.data.source import SPLITS, Caption, DataError
 
 CAPTIONED = {
@@ -216,7 +216,7 @@ def test_own_captions_are_moments_by_their_start_and_last_as_long_as_their_frame
 def test_an_own_source_is_its_folder_told_apart_from_captions_without_times(tmp_path):
     folder = own(tmp_path / "own", ((0.0, 4.0),))
     features = ExtractedSource(str(folder), "tiny-0123", D, E)
-    source = TimedSource(str(folder), "tiny-0123", D, E)
+    source = ExtractedSource(str(folder), "tiny-0123", D, E, timed=True)
     assert source.name == f"{features.name}_moments" and source.feature == "tiny-0123"
     assert (source.visual_dim, source.text_dim) == (D, E)
     assert source.fingerprint() != features.fingerprint()
@@ -234,4 +234,4 @@ def test_an_own_source_is_its_folder_told_apart_from_captions_without_times(tmp_
 )
 def test_own_captions_without_times_are_refused(tmp_path, times, fps, complaint):
     with pytest.raises(DataError, match=complaint):
-        TimedReader(own(tmp_path / "own", times, fps))
+        TimedReader(own(tmp_path / "own", times, fps)).annotations("train")

@@ -1,34 +1,38 @@
-"""The planted corpora: sound, the same every time, complete or not there, and worth learning."""
+"""The planted corpora: sound, the same every time, and worth learning."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 from corpora import SMALL, assert_equal, contents
 
-from hlformer_jax.data import annotations, dataset, synthetic, transforms, trees
+from hlformer_jax.data import dataset, synthetic, transforms, trees
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.source import SPLITS, DataError, teacher_width
+from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import (
     CONCEPTS,
     LEAVES,
     Corpus,
     Encoder,
-    SyntheticSource,
-    SyntheticTeacherCorpus,
     TreeCorpus,
     write_corpus,
 )
 from hlformer_jax.data.transforms import normalise
 
+TAUGHT = dataclasses.replace(SMALL, teacher_dim=16)
+SMALL_TREES = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
+
 
 @pytest.mark.parametrize(
-    ("source", "fingerprint"),
-    [(SyntheticSource(Corpus()), "a6452207b7c9"), (SyntheticSource(TreeCorpus()), "e5545db943db")],
+    ("corpus", "fingerprint"),
+    [
+        (Corpus(), "a6452207b7c9"),
+        (Corpus(videos=(20, 5, 5), teacher_dim=16), "48b487701682"),
+        (TreeCorpus(), "e5545db943db"),
+    ],
 )
-def test_fingerprints_are_those_under_which_sets_were_prepared(source, fingerprint):
-    assert source.fingerprint() == fingerprint
+def test_fingerprints_are_those_under_which_sets_were_prepared(corpus, fingerprint):
+    assert corpus.fingerprint() == fingerprint
 
 
 def test_a_frame_is_the_map_of_its_concepts_with_a_signal_of_unit_size():
@@ -57,8 +61,8 @@ def test_a_caption_names_its_concepts_and_its_features_are_near_its_words():
 
 
 def test_corpus_is_sound_and_of_the_size_asked_for():
-    _, frames, words = contents(SyntheticSource(SMALL))
-    with SyntheticSource(SMALL).open() as reader:
+    _, frames, words = contents(SMALL)
+    with SMALL.open() as reader:
         moments, splits = reader.moments, reader.splits
     assert [len(videos) for videos in splits.values()] == [6, 2, 3]
     assert all(24 <= len(x) <= 96 for x in frames.values())
@@ -74,24 +78,28 @@ def test_corpus_is_sound_and_of_the_size_asked_for():
 
 
 def test_values_are_those_that_runs_were_recorded_with():
-    """The sum of all values, and the last sentence, of the corpus that was written to files."""
-    sentences, frames, words = contents(SyntheticSource(SMALL))
+    """The sum of all values, and the last sentence."""
+    sentences, frames, words = contents(SMALL)
     total = sum(float(x.sum(dtype=np.float64)) for part in (frames, words) for x in part.values())
     assert total == pytest.approx(-820.221, abs=1e-3)
     assert sentences[-1][-1] == "and near dog someone book table some"
+    sentences, frames, _ = contents(SMALL_TREES)
+    total = sum(float(x.sum(dtype=np.float64)) for x in frames.values())
+    assert total == pytest.approx(-1881.3772, abs=1e-3)
+    assert sentences[-1][-1] == "a while and with a book then child some with climb."
 
 
 def test_one_video_of_the_fewest_frames_has_a_caption():
     corpus = dataclasses.replace(SMALL, videos=(20, 1, 1), min_frames=1, max_frames=4)
-    with SyntheticSource(corpus).open() as reader:
+    with corpus.open() as reader:
         assert all(reader.splits["train"].values())
 
 
 def test_equal_seeds_give_equal_corpora_and_others_do_not():
-    other = SyntheticSource(dataclasses.replace(SMALL, seed=1))
-    assert_equal(contents(SyntheticSource(SMALL)), contents(SyntheticSource(SMALL)))
-    assert contents(other)[0] != contents(SyntheticSource(SMALL))[0]
-    assert other.fingerprint() != SyntheticSource(SMALL).fingerprint()
+    other = dataclasses.replace(SMALL, seed=1)
+    assert_equal(contents(SMALL), contents(SMALL))
+    assert contents(other)[0] != contents(SMALL)[0]
+    assert other.fingerprint() != SMALL.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -99,12 +107,12 @@ def test_equal_seeds_give_equal_corpora_and_others_do_not():
 )
 def test_a_corpus_that_no_memory_holds_is_refused_before_it_is_drawn(absurd):
     with pytest.raises(DataError, match="GB of memory.*make it smaller"):
-        SyntheticSource(absurd).open()
+        absurd.open()
 
 
 def test_a_moment_tells_more_than_the_mean_of_its_video():
     """Ridge from mean words to frames: true moments and best frame against mean pooling."""
-    with SyntheticSource(Corpus()).open() as reader:
+    with Corpus().open() as reader:
         moments = reader.moments
         data = {
             split: [
@@ -150,24 +158,26 @@ def test_a_moment_tells_more_than_the_mean_of_its_video():
     assert by_moment > 0.7
 
 
+def test_released_files_have_the_values_of_the_corpus_and_replace_nothing(tmp_path):
+    collection = write_corpus(tmp_path, SMALL)
+    assert_equal(contents(SMALL), contents(collection))
+    before = collection.fingerprint()
+    with pytest.raises(FileExistsError):
+        write_corpus(tmp_path, dataclasses.replace(SMALL, seed=1))
+    assert collection.fingerprint() == before
+
+
 # A teacher
 
 
-TAUGHT = SyntheticTeacherCorpus(**dataclasses.asdict(SMALL), teacher_dim=16)
-
-
 def test_the_corpus_is_the_one_without_a_teacher():
-    source = SyntheticSource(TAUGHT)
-    assert_equal(contents(source), contents(SyntheticSource(SMALL)))
-    assert teacher_width(source) == 16 and teacher_width(SyntheticSource(SMALL)) == 0
-    assert source.fingerprint() != SyntheticSource(SMALL).fingerprint()
+    assert_equal(contents(TAUGHT), contents(SMALL))
 
 
 def test_the_teacher_is_surer_of_the_frames_of_the_moment_the_less_noise_it_has():
     margins = []
     for noise in (0.0, 1.0, 10.0):
-        corpus = SyntheticTeacherCorpus(videos=(30, 1, 1), teacher_noise=noise)
-        with SyntheticSource(corpus).open() as reader:
+        with Corpus(videos=(30, 1, 1), teacher_dim=32, teacher_noise=noise).open() as reader:
             found = []
             for video, captions in reader.splits["train"].items():
                 names = [caption.caption_id for caption in captions]
@@ -213,9 +223,8 @@ def test_what_the_teacher_says_reaches_the_batch_of_the_training_split_alone(con
 def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
     config = config.copy_and_resolve_references()
     config.data.teacher_dim = 16
-    source = SyntheticSource(Corpus(visual_dim=6, text_dim=5))
     with pytest.raises(DataError, match="teacher_dim is 16, and synthetic has no features of a te"):
-        dataset.open_data(config, source)
+        dataset.open_data(config, Corpus(visual_dim=6, text_dim=5))
 
 
 @pytest.mark.parametrize(
@@ -232,83 +241,53 @@ def test_a_teacher_that_is_wrong_is_refused_in_one_line(tmp_path, monkeypatch, c
     wrong = lambda self, video, names: change(read(self, video, names))
     monkeypatch.setattr(synthetic.SyntheticReader, "read_teacher", wrong)
     with pytest.raises(DataError, match=expected) as error:
-        prepare(SyntheticSource(TAUGHT), tmp_path)
+        prepare(TAUGHT, tmp_path)
     assert "\n" not in str(error.value)
-
-
-# Released files
-
-
-def test_the_corpus_is_the_same_in_memory_and_in_released_files(tmp_path):
-    assert_equal(contents(SyntheticSource(SMALL)), contents(write_corpus(tmp_path, SMALL)))
-
-
-def test_a_corpus_is_written_once_and_another_is_not_overwritten(tmp_path):
-    collection = write_corpus(tmp_path, SMALL)
-    before = collection.fingerprint()
-    assert write_corpus(tmp_path, SMALL) == collection
-    with pytest.raises(FileExistsError, match="synthetic.*seed"):
-        write_corpus(tmp_path, dataclasses.replace(SMALL, seed=1))
-    assert collection.fingerprint() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["synthetic"]
-    (collection.root / "meta.json").write_text("[" * 100_000)
-    with pytest.raises(FileExistsError, match="something else"):
-        write_corpus(tmp_path, SMALL)
-
-
-def test_interrupted_corpus_leaves_nothing(tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("hlformer_jax.data.synthetic._write_features", stop)
-        with pytest.raises(KeyboardInterrupt):
-            write_corpus(tmp_path, SMALL)
-    assert list(tmp_path.iterdir()) == []
-    write_corpus(tmp_path, SMALL)
 
 
 # Trees
 
 
-SMALL_TREES = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
+def planted_tree(video):
+    """Spans, edges and siblings of the tree that the moments of a video were planted to make."""
+    spans = [(moment.start, moment.end) for moment in video.moments]
+    if spans[0][1] < spans[1][0]:  # the moments lie apart
+        leaf = max(spans, key=lambda span: span[1] - span[0])
+        return [leaf, (spans[0][0], spans[-1][1])], [(1, 0)], []
+    edges, siblings = [], []
+    first, count = 0, len(spans)
+    while count > 1:
+        above = (count + 1) // 2
+        for k in range(above):
+            # The last parent of an odd level takes the last two, of which it shares the first.
+            left = first + min(2 * k, count - 2)
+            edges += [(len(spans), left), (len(spans), left + 1)]
+            siblings.append((left, left + 1))
+            spans.append((spans[left][0], spans[left + 1][1]))
+        first, count = first + count, above
+    return spans, edges, siblings
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("manual"), SMALL_TREES)
-
-
-def test_the_rule_finds_the_trees_that_were_planted(written):
-    planted = json.loads((written.root / "trees.json").read_text())
-    found = {
-        split: {
-            tree.video: tree
-            for tree in trees.build_all(
-                [video for video, _ in annotations.read_moments(written.captions(split))]
-            )
-        }
-        for split in SPLITS
-    }
-    for split in SPLITS:
-        assert found[split].keys() == planted[split].keys()
-        for name, tree in found[split].items():
-            true = planted[split][name]
-            assert [[node.start, node.end] for node in tree.nodes] == true["nodes"]
-            assert sorted(map(list, tree.edges)) == sorted(true["edges"])
-            assert sorted(map(list, tree.siblings)) == sorted(true["order"])
+def test_the_rule_finds_the_trees_that_were_planted():
+    with SMALL_TREES.open() as reader:
+        videos = [video for split in SPLITS for video in reader.videos[split]]
+    for video in videos:
+        tree = trees.build(video)
+        spans, edges, siblings = planted_tree(video)
+        assert [(node.start, node.end) for node in tree.nodes] == spans
+        assert sorted(tree.edges) == sorted(edges) and sorted(tree.siblings) == sorted(siblings)
 
 
 def test_trees_of_every_number_of_leaves_are_drawn():
     corpus = dataclasses.replace(SMALL_TREES, videos=(1000, 1, 1), visual_dim=2, text_dim=2)
-    with SyntheticSource(corpus).open() as reader:
+    with corpus.open() as reader:
         leaves = [len(tree.leaves) for tree in trees.build_all(reader.videos["train"])]
     for count, chance in LEAVES.items():
         assert abs(leaves.count(count) / 1000 - chance) < 4 * np.sqrt(chance * (1 - chance) / 1000)
 
 
 def test_features_are_those_of_the_moments_and_a_frame_is_a_second():
-    with SyntheticSource(SMALL_TREES).open() as reader:
+    with SMALL_TREES.open() as reader:
         for split in SPLITS:
             notes = reader.annotations(split)
             for video, words in zip(reader.videos[split], notes["words"], strict=True):
@@ -320,25 +299,20 @@ def test_features_are_those_of_the_moments_and_a_frame_is_a_second():
                     assert len(moment.text.rstrip(".").split()) == count
 
 
-def test_values_of_trees_are_those_that_runs_are_recorded_with():
-    with SyntheticSource(SMALL_TREES).open() as reader:
-        videos = [video for split in SPLITS for video in reader.videos[split]]
-        frames = sum(float(reader.read_frames(one.video).sum(dtype=np.float64)) for one in videos)
-        last = videos[-1].moments[-1]
-    assert frames == pytest.approx(-1881.3772, abs=1e-3)
-    assert last.text == "a while and with a book then child some with climb."
+def told(moment):
+    return set(moment.text.rstrip(".").split()) & set(CONCEPTS)
 
 
 def places_in_time(precedence):
     """Of every concept, the mean place in their video of the moments that tell it."""
     corpus = TreeCorpus(videos=(600, 1, 1), visual_dim=2, text_dim=2, precedence=precedence)
-    told = {concept: [] for concept in CONCEPTS}
-    with SyntheticSource(corpus).open() as reader:
+    places = {concept: [] for concept in CONCEPTS}
+    with corpus.open() as reader:
         for video in reader.videos["train"]:
             for k, moment in enumerate(video.moments):
-                for word in set(moment.text.rstrip(".").split()) & set(CONCEPTS):
-                    told[word].append(k / (len(video.moments) - 1))
-    return np.array([np.mean(places) for places in told.values()])
+                for word in told(moment):
+                    places[word].append(k / (len(video.moments) - 1))
+    return np.array([np.mean(own) for own in places.values()])
 
 
 def test_precedence_makes_some_concepts_early_and_others_late():
@@ -348,26 +322,8 @@ def test_precedence_makes_some_concepts_early_and_others_late():
 
 
 def test_siblings_share_concepts_when_asked():
-    corpus = dataclasses.replace(SMALL_TREES, shared=2)
-    with SyntheticSource(corpus).open() as reader:
+    with dataclasses.replace(SMALL_TREES, shared=2).open() as reader:
         for video in reader.videos["train"]:
-            told = [set(one.text.rstrip(".").split()) & set(CONCEPTS) for one in video.moments]
-            assert all(len(concepts) == 3 for concepts in told)
-            assert all(len(a & b) >= 2 for a, b in zip(told, told[1:], strict=False))
-
-
-def test_trees_are_the_same_in_memory_and_in_released_files(written):
-    assert write_corpus(written.manual_dir, SMALL_TREES) == written, "it is written once"
-    with SyntheticSource(SMALL_TREES).open() as one, written.open() as two:
-        for split in SPLITS:
-            ours, theirs = one.annotations(split), two.annotations(split)
-            assert (ours["videos"], ours["words"]) == (theirs["videos"], theirs["words"])
-            for video in one.videos[split]:
-                np.testing.assert_array_equal(
-                    one.read_frames(video.video), two.read_frames(video.video)
-                )
-                for moment in video.moments:
-                    name = moment.moment_id
-                    np.testing.assert_array_equal(one.read_words(name), two.read_words(name))
-    with pytest.raises(FileExistsError, match="synthetic_trees.*seed"):
-        write_corpus(written.manual_dir, dataclasses.replace(SMALL_TREES, seed=1))
+            concepts = [told(moment) for moment in video.moments]
+            assert all(len(own) == 3 for own in concepts)
+            assert all(len(a & b) >= 2 for a, b in zip(concepts, concepts[1:], strict=False))

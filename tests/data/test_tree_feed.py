@@ -14,7 +14,7 @@ from hlformer_jax.config import default
 from hlformer_jax.data import tree_feed, trees
 from hlformer_jax.data.dataset import open_trees
 from hlformer_jax.data.feed import Features, Schedule, in_order
-from hlformer_jax.data.synthetic import SyntheticSource, TreeCorpus
+from hlformer_jax.data.synthetic import TreeCorpus
 from hlformer_jax.data.tree_feed import NodeFeed, NodeIndices, SubtreeFeed, draw, gather_nodes
 from hlformer_jax.training.step import Chunk, Feed
 
@@ -149,7 +149,7 @@ def configured(folder):
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
     config = configured(tmp_path_factory.mktemp("prepared"))
-    return open_trees(config, SyntheticSource(CORPUS)).train
+    return open_trees(config, CORPUS).train
 
 
 def training(split, resident=True, seed=3, epochs=2, longest=3):
@@ -200,7 +200,7 @@ def test_a_batch_holds_its_items_and_each_of_their_nodes_once(train, seen):
 
 
 def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
-    with SyntheticSource(CORPUS).open() as reader:
+    with CORPUS.open() as reader:
         videos = {video.video: video for video in reader.videos["train"]}
         pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
         for step, batch in list(seen.items())[:3]:
@@ -270,7 +270,7 @@ def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(trai
     whole = jax.tree.map(lambda *parts: np.concatenate(parts), *collected[0])
     assert whole.mask[: train.num_nodes].all() and not whole.mask[train.num_nodes :].any()
     np.testing.assert_array_equal(whole.tree[whole.mask], pool.tree)
-    with SyntheticSource(CORPUS).open() as reader:
+    with CORPUS.open() as reader:
         for node, (start, end) in enumerate(pool.span.astype(int)):
             own = unit(reader.read_frames(pool.videos[pool.tree[node]]))
             rows = np.linspace(start, min(end, len(own) - 1), F).astype(int)
@@ -280,7 +280,7 @@ def test_an_evaluation_reads_every_node_once_with_frames_at_equal_distances(trai
 def test_short_videos_read_whole_are_masked_beyond_their_frames(tmp_path):
     config = configured(tmp_path)
     config.trees.update(short_video="whole", node_frames=30)
-    split = open_trees(config, SyntheticSource(CORPUS)).train
+    split = open_trees(config, CORPUS).train
     feed = NodeFeed(split, in_order(split.num_nodes, 256, 2), parallel.mesh(), resident=True)
     ((_, nodes),) = batches(feed)
     feed.close()
@@ -297,11 +297,11 @@ PROGRAM = """
 import hashlib, json, sys
 import jax
 import numpy as np
-from test_tree_feed import CORPUS, NodeFeed, SIZE, SyntheticSource, configured, in_order
+from test_tree_feed import CORPUS, NodeFeed, SIZE, configured, in_order
 from test_tree_feed import Schedule, SubtreeFeed, open_trees
 from hlformer_jax import parallel
 
-data = open_trees(configured(sys.argv[1]), SyntheticSource(CORPUS))
+data = open_trees(configured(sys.argv[1]), CORPUS)
 split, found = data.train, []
 for number in (1, 8):
     mesh = parallel.mesh(jax.devices()[:number])

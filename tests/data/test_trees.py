@@ -285,11 +285,6 @@ def test_the_root_of_a_chain_tells_all_its_moments_and_not_only_its_leaf():
     assert told("released", "activitynet", apart=5.0)[1] == "man on land. run. He stops at wall."
 
 
-def test_a_form_that_is_unknown_is_refused():
-    with pytest.raises(ValueError, match="released or joined"):
-        told("spoken", "tvr")
-
-
 # The pool of nodes
 
 
