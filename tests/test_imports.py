@@ -46,7 +46,7 @@ MAY_IMPORT = {
     },
     "benchmark": {
         "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "models",
-        "retrieval", "training", "encoders", "video", "search",
+        "retrieval", "training", "figures", "encoders", "video", "search",
     },
     "main": {"errors", "command", "config", "parallel", "files", "data", "retrieval", "training"},
     "": {"ops"},  # the package itself, whose namespaces are loaded at their first use

@@ -13,6 +13,8 @@ NAME is one of
     extract    videos to vectors: decoding, preprocessing, encoding
     search     sentences in archives of up to 1,000 hours
     geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
+    plan       what XLA would run on a GPU that is not there: --gpu, --program, --figure; or
+               --diff A.json B.json, of two plans
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
 the median of the repeats with their range, the floor (`measure`) and the ratio of both. What was
@@ -50,6 +52,19 @@ VIDEOS = flags.DEFINE_string(
 ENCODER = flags.DEFINE_string("encoder", "base", "extract, search: base, tiny, a folder or id.")
 HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
+GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
+PROGRAM = flags.DEFINE_enum(
+    "program",
+    "step",
+    ("step", "evaluate", "query", "queries", "search", "extract"),
+    "plan: of what.",
+)
+FIGURE = flags.DEFINE_string(
+    "figure", None, "plan: draw the time of each line, FIGURE.png and so on."
+)
+DIFF = flags.DEFINE_string(
+    "diff", None, "plan: compare this file of --json with the one that follows."
+)
 
 PROGRAMS = {
     "step": "step.step",
@@ -67,8 +82,10 @@ PROGRAMS = {
 
 def main(argv: Sequence[str]) -> int:
     """Runs one benchmark; a wrong input ends it with one line and exit status 1."""
+    if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
+        return _plan(argv[2:])
     if len(argv) != 2 or argv[1] not in PROGRAMS:
-        return command.fail(f"give one name: {', '.join(PROGRAMS)}")
+        return command.fail(f"give one name: {', '.join(PROGRAMS)}, plan")
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -98,6 +115,31 @@ def main(argv: Sequence[str]) -> int:
         _print(name, rows)
         if JSON.value:
             files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
+    except (UserError, OSError) as error:
+        return command.fail(str(error))
+    return 0
+
+
+def _plan(other: Sequence[str]) -> int:
+    """Plans a program, or compares two plans that were written."""
+    from hlformer_jax.benchmark import plan
+
+    try:
+        replace = files.replacing(OVERWRITE.value)
+        if DIFF.value:
+            plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *other)))
+            return 0
+        config = CONFIG.value or default()
+        check(config)
+        for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
+            if path:
+                files.check_output(Path(path), replace)
+        found = plan.plan(PROGRAM.value, GPU.value, config)
+        plan.show(found)
+        if JSON.value:
+            files.write_json(Path(JSON.value), found, replace)
+        if FIGURE.value:
+            plan.tree_map(found, Path(FIGURE.value), replace)
     except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0
