@@ -1,21 +1,20 @@
 """A folder into an index: finds what is new, changed, moved and offline, and encodes what must be.
 
-A path whose stamp is that of its record is left alone, once its vectors have been read through: 10
-GB of 1,000 hours at a width of 768. Otherwise the digest of its content decides: where the vectors
-of that content are on the disk and whole, as after a move, a copy or a killed run, they are taken
-without decoding. The rest is decoded and encoded, video by video; a video's vectors are written
-when it is complete. So a run may be killed at any moment: the next one takes every whole file, and
-computes the others to the same bits.
+A path whose stamp is that of its record is left alone, once its vectors have been read through.
+Otherwise the digest of its content decides: where the vectors of that content are on the disk and
+whole, as after a move, a copy or a killed run, they are taken without decoding. The rest is decoded
+and encoded, video by video, and the vectors of a complete one are written. So a run may be killed
+at any moment: the next one takes every whole file, and computes the others to the same bits.
 
 Videos are decoded in processes of their own, which import neither JAX nor the encoder, but for what
-prepares a frame, and encoded in this one; or both on other machines (`cluster`). A process decodes
-a video, and waits with a batch in its hands until the main process takes it: so memory is flat
-however long a video is and however many there are. A process that dies, for which a damaged file
-may be enough, is replaced, and its video tried once more from the beginning; if that ends so as
-well, the video alone fails. When the main process is killed, the pipe breaks and the others end.
+prepares a frame, and encoded in this one; or both on other machines (`cluster`). A process waits
+with a batch in its hands until the main process takes it: so memory is flat. One that dies, for
+which a damaged file may be enough, is replaced, and its video tried once more from the beginning;
+if that ends so as well, the video alone fails. When the main process is killed, the others end.
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
 import multiprocessing
@@ -26,7 +25,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -52,13 +51,7 @@ _MAX_LENGTH = 86_400.0
 
 
 class Video(NamedTuple):
-    """The functions that read videos; those of `hlformer_jax.video`, or a test's.
-
-    Attributes:
-      find: all video files of a folder; tells a line on each folder that it cannot list.
-      probe: facts of a file, with its `duration` in seconds.
-      sample: its frames, each with `time` and `image`, at a rate and of a least size.
-    """
+    """The functions that read videos; those of `hlformer_jax.video`, or a test's."""
 
     find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
@@ -66,28 +59,16 @@ class Video(NamedTuple):
 
 
 class Job(NamedTuple):
-    """How videos are decoded.
-
-    Attributes:
-      video: the functions that read them.
-      fps: frames a second.
-      size: the least length of a frame's shorter side in pixels; None for its own.
-      preprocess: brings a frame to the encoder's size.
-      timeout: seconds that decoding a video may take; None: by its length.
-    """
+    """How videos are decoded."""
 
     video: Video
     fps: float
-    size: int | None
+    size: int | None  # the least length of a frame's shorter side in pixels; None for its own
     preprocess: Callable[[np.ndarray], np.ndarray]
-    timeout: float | None = None
+    timeout: float | None = None  # seconds that decoding a video may take; None: by its length
 
     def limit(self, length: float = 0.0) -> float:
-        """Seconds that decoding may take.
-
-        Args:
-          length: the video's in seconds; 0 before it is known.
-        """
+        """Seconds that decoding a video of that length in seconds may take."""
         if self.timeout is not None:
             return self.timeout
         return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
@@ -125,17 +106,11 @@ class Vectors(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A video has ended.
-
-    Attributes:
-      path: the file.
-      end: when its last frame ends, in seconds; 0 where that is not known.
-      warning: what of it could not be used, in one line; or "".
-    """
+    """A video has ended."""
 
     path: Path
-    end: float = 0.0
-    warning: str = ""
+    end: float = 0.0  # of its last frame, in seconds; 0 where that is not known
+    warning: str = ""  # what of it could not be used, in one line
 
 
 class Failed(NamedTuple):
@@ -152,17 +127,11 @@ Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
 
 
 def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, None, None]:
-    """Decodes videos.
+    """Decodes videos in processes; with no workers in this one.
 
-    Args:
-      paths: the files.
-      job: how they are decoded.
-      workers: number of processes; 0 decodes in this one.
-
-    Yields:
-      For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point;
-      those of one video in order, those of several mixed. A second `Opened` of a video begins it
-      again: what came before is void.
+    Yields for each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any
+    point; those of one video in order, those of several mixed. A second `Opened` of a video begins
+    it again: what came before is void.
 
     Raises:
       SearchError: when no process can be started.
@@ -209,18 +178,12 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
 
 
 class _Worker:
-    """A process that decodes one video after the other.
-
-    Attributes:
-      pipe: what it sends comes out of it.
-      path: the video it decodes; None while it has none.
-      ended: whether it has died.
-    """
+    """A process that decodes one video after the other."""
 
     def __init__(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.path: Path | None = None
+        self.path: Path | None = None  # of the video that it decodes
         self.ended = False
         self._ready = False
         self._job, self._limit, self._since = job, job.limit(), time.monotonic()
@@ -238,10 +201,8 @@ class _Worker:
         """Has a video decoded."""
         self.path = path
         self._limit, self._since = self._job.limit(), time.monotonic()
-        try:
+        with contextlib.suppress(OSError):  # it has died: `receive` finds out
             self.pipe.send(path)
-        except OSError:
-            pass  # it has died: `receive` finds out
 
     def receive(self) -> Event | None:
         """The next event; None where the process has only said that it is ready."""
@@ -257,8 +218,7 @@ class _Worker:
             self._limit = self._job.limit(event.duration)
         if isinstance(event, Done | Failed):
             self.path = None
-        received: Event = event
-        return received
+        return cast(Event, event)
 
     def left(self) -> float:
         """Seconds that it may go on without a word; infinite where it has no video."""
@@ -294,13 +254,11 @@ class _Worker:
 
 def _work(pipe: connection.Connection, job: Job) -> None:
     """What a process does."""
-    try:
+    with contextlib.suppress(EOFError, OSError):  # the main process has ended
         pipe.send(None)
         while True:
             for event in _events(pipe.recv(), job):
                 pipe.send(event)
-    except (EOFError, OSError):
-        pass  # the main process has ended
 
 
 def _events(path: Path, job: Job) -> Iterator[Event]:
@@ -373,39 +331,21 @@ def _line(error: BaseException | str) -> str:
 
 
 def encode(encoder: Any, frames: Frames) -> Vectors:
-    """The vectors of frames as an index keeps them.
-
-    The frames of a video are encoded in the same batches wherever that is done (`CHUNK`),
-    so that machines of one kind compute the same bits.
-
-    Args:
-      encoder: the encoder.
-      frames: the next frames of a video.
-    """
+    """The vectors of frames as an index keeps them."""
     vectors = unit(np.asarray(encoder.images(frames.images), np.float64))
     return Vectors(frames.path, frames.times, vectors.astype(np.float16))
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """How far a run is; all times in seconds."""
 
-    Attributes:
-      done: videos that are decoded or failed.
-      total: videos that must be decoded.
-      video: the one that is under way.
-      position: seconds of it that are encoded.
-      duration: its length in seconds.
-      seconds: seconds of video encoded in this run.
-      elapsed: seconds since the first video was begun.
-    """
-
-    done: int
-    total: int
-    video: str
-    position: float
-    duration: float
-    seconds: float
-    elapsed: float
+    done: int  # videos that are decoded or failed
+    total: int  # videos that must be decoded
+    video: str  # the one that is under way
+    position: float  # how much of it is encoded
+    duration: float  # its length
+    seconds: float  # of video encoded in this run
+    elapsed: float  # since the first video was begun
 
     @property
     def speed(self) -> float:
@@ -414,30 +354,17 @@ class Progress(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a run did, in numbers of paths.
+    """What a run did, in numbers of paths."""
 
-    Attributes:
-      indexed: decoded and encoded.
-      known: recognised by their content: moved, renamed, copied, touched.
-      unchanged: left alone.
-      failed: failed in this run.
-      skipped: failed before, and not tried again.
-      offline: not there now; their vectors are kept.
-      unreadable: indexed, and not to be read now; their vectors are kept.
-      gone: failed before, and no longer there.
-      seconds: seconds of video that were encoded.
-      elapsed: seconds that it took.
-    """
-
-    indexed: int = 0
-    known: int = 0
-    unchanged: int = 0
-    failed: int = 0
-    skipped: int = 0
-    offline: int = 0
-    unreadable: int = 0
-    gone: int = 0
-    seconds: float = 0.0
+    indexed: int = 0  # decoded and encoded
+    known: int = 0  # recognised by their content: moved, renamed, copied, touched
+    unchanged: int = 0  # left alone
+    failed: int = 0  # in this run
+    skipped: int = 0  # failed before, and not tried again
+    offline: int = 0  # not there now; their vectors are kept
+    unreadable: int = 0  # indexed, and not to be read now; their vectors are kept
+    gone: int = 0  # failed before, and no longer there
+    seconds: float = 0.0  # of video that were encoded
     elapsed: float = 0.0
 
     @property
@@ -476,7 +403,7 @@ def index_folder(
     """Brings an index up to date with its folder.
 
     Args:
-      index: the index; its rate is used.
+      index: the index.
       encoder: the encoder of the index.
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
@@ -488,9 +415,6 @@ def index_folder(
         machine, `workers` of them.
       tell: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
-
-    Returns:
-      What was done.
 
     Raises:
       SearchError: when the encoder is another one, the folder is not there, the disk is full, or
@@ -526,22 +450,19 @@ class _File(NamedTuple):
 _UNSEEN = Stamp(0, 0, 0)
 
 
+@dataclasses.dataclass
 class _Run:
     """One run; the index is held for writing."""
 
-    def __init__(
-        self,
-        index: Index,
-        encoder: Any,
-        video: Video,
-        source: Source,
-        timeout: float | None,
-        tell: Callable[[str], None],
-        progress: Callable[[Progress], None],
-    ) -> None:
-        self._index, self._encoder, self._video, self._source = index, encoder, video, source
-        self._timeout = timeout
-        self._tell, self._progress = tell, progress
+    index: Index
+    encoder: Any
+    video: Video
+    source: Source
+    timeout: float | None
+    tell: Callable[[str], None]
+    progress: Callable[[Progress], None]
+
+    def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._next_save = time.monotonic() + SAVE_SECONDS
         self._there: set[str] = set()
@@ -549,18 +470,18 @@ class _Run:
 
     def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
-        root, known = self._index.root, self._index.manifest
+        root, known = self.index.root, self.index.manifest
         if not known.root:
             raise SearchError(
-                f"{self._index.directory} does not know its folder any more:"
-                f" {command_line('search', 'index', 'FOLDER', f'--index={self._index.directory}')}"
+                f"{self.index.directory} does not know its folder any more:"
+                f" {command_line('search', 'index', 'FOLDER', f'--index={self.index.directory}')}"
             )
         if not root.is_dir():
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        paths = list(self._video.find(root, self._tell) if only is None else only)
-        inside = self._index.directory.resolve()
+        paths = list(self.video.find(root, self.tell) if only is None else only)
+        inside = self.index.directory.resolve()
         names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
         self._there = set(names)
         if only is not None:
@@ -572,22 +493,22 @@ class _Run:
                 self._decode(tasks)
         if only is None:
             self._keep_offline()
-            self._index.discard_unused()
+            self.index.discard_unused()
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
     def _keep_offline(self) -> None:
         """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
-        for name, record in sorted(self._index.manifest.videos.items()):
+        for name, record in sorted(self.index.manifest.videos.items()):
             if name in self._there:
                 continue
             if not record.indexed:
-                self._index.drop(name)
+                self.index.drop(name)
                 self._count["gone"] += 1
                 continue
             self._count["offline"] += 1
             if self._load(record.content) is None:
-                self._tell(f"{printable(name)}: its vectors are damaged, and it is not there")
+                self.tell(f"{printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool) -> dict[str, list[_File]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
@@ -596,7 +517,7 @@ class _Run:
         decoders: so that a large archive is not read twice over before its first video is done.
         """
         tasks: dict[str, list[_File]] = {}
-        index, root, read = self._index, self._index.root, 0
+        index, root, read = self.index, self.index.root, 0
         names.reverse()
         while names and read < BYTES_AT_ONCE:
             name = names.pop()
@@ -636,77 +557,69 @@ class _Run:
 
     def _recognise(self, name: str, content: str) -> None:
         """Records a move, where a path is new and one of its content is not there any more."""
-        known = self._index.manifest.videos
+        known = self.index.manifest.videos
         if name in known and known[name].content == content:
             return
-        for other in sorted(self._index.paths(content)):
+        for other in sorted(self.index.paths(content)):
             if other not in self._there and known[other].indexed:
-                if not os.path.lexists(self._index.root / other):
-                    self._index.move(other, name)
+                if not os.path.lexists(self.index.root / other):
+                    self.index.move(other, name)
                     return
 
     def _is_whole(self, name: str, record: Record) -> bool:
         """Whether the vectors are whole; a record that says otherwise of them is mended."""
         file = self._load(record.content)
         if file is not None and not matches(record, file):
-            self._index.record(name, record.content, record.stamp, file)
+            self.index.record(name, record.content, record.stamp, file)
         return file is not None
 
     def _load(self, content: str) -> VectorFile | None:
         """The vectors of a content; None where there are none, or they are damaged, and told."""
         if content not in self._read:
             self._read[content] = None
-            if self._index.file(content).exists():
+            if self.index.file(content).exists():
                 try:
+                    whole, none = self.index.load(content), np.empty((0, 0))
                     # Without the vectors, which would fill the memory.
-                    self._read[content] = _bare(self._index.load(content))
+                    bare = whole.arrays._replace(vectors=none, segments=none)
+                    self._read[content] = whole._replace(arrays=bare)
                 except DamagedError as error:
-                    self._tell(f"{str(error).partition(': index')[0]}: it is made anew")
+                    self.tell(f"{str(error).partition(': index')[0]}: it is made anew")
         return self._read[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
-        root, encoder = self._index.root, self._encoder
-        job = Job(
-            self._video,
-            self._index.manifest.fps,
-            LARGER * encoder.image_size,
-            preprocessing(encoder),
-            self._timeout,
-        )
+        root, encoder = self.index.root, self.encoder
+        size, fps = LARGER * encoder.image_size, self.index.manifest.fps
+        job = Job(self.video, fps, size, preprocessing(encoder), self.timeout)
         of_path = {root / files[0].name: content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()
         done = 0
-        with contextlib.closing(self._source(list(of_path), job)) as events:
+        with contextlib.closing(self.source(list(of_path), job)) as events:
             for event in events:
                 path, content = event.path, of_path[event.path]
                 files = tasks[content]
                 if isinstance(event, Opened):
-                    before = under_way.pop(path, _Encoded(0.0))  # by a process that died
-                    self._count["seconds"] -= sum(map(len, before.times)) * self._index.period
+                    before = under_way.pop(path, _Encoded())  # by a process that died
+                    self._count["seconds"] -= sum(map(len, before.times)) * self.index.period
                     under_way[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
-                    under_way[path].add(event)
-                    self._count["seconds"] += len(event.times) * self._index.period
+                    under_way[path].times.append(event.times)
+                    under_way[path].vectors.append(event.vectors)
+                    self._count["seconds"] += len(event.times) * self.index.period
                 else:
                     done += 1
-                    encoded = under_way.pop(path, None)
-                    self._finish(event, content, files, encoded or _Encoded(0.0))
-                now = under_way.get(path)
-                times = now.times[-1] if now and now.times else np.zeros(1)
-                self._progress(
-                    Progress(
-                        done,
-                        len(tasks),
-                        files[0].name,
-                        float(times[-1]),
-                        now.duration if now else 0.0,
-                        self._count["seconds"],
-                        time.monotonic() - began,
-                    )  # fmt: skip
-                )
+                    self._finish(event, content, files, under_way.pop(path, _Encoded()))
+                now = under_way.get(path, _Encoded())
+                self.progress(Progress(
+                    done, len(tasks), files[0].name,
+                    position=float(now.times[-1][-1]) if now.times else 0.0,
+                    duration=now.duration,
+                    seconds=self._count["seconds"],
+                    elapsed=time.monotonic() - began,
+                ))  # fmt: skip
 
     def _finish(
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
@@ -720,7 +633,7 @@ class _Run:
             reason = "it changed while it was read"
         else:
             try:
-                self._keep(encoded.finish(self._index.period, event), content, files)
+                self._keep(encoded.finish(self.index.period, event), content, files)
             except OutputError as error:  # a link, say, in the place of the vectors
                 reason = str(error)
         if reason:
@@ -729,22 +642,22 @@ class _Run:
             for file in files:
                 self._fail(file._replace(stamp=_UNSEEN) if gone else file, content, reason)
         if (now := time.monotonic()) > self._next_save:
-            self._index.save()
+            self.index.save()
             took = time.monotonic() - now
             self._next_save = time.monotonic() + max(SAVE_SECONDS, took / SAVE_SHARE)
 
     def _keep(self, whole: VideoArrays, content: str, files: list[_File]) -> None:
-        self._index.keep(content, whole, {file.name: file.stamp for file in files})
+        self.index.keep(content, whole, {file.name: file.stamp for file in files})
         self._read.pop(content, None)
         if whole.warning:
-            self._tell(f"{printable(files[0].name)}: {whole.warning}")
+            self.tell(f"{printable(files[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
         self._count["known"] += len(files) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
         """Fails a path whose content cannot be read; once for the same reason."""
         if record and record.indexed:
-            self._tell(f"{printable(name)}: {reason}; its vectors are kept")
+            self.tell(f"{printable(name)}: {reason}; its vectors are kept")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
@@ -752,22 +665,19 @@ class _Run:
             self._fail(_File(name, _UNSEEN), "", reason)
 
     def _fail(self, file: _File, content: str, reason: str) -> None:
-        self._index.record_failure(file.name, content, file.stamp, reason)
+        self.index.record_failure(file.name, content, file.stamp, reason)
         self._count["failed"] += 1
-        self._tell(f"{printable(file.name)}: {reason}")
+        self.tell(f"{printable(file.name)}: {reason}")
 
 
+@dataclasses.dataclass
 class _Encoded:
     """The frames of a video that are encoded so far."""
 
-    def __init__(self, duration: float, recorded: float = 0.0) -> None:
-        self.duration, self.recorded = duration, recorded
-        self.times: list[np.ndarray] = []
-        self.vectors: list[np.ndarray] = []
-
-    def add(self, more: Vectors) -> None:
-        self.times.append(more.times)
-        self.vectors.append(more.vectors)
+    duration: float = 0.0
+    recorded: float = 0.0
+    times: list[np.ndarray] = dataclasses.field(default_factory=list)
+    vectors: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def finish(self, period: float, done: Done) -> VideoArrays:
         times, vectors = np.concatenate(self.times), np.concatenate(self.vectors)
@@ -779,24 +689,8 @@ class _Encoded:
         return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
 
 
-def _bare(file: VectorFile) -> VectorFile:
-    """A file without its vectors: what a record says of it."""
-    arrays = file.arrays
-    return file._replace(
-        arrays=arrays._replace(
-            vectors=np.empty((len(arrays.times), 0), np.float16),
-            segments=np.empty((len(arrays.spans), 0), np.float32),
-        )
-    )
-
-
 def _relative(path: Path, root: Path) -> str:
-    """A path as a record names it.
-
-    Raises:
-      SearchError: when it is not in the folder.
-    """
-    path = Path(path)
+    """A path as a record names it."""
     if not path.is_relative_to(root):
         raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
     return path.relative_to(root).as_posix()
