@@ -5,19 +5,15 @@
 ADDRESS is that of a running cluster (HOST:PORT, ray://HOST:PORT, or auto for the one this machine
 belongs to), or `local`, which starts Ray on this machine alone. There is an actor for each GPU;
 where the cluster has none, one for each machine, as the encoder computes on all of its cores. An
-actor does with its videos what a run without Ray does: it decodes in processes of its own, so that
-a file that kills one fails alone, and encodes the same batches. So the files are those of a run
-without Ray, byte for byte where the machines are of one kind; other processors round float32
-differently, by which coordinates in float16 may differ in their last bit.
+actor does with its videos what a run without Ray does, in the same batches: so the files are the
+same, byte for byte where the machines are of one kind; other processors round float32 differently,
+by which coordinates in float16 may differ in their last bit.
 
 Every machine needs this package with the extras `search` and `ray`; the videos at the same paths;
-and the encoder, from the same folder or from the hub. What differs is found: a video that is not
-there or has another size fails and names the machine; another encoder ends the run.
-
-A machine that is lost has its videos done by the others. The index is written by this process, a
-few videos of an actor at a time; what was complete when a run ended is not done again.
-
-Tested with single-node Ray, whose files were those without Ray byte for byte.
+and the encoder, from the same folder or from the hub. A video that is not there or has another size
+fails and names the machine; another encoder ends the run. A machine that is lost has its videos
+done by the others. The index is written by this process, a few videos of an actor at a time; what
+was complete when a run ended is not done again. Tested with single-node Ray.
 """
 
 import contextlib
@@ -60,10 +56,14 @@ def source(
       workers: decoding processes of an actor; None: half of its cores.
 
     Raises:
-      SearchError: when Ray is not installed; of the source, when the cluster does not answer, an
-        actor refuses, or Ray ends the run.
+      MissingExtra: when Ray is not installed.
+      SearchError: of the source, when the cluster does not answer, an actor refuses, or Ray ends
+        the run.
     """
-    ray = _ray()
+    # Ray would send statistics of its use to its makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    optional("ray.data", "ray")
+    ray = optional("ray", "ray")
     known = index.manifest
     # Without the records, which grow with the archive.
     bare = Index(index.directory, Manifest(known.root, known.encoder, known.fps))
@@ -89,7 +89,9 @@ def source(
             try:
                 for table in results.iter_batches(batch_format="pyarrow", batch_size=None):
                     for pickled in table["events"].to_pylist():
-                        yield from _accepted(pickle.loads(pickled))
+                        if isinstance(video := pickle.loads(pickled), _Refusal):
+                            raise SearchError(video.reason)
+                        yield from video
             except ray.exceptions.RayError as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 raise SearchError(
@@ -106,21 +108,11 @@ class _Refusal(NamedTuple):
     reason: str
 
 
-def _accepted(events: list[Event] | _Refusal) -> list[Event]:
-    if isinstance(events, _Refusal):
-        raise SearchError(events.reason)
-    return events
-
-
 class _Extractor:
     """An actor: does with its videos what a run without Ray does."""
 
     def __init__(
-        self,
-        load: Callable[[], Any],
-        check: Callable[[Any], None],
-        job: Job,
-        workers: int,
+        self, load: Callable[[], Any], check: Callable[[Any], None], job: Job, workers: int
     ) -> None:
         self._job, self._workers, self._refusal = job, workers, ""
         try:
@@ -132,9 +124,8 @@ class _Extractor:
     def __call__(self, batch: Any) -> Any:
         import pyarrow
 
-        results: list[Any] = [_Refusal(self._refusal)]
-        if not self._refusal:
-            results = self._videos(batch.to_pylist())
+        refused = [_Refusal(self._refusal)]
+        results: list[Any] = refused if self._refusal else self._videos(batch.to_pylist())
         # As between the processes of one machine.
         rows = pyarrow.array([pickle.dumps(events) for events in results], pyarrow.large_binary())
         return pyarrow.table({"events": rows})
@@ -147,10 +138,8 @@ class _Extractor:
             events_of[path] = []
             if (size := _size(path)) != one["size"]:
                 what = "is not there" if size is None else "is another file"
-                machine = socket.gethostname()
-                events_of[path].append(
-                    Failed(path, f"it {what} on {machine}, a machine of the cluster")
-                )
+                where = f"on {socket.gethostname()}, a machine of the cluster"
+                events_of[path].append(Failed(path, f"it {what} {where}"))
         here = [path for path, events in events_of.items() if not events]
         for event in extract.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
@@ -162,13 +151,7 @@ class _Extractor:
 
 
 class _Share(NamedTuple):
-    """What an actor has of a cluster.
-
-    Attributes:
-      actors: how many there may be.
-      cpus: cores of each.
-      gpus: 1, or 0 where the cluster has none.
-    """
+    """How many actors a cluster has, and the cores and GPUs (1 or none) of each."""
 
     actors: int
     cpus: int
@@ -193,13 +176,6 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
-
-
-def _ray() -> Any:
-    # Ray would send statistics of its use to its makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    optional("ray.data", "ray")
-    return optional("ray", "ray")
 
 
 @contextlib.contextmanager

@@ -39,13 +39,7 @@ _LENGTHS = {
 def mask(
     entries: Sequence[Entry], folder: str | None, since: When, until: When
 ) -> Bool[np.ndarray, " V"]:
-    """Which videos a search may find.
-
-    Args:
-      entries: the videos.
-      folder: path relative to the indexed folder; the videos in it and below. None or "": all.
-      since: only videos of that date or later; the date's whole span counts, as for `until`.
-      until: only videos of that date or earlier.
+    """Which videos a search may return; see `Library.query`.
 
     Raises:
       SearchError: when one is no date, or there is no such folder.
@@ -68,14 +62,9 @@ def mask(
 
 
 def span(when: str | datetime.date) -> tuple[float, float]:
-    """Where a date begins and where it ends, in seconds since the epoch.
+    """The first second of a date, a time of any unit, and the first after it, since the epoch.
 
-    Args:
-      when: a year, a month, a day, an hour, a minute or a second; what names no time zone is of
-        this machine's.
-
-    Returns:
-      Its first second, and the first after it.
+    What names no time zone is of this machine's.
 
     Raises:
       SearchError: when it is no date, or its year is not within `YEARS`.
@@ -125,12 +114,9 @@ def _parsed(when: object) -> tuple[datetime.datetime, str]:
     clock = f"{part['hour'] or '00'}:{part['minute'] or '00'}:{part['second'] or '00'}"
     digits = (part["part"] or "").replace(",", ".")[:7]
     text = f"{part['year']}-{month or '01'}-{day or '01'}T{clock}{digits}{part['zone'] or ''}"
-    named = [
-        unit
-        for unit, there in (
-            ("year", True), ("month", month), ("day", day), ("hour", part["hour"]),
-            ("minute", part["minute"]), ("second", part["second"]), ("instant", digits),
-        )
-        if there
-    ]  # fmt: skip
-    return datetime.datetime.fromisoformat(text), named[-1]
+    units = {
+        "instant": digits, "second": part["second"], "minute": part["minute"],
+        "hour": part["hour"], "day": day, "month": month, "year": True,
+    }  # fmt: skip
+    least = next(unit for unit, there in units.items() if there)
+    return datetime.datetime.fromisoformat(text), least

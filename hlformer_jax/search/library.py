@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -23,6 +23,8 @@ from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.rankers import Ranker
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
+
+T = TypeVar("T")
 
 
 class Hit(NamedTuple):
@@ -56,41 +58,25 @@ class Hit(NamedTuple):
 
 
 class Hits(list[Hit]):
-    """Hits, best first.
-
-    Attributes:
-      warnings: a line on each thing that was left out: videos that are offline, damaged vectors.
-    """
+    """Hits, best first; `warnings` has a line on what is left out: offline or damaged videos."""
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: Sequence[str] = ()) -> None:
-        """A list of hits."""
         super().__init__(hits)
         self.warnings = list(warnings)
 
 
 @dataclasses.dataclass
 class _Snapshot:
-    """The videos of an index at a time, and their ranker.
+    """The videos of an index at a time, and their ranker."""
 
-    Attributes:
-      stamp: what the manifest's file was.
-      source: the index.
-      entries: the indexed videos.
-      contents: a record of each content.
-      own: index of each entry's content.
-      ranker: the ranker of the contents.
-      damaged: contents whose vectors are damaged, with a line for each.
-      away: places of the entries whose files were not there when last looked for.
-    """
-
-    stamp: tuple[int, int, int]
+    stamp: tuple[int, int, int]  # of the manifest's file
     source: Index
-    entries: list[Entry]
-    contents: list[Record]
-    own: np.ndarray
-    ranker: Ranker
-    damaged: dict[str, str]
-    away: set[int]
+    entries: list[Entry]  # the indexed videos
+    contents: list[Record]  # a record of each content
+    own: np.ndarray  # index of each entry's content
+    ranker: Ranker | Stored  # of the contents
+    damaged: dict[str, str]  # contents whose vectors are damaged, with a line for each
+    away: set[int]  # places of the entries whose files were not there when last looked for
 
     def look(self, everything: bool = False) -> None:
         """Looks again for the files of videos that were away, or of all."""
@@ -156,11 +142,7 @@ class Library:
         ]  # fmt: skip
 
     def entry(self, id: str) -> Entry:
-        """The video of an id.
-
-        Raises:
-          SearchError: when there is none.
-        """
+        """The video of an id."""
         entry = self._listed().get(id)
         if entry is None:
             raise SearchError(f"{self._directory} holds no video of the id {id!r}")
@@ -182,27 +164,20 @@ class Library:
         """
         if self._store is None:
             raise SearchError("there is no store to upload to: name one by --store=URL")
-        index = Index.open(self._directory)
+        to, index = self._store, Index.open(self._directory)
         of_content = {one.content: one for one in index.manifest.videos.values()}
-        damaged: dict[str, str] = {}
-        while True:
+
+        def whole(damaged: dict[str, str]) -> Uploaded:
             contents = [one for one in store.contents(index) if one not in damaged]
             records = [of_content[content] for content in contents]
-            try:
-                _, form = maxsim.of(index, self._name, self._checkpoint, records)
-                return store.upload(self._store, index, form, progress, damaged)
-            except DamagedError as error:
-                if not error.contents.keys() - damaged.keys():
-                    raise
-                damaged |= error.contents
+            _, form = maxsim.of(index, self._name, self._checkpoint, records)
+            return store.upload(to, index, form, progress, damaged)
+
+        return _without_damaged(whole)
 
     @property
     def encoder(self) -> Any:
-        """The encoder, loaded at its first use.
-
-        Raises:
-          SearchError: when it is not the one of the index.
-        """
+        """The encoder, loaded at its first use."""
         with self._lock:
             return self._loaded()
 
@@ -257,8 +232,7 @@ class Library:
 
         Raises:
           SearchError: for an empty sentence, a k below 1, a text that is no date, a folder
-            without videos, or an encoder
-            that is not the one of the index.
+            without videos, or an encoder that is not the one of the index.
           DamagedError: when the manifest is damaged, or all vectors are.
         """
         sentence = legible(sentence)
@@ -276,24 +250,20 @@ class Library:
         while True:
             try:
                 best = self._best(now, query, k, passing & now.searched(), chosen)
-                if any(not now.entries[place].path.is_file() for place, _ in best):
+                if gone := {i for i, _ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
-                    now.away |= {
-                        place for place, _ in best if not now.entries[place].path.is_file()
-                    }
+                    now.away |= gone
                     continue
                 hits = [
                     self._hit(now, encoder, place, score, query, moments) for place, score in best
                 ]
             except DamagedError as error:
-                fresh = {one: line for one, line in error.contents.items()
-                         if one not in now.damaged}  # fmt: skip
-                if not fresh:
+                if not error.contents.keys() - now.damaged.keys():
                     raise
                 # What was removed from the index since it was opened is no damage.
                 if now.stamp != _stamp(self._directory):
                     return self.query(sentence, k, folder, since, until, moments)
-                now.damaged |= fresh
+                now.damaged |= error.contents
                 continue
             return Hits(hits, self._warnings(now, passing))
 
@@ -355,18 +325,9 @@ class Library:
             best = [m._replace(score=_readable(encoder, m.score)) for m in best]
             score, raw = _readable(encoder, score), _readable(encoder, raw)
         return Hit(
-            entry.id,
-            entry.video,
-            entry.folder,
-            entry.path,
-            score,
-            best,
-            arrays.times,
-            np.asarray(raw, np.float32),
-            duration,
-            entry.date,
-            entry.date_of,
-        )
+            entry.id, entry.video, entry.folder, entry.path, score, best, arrays.times,
+            np.asarray(raw, np.float32), duration, entry.date, entry.date_of,
+        )  # fmt: skip
 
     def _listed(self) -> dict[str, Entry]:
         """All entries by their ids, read again when the manifest has changed."""
@@ -383,19 +344,9 @@ class Library:
             encoder = self._loaded()
             stamp = _stamp(self._directory)
             if self._snapshot is None or self._snapshot.stamp != stamp:
-                self._snapshot = self._take(stamp)
+                index = self._index = Index.open(self._directory)
+                self._snapshot = _without_damaged(lambda wrong: self._whole(stamp, index, wrong))
             return self._snapshot, encoder
-
-    def _take(self, stamp: tuple[int, int, int]) -> _Snapshot:
-        index = self._index = Index.open(self._directory)
-        damaged: dict[str, str] = {}
-        while True:
-            try:
-                return self._whole(stamp, index, damaged)
-            except DamagedError as error:
-                if not error.contents.keys() - damaged.keys():
-                    raise
-                damaged |= error.contents
 
     def _whole(
         self, stamp: tuple[int, int, int], index: Index, damaged: dict[str, str]
@@ -422,7 +373,7 @@ class Library:
         ranker = self._ranker(index, known)
         return _Snapshot(stamp, index, entries, known, own, ranker, damaged, away)
 
-    def _ranker(self, index: Index, records: Sequence[Record]) -> Ranker:
+    def _ranker(self, index: Index, records: Sequence[Record]) -> Ranker | Stored:
         if self._store is not None:
             ranker, form = maxsim.of(index, self._name, self._checkpoint, None)
             return Stored(self._store, ranker, form, index)
@@ -441,6 +392,18 @@ class Library:
         self._index.check_encoder(encoder)
         self._encoder = encoder
         return encoder
+
+
+def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
+    """What is made without the contents, each with its line, that prove damaged meanwhile."""
+    damaged: dict[str, str] = {}
+    while True:
+        try:
+            return make(damaged)
+        except DamagedError as error:
+            if not error.contents.keys() - damaged.keys():
+                raise
+            damaged |= error.contents
 
 
 def _stamp(directory: Path) -> tuple[int, int, int]:

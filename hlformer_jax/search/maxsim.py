@@ -18,7 +18,7 @@ maximum of its own.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -34,80 +34,40 @@ MARK = 3.0
 after vectors were rounded to 8 bits."""
 
 
-@runtime_checkable
-class MaxSim(Protocol):
-    """A ranker's score as one MaxSim."""
-
-    @property
-    def identity(self) -> str:
-        """What makes the rows of an index's vectors: equal ones make equal rows."""
-
-    @property
-    def width(self) -> int:
-        """Width w of rows and queries."""
-
-    @property
-    def offset(self) -> float:
-        """What is taken from the sum."""
-
-    @property
-    def divisible(self) -> bool:
-        """Whether the score of a video is the largest of those of its parts."""
-
-    def rows(self, content: int, arrays: VideoArrays) -> Float[np.ndarray, "R w"]:
-        """The rows of the ranker's content of that index, whose arrays are given, float32."""
-
-    def queries(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, "N w"]:
-        """The queries that a ranker's query becomes, float32."""
-
-    def times(self, arrays: VideoArrays) -> Float[np.ndarray, "..."]:
-        """Seconds of the rows: of frames [F], or from and until when of intervals [I, 2]."""
-
-
 class Plain:
-    """A ranker of `rankers.ROWS`; see `MaxSim`."""
+    """The form of a ranker of `rankers.ROWS`.
+
+    Of equal `identity` the rows of equal vectors are equal. `divisible`: the score of a video is
+    the largest of those of its parts.
+    """
 
     offset = 0.0
     divisible = True
 
     def __init__(self, name: str, index: Index) -> None:
-        """A ranker by its name.
-
-        Raises:
-          SearchError: when none has it.
-        """
         rankers.check(name)
         self._rows, self.identity = rankers.ROWS[name], name
         self.width = index.manifest.encoder.width
 
     def rows(self, content: int, arrays: VideoArrays) -> Float[np.ndarray, "R w"]:
-        """The ranker's rows; see `MaxSim`."""
+        """The rows of a content of the ranker, of that number and of these arrays; float32."""
         return self._rows.take(arrays).astype(np.float32)
 
     def queries(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, "N w"]:
-        """The sentence; see `MaxSim`."""
+        """The queries that a ranker's query becomes, float32."""
         return query[None].astype(np.float32)
 
     def times(self, arrays: VideoArrays) -> Float[np.ndarray, "..."]:
-        """Of its rows; see `MaxSim`."""
+        """Seconds of the rows: of frames [F], or from and until when of intervals [I, 2]."""
         return arrays.spans if self._rows.take(arrays) is arrays.segments else arrays.times
 
 
 class Branches:
-    """A trained model's branches; see `MaxSim`."""
+    """The form of a trained model (`trained.Trained`), with the methods of `Plain`."""
 
     divisible = False
 
     def __init__(self, ranker: Any, identity: str) -> None:
-        """The form of a trained ranker.
-
-        Args:
-          ranker: a `trained.Trained`.
-          identity: that of its model.
-
-        Raises:
-          SearchError: when its score is no MaxSim.
-        """
         self._ranker, self.identity = ranker, f"trained {identity}"
         self._weights = ranker.branches
         if self._weights is None:
@@ -117,24 +77,26 @@ class Branches:
             )
         self.width = ranker.width + len(self._weights)
         self.offset = MARK * float(sum(self._weights.values()))
+        marks = np.eye(self.width, dtype=np.float32)[ranker.width :]
+        self._marks = dict(zip(self._weights, marks, strict=True))
 
     def rows(self, content: int, arrays: VideoArrays) -> Float[np.ndarray, "R w"]:
-        """The marked vectors of the branches; see `MaxSim`."""
-        own = self._ranker.vectors(content)
-        return np.concatenate(
-            [np.pad(own[name], ((0, 0), (0, len(self._weights)))) + MARK * self._mark(name)
-             for name in self._weights]
-        )  # fmt: skip
+        """The marked vectors of the branches."""
+        own, marks = self._ranker.vectors(content), self._marks.items()
+        wide = ((0, 0), (0, len(marks)))
+        return np.concatenate([np.pad(own[name], wide) + MARK * mark for name, mark in marks])
 
     def queries(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, "N w"]:
-        """A query for each branch; see `MaxSim`."""
-        marks = 0, len(self._weights)
-        parts = {name: np.pad(part, marks) for name, part in self._ranker.rounded(query).items()}
-        rows = [w * (parts[name] + self._mark(name)) for name, w in self._weights.items()]
+        """A query for each branch."""
+        parts, wide = self._ranker.rounded(query), (0, len(self._marks))
+        rows = [
+            weight * (np.pad(parts[name], wide) + self._marks[name])
+            for name, weight in self._weights.items()
+        ]
         return np.stack(rows).astype(np.float32)
 
     def times(self, arrays: VideoArrays) -> Float[np.ndarray, "..."]:
-        """Of the frames, which both branches were made of; see `MaxSim`."""
+        """Of the frames, which both branches were made of."""
         return arrays.times
 
     def vectors(self, rows: Float[np.ndarray, "R w"]) -> dict[str, Float[np.ndarray, "L H"]]:
@@ -149,22 +111,16 @@ class Branches:
         scores: np.ndarray = self._ranker.of_positions(own, len(arrays.times), query)
         return scores
 
-    def _mark(self, name: str) -> Float[np.ndarray, " w"]:
-        mark = np.zeros(self.width, np.float32)
-        mark[self._ranker.width + list(self._weights).index(name)] = 1
-        return mark
+
+MaxSim = Plain | Branches
 
 
 def of(
     index: Index, name: str, checkpoint: Path | None, records: Sequence[Record] | None
 ) -> tuple[Ranker, MaxSim]:
-    """A ranker, and how its score is one MaxSim.
+    """The ranker of a name, or of a trained model's directory, and how its score is one MaxSim.
 
-    Args:
-      index: the index.
-      name: name of a ranker without training.
-      checkpoint: the directory of a trained model, which ranks instead; or None.
-      records: a record of each content, whose rows are to be made; None to ask alone.
+    `records` has a record of each content whose rows are to be made; None to ask alone.
 
     Raises:
       SearchError: when there is no such ranker, or its score is no MaxSim.

@@ -2,16 +2,13 @@
 
 A collection holds one archive for one ranker: a point a video (a few for a video of hours, as a
 point holds less than 2²⁰ numbers), its rows one multivector, and the score one MaxSim (`maxsim`),
-computed exactly, without an index that approximates. So the ranking is that without a store but for
-videos whose scores differ by rounding: of float32, with a trained model of sums up to 4. MS-SL's
-score has no such form and is refused. Filters run in the store. The moments of the best videos are
-computed here, from their files in the index, and with a trained model from their vectors in the
-store; this machine needs DIR and the encoder, and holds no vectors of the others.
+computed exactly. So the ranking is that without a store but for rounding of float32. Filters run in
+the store. The moments of the best videos are computed here, from their files in the index, and with
+a trained model from their vectors in the store; this machine holds no vectors of the others.
 
 An upload brings the collection up to date: what is there is left alone, as its id is made of its
-content; what is new is added, the payload of what has moved is changed, what is gone is deleted.
-An interrupted upload resumes where it stopped; until it is complete, a search finds the videos that
-were uploaded and are still in the index.
+content. An interrupted upload resumes where it stopped; until it is complete, a search has the
+videos that were uploaded and are still in the index.
 
 The payload of a point:
 
@@ -23,8 +20,8 @@ The payload of a point:
     content, part, parts         fingerprint of the content; the part's number, from 0, of how many
 
 QDRANT_API_KEY in the environment is sent as the key. Tested with the client's own store in memory
-(`MEMORY`), which is exact, and not with a server. Qdrant's client can also keep vectors in a folder
-by itself, as pickles: anyone who can write there could run code here, so a path is refused.
+(`MEMORY`), and not with a server. Qdrant's client can also keep vectors in a folder by itself, as
+pickles: anyone who can write there could run code here, so a path is refused.
 """
 
 import contextlib
@@ -37,7 +34,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from hlformer_jax.errors import command_line, optional
 from hlformer_jax.search import filters, maxsim
@@ -96,15 +93,7 @@ def payload_of(entry: Entry, content: str) -> dict[str, Any]:
 def points_of(
     id: str, facts: Mapping[str, Any], form: MaxSim, number: int, arrays: VideoArrays
 ) -> Iterator[dict[str, Any]]:
-    """The points of a video.
-
-    Args:
-      id: the id of its entry.
-      facts: its `payload_of`.
-      form: how the ranker's score is one MaxSim.
-      number: number of its content.
-      arrays: its vectors.
-    """
+    """The points of the video of an entry's id, its `payload_of` and its content's number."""
     rows, times = form.rows(number, arrays), form.times(arrays)
     cuts = maxsim.parts(len(rows), form.width, MAX_NUMBERS) if form.divisible else [slice(None)]
     for part, cut in enumerate(cuts):
@@ -120,16 +109,7 @@ def complete_points(there: Mapping[str, dict[str, Any]], id: str, content: str) 
 
 
 def conditions(folder: str | None, since: When, until: When) -> list[dict[str, Any]]:
-    """The filters of a search, as the store has them.
-
-    Args:
-      folder: as for `filters.mask`, also the next two.
-      since: the earliest date.
-      until: the latest.
-
-    Raises:
-      SearchError: when a text is no date.
-    """
+    """The filters of `filters.mask`, as the store has them."""
     asked: list[dict[str, Any]] = []
     if folder and (parts := PurePosixPath(folder.strip("/")).parts):
         asked.append({"key": "folders", "match": {"value": legible("/".join(parts))}})
@@ -144,11 +124,7 @@ def conditions(folder: str | None, since: When, until: When) -> list[dict[str, A
 
 
 class Store:
-    """A collection of a Qdrant server.
-
-    Attributes:
-      address: what it was connected by.
-    """
+    """A collection of a Qdrant server."""
 
     def __init__(self, address: str) -> None:
         """Connects; asks nothing yet.
@@ -186,11 +162,7 @@ class Store:
         )
 
     def check(self, index: Index, form: MaxSim) -> None:
-        """Refuses a collection that is not of an index's encoder and a ranker.
-
-        Raises:
-          SearchError: saying what differs, or that there is none, or no server.
-        """
+        """Refuses a collection that is not of an index's encoder and a ranker."""
         places = f"--index={index.directory}", f"--store={self.address}"
         with self._asking():
             if not self._qdrant.collection_exists(self._name):
@@ -225,17 +197,11 @@ class Store:
         field: str = "id",
         conditions: Sequence[dict[str, Any]] = (),
     ) -> list[tuple[Any, float]]:
-        """The points with the largest MaxSim, those of one video together.
+        """The k points with the largest MaxSim, those of one video together.
 
-        Args:
-          rows: the queries.
-          k: how many at most.
-          known: what a value of the field stands for; points of other values are left out.
-          field: field of the payload.
-          conditions: what a point must meet.
-
-        Returns:
-          What they stand for and their score, best first; of equal scores the least first.
+        `known` has what a value of the payload's field stands for; points of other values are left
+        out. Returned is what they stand for and their score, best first; of equal scores the least
+        first.
         """
         models = _client().models
         limit = k + 1
@@ -262,14 +228,7 @@ class Store:
             limit *= 4
 
     def rows(self, ids: Sequence[str]) -> Float[np.ndarray, "R w"]:
-        """The rows of a video, which its copies share.
-
-        Args:
-          ids: ids of the index's entries with its content, of which one at least was uploaded.
-
-        Raises:
-          SearchError: when none is there.
-        """
+        """The rows of a video, of whose copies, of these ids, one at least was uploaded."""
         wanted = [point_id(id, 0) for id in ids]
         with self._asking():
             stored = self._qdrant.retrieve(self._name, wanted, with_vectors=True)
@@ -278,11 +237,7 @@ class Store:
         return np.asarray(stored[0].vector, np.float32)
 
     def prepare(self, index: Index, form: MaxSim) -> None:
-        """Makes the collection, or checks the one that is there, before an upload.
-
-        Raises:
-          SearchError: as `check`, and where it holds another archive.
-        """
+        """Makes the collection, or checks the one that is there, before an upload."""
         facts, models = _facts(index, form), _client().models
         with self._asking():
             if not self._qdrant.collection_exists(self._name):
@@ -355,13 +310,8 @@ class Store:
 def _facts(index: Index, form: MaxSim) -> dict[str, Any]:
     """What a collection keeps of its making."""
     known = index.manifest
-    return {
-        "key": known.key,
-        "encoder": known.encoder.name,
-        "fps": known.fps,
-        "folder": known.root,
-        "ranker": form.identity,
-    }
+    made = {"key": known.key, "encoder": known.encoder.name, "fps": known.fps}
+    return made | {"folder": known.root, "ranker": form.identity}
 
 
 def _client() -> Any:
@@ -372,20 +322,9 @@ def _client() -> Any:
 
 
 class Stored:
-    """A ranker whose rows a store has; see `rankers.Ranker`."""
+    """A ranker, made without contents, whose rows a store has."""
 
     def __init__(self, store: Store, ranker: Ranker, form: MaxSim, index: Index) -> None:
-        """A ranker on the collection of a store.
-
-        Args:
-          store: the store.
-          ranker: the ranker, made without contents.
-          form: how its score is one MaxSim.
-          index: the index.
-
-        Raises:
-          SearchError: when the collection is another encoder's or ranker's, or there is none.
-        """
         store.check(index, form)
         self._store, self._ranker, self._form = store, ranker, form
         self._contents = {one: i for i, one in enumerate(contents(index))}
@@ -408,18 +347,9 @@ class Stored:
         since: When,
         until: When,
     ) -> list[tuple[int, float]]:
-        """Positions of the best entries that pass the filters, and their scores, best first.
+        """Positions of the best k entries that pass the filters, and their scores, best first.
 
-        Args:
-          query: the query.
-          k: how many at most.
-          entries: the videos that may be hits; of equal scores, the first come first.
-          folder: as for `filters.mask`, also the next two.
-          since: the earliest date.
-          until: the latest.
-
-        Raises:
-          SearchError: when a text is no date, or the server does not answer.
+        Of equal scores, the first come first.
         """
         position = {entry.id: i for i, entry in enumerate(entries)}
         rows = self._form.queries(query)
@@ -433,12 +363,6 @@ class Stored:
         for i, score in self._store.best(rows, count, self._contents, "content"):
             scores[i] = score - self._form.offset
         return scores
-
-    def best(
-        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
-    ) -> Float[np.ndarray, " V"]:
-        """Scores of all contents; `search` has the store find the best; see `Ranker`."""
-        return self.scores(query)
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
@@ -454,21 +378,13 @@ class Stored:
 
 
 class Uploaded(NamedTuple):
-    """What an upload did, in numbers of videos.
+    """What an upload did, in numbers of videos."""
 
-    Attributes:
-      sent: whose vectors were sent.
-      renamed: videos whose path or date has changed.
-      kept: that were there as they are.
-      removed: that are no longer in the index.
-      damaged: whose vectors are damaged, and were not sent.
-    """
-
-    sent: int = 0
-    renamed: int = 0
-    kept: int = 0
-    removed: int = 0
-    damaged: int = 0
+    sent: int = 0  # their vectors
+    renamed: int = 0  # path or date have changed
+    kept: int = 0  # there as they are
+    removed: int = 0  # no longer in the index
+    damaged: int = 0  # not sent
 
 
 def upload(
@@ -480,17 +396,8 @@ def upload(
 ) -> Uploaded:
     """Brings a store up to date with an index; makes the collection where there is none.
 
-    Args:
-      store: the store.
-      index: the index.
-      form: how its ranker's score is one MaxSim.
-      progress: is called with the numbers of videos that are done, and of all.
-      damaged: contents whose vectors are damaged, and not sent; what is there of them stays.
-
-    Raises:
-      SearchError: when the collection is of another archive, encoder or ranker, or the server
-        does not answer.
-      DamagedError: when a file of the index was damaged meanwhile.
+    What is there of `damaged` contents stays. Raises as `Library.upload`, and DamagedError when a
+    file of the index was damaged meanwhile.
     """
     records = index.manifest.videos
     entries = [entry for entry in index.entries() if entry.state != "failed"]
