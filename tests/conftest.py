@@ -67,11 +67,7 @@ FIRST = (
     "test_sweeps_end_to_end.py", "test_parallel.py", "test_processes.py", "test_prvr.py",
     "test_parity.py",
 )  # fmt: skip
-"""Files that start first: those that take longest, lest one process end with them alone.
-
-test_parity.py is early for another reason: beside test_parity_hlformer.py, which would be next to
-it, both processes would compile the same programs at the same time.
-"""
+"""Files that start first: those that take longest, lest one process end with them alone."""
 
 
 def pytest_configure(config):
@@ -141,6 +137,11 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that are to be first."""
+    """Starts with the files that are to be first; marks what repeats a test in float64 as slow."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if item.path.name == "test_parity.py" and parameters:
+            if parameters.params.get("dtype") == "float32":
+                item.add_marker(pytest.mark.slow)
     place = lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
     items.sort(key=lambda item: place(item.path.name))

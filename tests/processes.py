@@ -1,9 +1,11 @@
 """Commands of the package as a person starts them: processes of their own."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,3 +59,77 @@ def start(module, *arguments, env=None, **options):
         text=True,
         **options,
     )
+
+
+class Done(NamedTuple):
+    """What a call came to: its exit status, and what it wrote to standard error."""
+
+    status: int
+    stderr: str
+
+
+def calls(module, arguments, directory):
+    """Calls `python -m MODULE ARGUMENTS` in a directory, once for each; returns a list of `Done`.
+
+    Each call is a process of its own, as flags and JAX's settings are those of a process.
+    """
+    done = subprocess.run(
+        [sys.executable, __file__, module],
+        input=json.dumps([list(map(str, one)) for one in arguments]),
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env=environment(),
+        timeout=300,
+        check=True,
+    )
+    return [Done(*one) for one in json.loads(done.stdout)]
+
+
+def _serve(module):
+    import importlib
+    import tempfile
+
+    package, _, last = module.rpartition(".")
+    name = f"{module}.__main__" if last in ("sweep", "benchmark") else module
+    program = importlib.import_module(name)
+    # What the commands load when their flags are right.
+    for lazy in ("training.loop", "training.loaded_run", "sweep.tables", "sweep.runs"):
+        importlib.import_module(f"hlformer_jax.{lazy}")
+    results = []
+    for arguments in json.load(sys.stdin):
+        with tempfile.TemporaryFile() as errors:
+            child = os.fork()
+            if child == 0:
+                _call(program, [module, *arguments], errors.fileno())
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            errors.seek(0)
+            results.append((status, errors.read().decode()))
+    print(json.dumps(results))
+
+
+def _call(program, argv, errors):
+    import traceback
+
+    from absl import app
+
+    from hlformer_jax import command
+
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    sys.argv = argv
+    status = 0
+    try:
+        app.run(program.main, flags_parser=command.parse)
+    except SystemExit as error:
+        status = error.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 70
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,5 +1,7 @@
-"""Sizes, data and parameters on which models are tested: as small as their options allow."""
+"""Models as small as their options allow: sizes, data, parameters, cases of every model, runs."""
 
+import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import numpy as np
 
 from hlformer_jax import models
 from hlformer_jax.config import default
+from hlformer_jax.data import extracted
 from hlformer_jax.models.registry import Model
 from hlformer_jax.models.two_branch import VideoEncoding
+from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.typing import Batch, Captions, Videos
 
 VIDEOS, CAPTIONS, FRAMES, CLIPS, WORDS, WIDTH = 3, 5, 8, 4, 6, 7
@@ -95,3 +99,75 @@ def cosine_maxima(queries, positions):
     dots = np.einsum("qh,vlh->qvl", queries, positions)
     norms = np.linalg.norm(queries, axis=-1)[:, None, None] * np.linalg.norm(positions, axis=-1)
     return (dots / np.where(norms > 0, norms, 1)).max(-1), dots.max(-1)
+
+
+EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
+MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
+ONE_BRANCH = {"model.gaze": False}
+
+# Each of the models, with the terms that plug in (GMMFormer v2 Table 6), and the aggregations.
+CASES = {
+    "gmmformer_v2": EUCLIDEAN | MATCHING | {"model.fusion": "consolidation"},
+    "gmmformer": EUCLIDEAN | MATCHING | {"model.fusion": "mean", "model.video_level": True},
+    "ms_sl": EUCLIDEAN | MATCHING | {"model.euclidean_blocks": 1, "model.fusion": "mean"},
+    "dl_dkd": EUCLIDEAN
+    | MATCHING
+    | {"model.euclidean_blocks": 1, "model.fusion": "mean", "loss.distillation": 0.1}
+    | {"data.teacher_dim": 2},
+    "dynamic": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "dynamic"},
+    "weighted": ONE_BRANCH | EUCLIDEAN | {"model.fusion": "weighted", "model.window": "boxcar"},
+    "shared curvature": ONE_BRANCH
+    | {"model.euclidean_blocks": 0, "model.block_curvature": "shared", "model.window": "bartlett"},
+}
+
+
+def case(name):
+    """The configuration of a case, with dropout."""
+    model = name if name in models.MODELS else "hlformer"
+    drop = {"model.dropout": 0.2, "model.input_dropout": 0.2}
+    return config(**{"model.name": model}, **CASES[name], **drop)
+
+
+def loss(config, params, batch, key=None):
+    """Its loss of a batch, with the terms; a key switches dropout on."""
+    whole = prvr.build_objective(config, models.build(config), max_captions=2)
+    columns = whole.scorer.frame_columns
+    negatives = prvr.draw_negatives(jax.random.key(1), batch, True, 2, columns)
+    return whole.evaluate(params, batch, negatives, key)
+
+
+@functools.cache
+def value_and_gradient(name, parts=1, without_dropout=False):
+    """Parameters of a case, its loss with the terms, and the gradient."""
+    fields = case(name)
+    fields.train.encode_parts = parts
+    if without_dropout:
+        fields.model.update(dropout=0.0, input_dropout=0.0)
+    drawn = params(fields)
+    data = batch(taught=fields.data.teacher_dim > 0)
+    of = lambda params: loss(fields, params, data, jax.random.key(3))
+    return drawn, *jax.jit(jax.value_and_grad(of, has_aux=True))(drawn)
+
+
+FILM_WIDTH = 12
+"""Of the features of the films' encoder (archive.py)."""
+
+
+def write_run(path, config, fingerprint="f" * 64):
+    config.data.manual_dir = str(path / "features")
+    checkpoints.save_params(path / "checkpoints" / "best", params(config), {"epoch": 1})
+    (path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
+    (path / "features").mkdir()
+    facts = {"name": "colours", "fingerprint": fingerprint}
+    (path / "features" / extracted.ENCODER).write_text(json.dumps(facts))
+    return path
+
+
+def configuration(name, **options):
+    small = config(**{"model.name": name, **options})
+    small.model.euclidean_blocks = 1
+    small.data.update(visual_dim=FILM_WIDTH, text_dim=FILM_WIDTH, dtype="float32")
+    small.eval.video_batch = 2
+    if name != "hlformer":
+        small.model.update(lorentz_blocks=0, fusion="mean")
+    return small

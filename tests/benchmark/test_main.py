@@ -4,7 +4,7 @@ import sys
 
 import processes
 import pytest
-from command_line import calls
+from processes import calls
 
 CASES = {
     "no name": ((), "give one name: step"),

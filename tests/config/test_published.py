@@ -1,7 +1,7 @@
 """The published models and data sets: their configurations, files, and what stands for none."""
 
 import pytest
-from command_line import ROOT
+from processes import ROOT
 
 from hlformer_jax.config import ConfigError, check, debug, load, of_model, parts_of
 from hlformer_jax.config.published import DATA_SETS, DEFINITIONS

@@ -2,7 +2,6 @@
 
 import functools
 
-import family
 import jax
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ BATCH = tiny.batch()
 @functools.cache
 def _encoder(off=""):
     """A configuration, and the program that encodes the captions and videos with its model."""
-    config = family.config("dl_dkd")
+    config = tiny.case("dl_dkd")
     if off:
         config.model[off] = False
     model, params = models.build(config), tiny.params(config)
@@ -78,7 +77,7 @@ def test_a_branch_alone_has_one_embedding_of_a_sentence(off):
 
 @pytest.mark.slow
 def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
-    config = family.config("dl_dkd")
+    config = tiny.case("dl_dkd")
     config.dtype = "float64"
     with jax.numpy_dtype_promotion("standard"):
         params = jax.tree.map(lambda x: x.astype(np.float64), tiny.params(config))
@@ -87,7 +86,7 @@ def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
         parts = zip(batch, (2, 4), strict=True)
         padded = Batch(*(jax.tree.map(pad(n), part) for part, n in parts))
         key = jax.random.key(5)
-        grad = jax.jit(jax.value_and_grad(lambda p, b: family.loss(config, p, b, key)[0]))
+        grad = jax.jit(jax.value_and_grad(lambda p, b: tiny.loss(config, p, b, key)[0]))
         value, gradient = grad(params, batch)
         value2, gradient2 = grad(params, padded)
     np.testing.assert_allclose(value2, value, rtol=1e-12)

@@ -6,10 +6,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tree_nodes
 
+from hlformer_jax.config import default
 from hlformer_jax.models import hover
 from hlformer_jax.models.hover import Space, angles, options_of
+from hlformer_jax.typing import Nodes
+
+COUNT, FRAMES, WORDS, D, E = 5, 4, 6, 7, 3
+
+
+def small(**options):
+    """The configuration of a model of width 4."""
+    config = default("hover")
+    config.data.update(visual_dim=D, text_dim=E, max_words=WORDS)
+    config.trees.node_frames = FRAMES
+    config.model.update(hidden_size=4, hyperbolic_dim=4, num_heads=2)
+    config.update_from_flattened_dict(options)
+    return config
+
+
+def nodes_of(junk=0.0):
+    """Five nodes, of which the last has nothing; `junk` where frames or words are masked."""
+    rng = np.random.default_rng(0)
+    frame_mask = np.arange(FRAMES)[None] < np.array([4, 2, 1, 3, 0])[:, None]
+    word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 2, 0])[:, None]
+    frames = np.where(frame_mask[..., None], rng.normal(size=(COUNT, FRAMES, D)), junk)
+    words = np.where(word_mask[..., None], rng.normal(size=(COUNT, WORDS, E)), junk)
+    number = np.zeros(COUNT, np.int32)
+    return Nodes(
+        *(frames.astype(np.float32), frame_mask, words.astype(np.float32), word_mask),
+        *(np.arange(COUNT) < 4, number, number, number),
+    )
 
 
 def _mobius_add(x, y, c):
@@ -148,7 +175,7 @@ def test_outside_of_cones_values_and_gradients_are_finite_at_every_edge(name):
 
 # Encoders.
 
-NODES = tree_nodes.nodes(junk=4.0)
+NODES = nodes_of(junk=4.0)
 
 
 def _mean(x, mask):
@@ -184,15 +211,15 @@ def _lstm(cell, rows):
     return states
 
 
-@pytest.mark.parametrize("hidden_size", [4, tree_nodes.D])
+@pytest.mark.parametrize("hidden_size", [4, D])
 def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hidden_size):
-    options = options_of(tree_nodes.config(**{"model.hidden_size": hidden_size}))
+    options = options_of(small(**{"model.hidden_size": hidden_size}))
     encoder = hover.VideoEncoder(options)
     given = NODES.frames, NODES.frame_mask
     params = jax.jit(encoder.init)(jax.random.key(0), *given)["params"]
     ours = jax.jit(encoder.apply)({"params": params}, *given)
     # Features as wide as the model have no input layer.
-    assert ("input" in params) == (hidden_size != tree_nodes.D)
+    assert ("input" in params) == (hidden_size != D)
     x = _dense(params["input"], given[0]) if "input" in params else np.float64(given[0])
     cell = params["recurrent"]
     assert all(np.abs(x).max() <= hidden_size**-0.5 for x in jax.tree.leaves(cell))
@@ -201,16 +228,14 @@ def test_a_video_is_the_mean_of_its_unit_frames_after_a_layer_with_a_residual(hi
     np.testing.assert_allclose(ours, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("hidden_size", [4, tree_nodes.E])
+@pytest.mark.parametrize("hidden_size", [4, E])
 def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ(hidden_size):
-    options = options_of(
-        tree_nodes.config(**{"model.hidden_size": hidden_size, "model.text_encoder": "given"})
-    )
+    options = options_of(small(**{"model.hidden_size": hidden_size, "model.text_encoder": "given"}))
     encoder = hover.TextEncoder(options)
     given = NODES.words, NODES.word_mask
     variables = jax.jit(encoder.init)(jax.random.key(0), *given)
     expected = _mean(*given)
-    if hidden_size == tree_nodes.E:
+    if hidden_size == E:
         assert "params" not in variables
     else:
         expected = _dense(variables["params"]["input"], expected)
@@ -220,7 +245,7 @@ def test_given_sentences_are_averaged_and_go_through_a_layer_where_widths_differ
 @pytest.mark.parametrize("text_encoder", ["mean", "attention"])
 def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
     # A text of one word: an average, and an attention without other words, is that word's feature.
-    options = options_of(tree_nodes.config(**{"model.text_encoder": text_encoder}))
+    options = options_of(small(**{"model.text_encoder": text_encoder}))
     encoder = hover.TextEncoder(options)
     words = np.array(NODES.words)
     mask = np.zeros_like(NODES.word_mask)
@@ -238,7 +263,7 @@ def test_of_one_word_its_copies_are_no_more_than_itself(text_encoder):
 
 @functools.cache
 def _program(text_encoder, lift="unit"):
-    config = tree_nodes.config(**{"model.text_encoder": text_encoder, "model.lift": lift})
+    config = small(**{"model.text_encoder": text_encoder, "model.lift": lift})
     model = hover.build(config)
     run = lambda params, nodes: model.apply({"params": params}, nodes)
     value = lambda params, nodes: sum(jnp.sum(x[:4] ** 2) for x in run(params, nodes))
@@ -251,18 +276,16 @@ def _program(text_encoder, lift="unit"):
 )
 def test_what_is_masked_changes_nothing_and_no_gradient_is_lost(text_encoder):
     params, run, gradient = _program(text_encoder)
-    one, other = run(params, tree_nodes.nodes()), run(params, tree_nodes.nodes(junk=7.0))
+    one, other = run(params, nodes_of()), run(params, nodes_of(junk=7.0))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), one, other)
     assert all(np.all(np.isfinite(x)) and np.all(np.linalg.norm(x, axis=-1) < 1) for x in one)
-    for x in jax.tree.leaves(
-        gradient(params, tree_nodes.nodes())
-    ):  # node 4 has no frame and no word
+    for x in jax.tree.leaves(gradient(params, nodes_of())):  # node 4 has no frame and no word
         assert np.all(np.isfinite(x))
 
 
 def test_unit_features_start_on_one_sphere_and_learned_lengths_leave_it():
     params, run, _ = _program("given", "radius")
-    nodes = tree_nodes.nodes()
+    nodes = nodes_of()
     for points in run(params, nodes):
         np.testing.assert_allclose(np.linalg.norm(points[:4], axis=-1), np.tanh(1), rtol=1e-6)
     for lift in ("video_lift", "text_lift"):
@@ -284,15 +307,15 @@ def test_the_released_factor_scales_gradients_and_no_value():
 
 @functools.cache
 def _initial(**options):
-    return hover.init_params(tree_nodes.config(**options))
+    return hover.init_params(small(**options))
 
 
 def test_layers_start_as_the_identity_or_as_released():
-    params = hover.init_params(tree_nodes.config(**{"model.hyperbolic_dim": 3}))
+    params = hover.init_params(small(**{"model.hyperbolic_dim": 3}))
     layer = params["video_lift"]["hyperbolic"]
     np.testing.assert_array_equal(layer["matrix"], np.eye(3, 4))
     assert not np.any(layer["bias"])
-    params = hover.init_params(tree_nodes.config(**{"model.hyperbolic_init": "kaiming"}))
+    params = hover.init_params(small(**{"model.hyperbolic_init": "kaiming"}))
     layer = params["text_lift"]["hyperbolic"]
     assert all(0 < np.abs(x).max() <= 0.5 for x in layer.values())
 
@@ -302,7 +325,7 @@ def test_a_learned_scale_stays_within_its_limit():
     assert np.exp(params["log_scale"]) == pytest.approx(1 / 0.07)
     limited = hover.project(params | {"log_scale": jnp.float32(9.0)})
     assert np.exp(limited["log_scale"]) == pytest.approx(100, rel=1e-5)
-    assert "log_scale" not in hover.init_params(tree_nodes.config(**{"model.learned_scale": False}))
+    assert "log_scale" not in hover.init_params(small(**{"model.learned_scale": False}))
 
 
 def test_another_seed_draws_other_parameters():
@@ -315,7 +338,7 @@ def test_another_seed_draws_other_parameters():
 
 
 def test_nodes_of_zeros_have_the_shapes_of_the_configuration_and_are_all_real():
-    nodes = hover.zero_nodes(tree_nodes.config(), 3)
-    assert nodes.frames.shape == (3, tree_nodes.FRAMES, tree_nodes.D)
-    assert nodes.words.shape == (3, tree_nodes.WORDS, tree_nodes.E)
+    nodes = hover.zero_nodes(small(), 3)
+    assert nodes.frames.shape == (3, FRAMES, D)
+    assert nodes.words.shape == (3, WORDS, E)
     assert all(np.all(x) for x in (nodes.frame_mask, nodes.word_mask, nodes.mask))

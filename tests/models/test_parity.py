@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import parity
 import pytest
 import released
-from parity import ANGLE_SHIFT, FLOAT64_TOLERANCE
+from released import ANGLE_SHIFT, FLOAT64_TOLERANCE
 
 from hlformer_jax import models, torch_checkpoint
 from hlformer_jax.data import transforms
+from hlformer_jax.ops import cones
 from hlformer_jax.training import optim
 
 FAMILY = pytest.mark.parametrize("recording", released.FAMILY, ids=lambda r: r.model)
@@ -36,54 +36,54 @@ def _shapes():
 @pytest.mark.parametrize("name", ["hlformer", "gmmformer_v2"])
 def test_every_block_and_the_fusion_weights(name, branch, dtype):
     recording = next(r for r in released.FAMILY if r.model == name)
-    inside = parity.recorded_run(recording, dtype).inside[f"{branch}_branch"]
+    inside = released.recorded_run(recording, dtype).inside[f"{branch}_branch"]
     blocks = inside["bank"]["__call__"][0]
     kinds = [f"{kind}{i}" for kind in "eh" for i in range(4)]
     names = kinds if name == "hlformer" else [f"a{i}" for i in range(8)]
     compared = 0
     for block_name, block in zip(names, blocks, strict=True):
         if f"f64/block/{branch}/{block_name}" in recording.golden:
-            parity.assert_recorded(recording, f"block/{branch}/{block_name}", block, dtype)
+            released.assert_recorded(recording, f"block/{branch}/{block_name}", block, dtype)
             compared += 1
     assert compared == (8 if branch == "clip" else 3)
     weights = np.moveaxis(inside["fusion"]["weights"][0], 0, -1)
-    parity.assert_recorded(recording, f"maim/{branch}", weights, dtype)
+    released.assert_recorded(recording, f"maim/{branch}", weights, dtype)
 
 
 def test_both_layers_of_gmmformer(dtype):
     recording = released.GMMFORMER
-    inside = parity.recorded_run(recording, dtype).inside
+    inside = released.recorded_run(recording, dtype).inside
     for suffix, number in (("", ""), ("_2", "_2")):
         clips = inside["clip_branch"][f"bank{suffix}"]["__call__"][0]
         for k, block in enumerate(clips):
             name = f"block/clip_encoder{number}/a{k}"
-            parity.assert_recorded(recording, name, block, dtype)
+            released.assert_recorded(recording, name, block, dtype)
         frames = np.mean(inside["frame_branch"][f"bank{suffix}"]["__call__"][0], axis=0)
         name = f"bank/frame_encoder_{number.strip('_') or 1}"
-        parity.assert_recorded(recording, name, frames, dtype)
+        released.assert_recorded(recording, name, frames, dtype)
 
 
 def test_what_ms_sl_scores_at_evaluation(dtype):
     recording = released.MS_SL
-    run = parity.recorded_run(recording, dtype)
+    run = released.recorded_run(recording, dtype)
     block = run.inside["clip_branch"]["bank"]["__call__"][0][0]
-    parity.assert_recorded(recording, "block/clip_encoder", block, dtype)
+    released.assert_recorded(recording, "block/clip_encoder", block, dtype)
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     products = np.einsum("qh,vlh->qvl", unit(run.queries), unit(run.videos.clips))
     best = np.argmax(products, axis=-1)
     np.testing.assert_array_equal(best, recording.golden["f64/score/clip_norm_argmax"])
     chosen = run.videos.guided[np.arange(6)[None], best]
-    own = chosen[np.arange(15), released.batch().captions.video]
-    parity.assert_recorded(recording, "out/guided_frame", own, dtype)
+    own = chosen[np.arange(15), released.recorded_batch().captions.video]
+    released.assert_recorded(recording, "out/guided_frame", own, dtype)
     frame = np.einsum("qh,qvh->qv", unit(run.queries), unit(chosen))
-    parity.assert_recorded(recording, "score/frame_norm_inference", frame, dtype)
+    released.assert_recorded(recording, "score/frame_norm_inference", frame, dtype)
 
 
 @FAMILY
 def test_encodings_and_scores(recording, dtype):
-    run = parity.recorded_run(recording, dtype)
+    run = released.recorded_run(recording, dtype)
     similar = run.similar
-    check = functools.partial(parity.assert_recorded, recording)
+    check = functools.partial(released.assert_recorded, recording)
     check("out/encode_context_clip", run.videos.clips, dtype)
     check("out/encode_query", run.queries, dtype)
     check("score/clip_norm", similar.clip_cosine, dtype)
@@ -99,21 +99,21 @@ def test_encodings_and_scores(recording, dtype):
 
 @pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
 def test_videos_stored_with_97_frames_only(recording, dtype):
-    batch = released.batch(dtype)
+    batch = released.recorded_batch(dtype)
     rows = recording.golden["f64/short/video_rows"].astype(int)
     frames, mask = np.array(batch.videos.frames), np.array(batch.videos.frame_mask)
     frames[:, 97:], mask[:, 97:] = 0, False
     videos = batch.videos._replace(frames=frames, frame_mask=mask)
-    run = parity.run(recording, dtype, batch=batch._replace(videos=videos))
-    parity.assert_recorded(recording, "short/frame_out", run.videos.frames[rows], dtype)
-    parity.assert_recorded(recording, "short/clip_out", run.videos.clips[rows], dtype)
+    run = released.run(recording, dtype, batch=batch._replace(videos=videos))
+    released.assert_recorded(recording, "short/frame_out", run.videos.frames[rows], dtype)
+    released.assert_recorded(recording, "short/clip_out", run.videos.clips[rows], dtype)
 
 
 @pytest.mark.parametrize(("recording", "setting"), SETTINGS, ids=lambda x: getattr(x, "model", x))
 def test_every_loss_term(recording, setting, dtype):
-    terms = parity.run(recording, dtype, setting).terms
+    terms = released.run(recording, dtype, setting).terms
     weights = recording.config(setting=setting).loss
-    check = functools.partial(parity.assert_recorded, recording)
+    check = functools.partial(released.assert_recorded, recording)
     compared = 0
     for ours, theirs in released.TERM_NAMES.items():
         if f"f64/loss/{setting}/{theirs}" not in recording.golden:
@@ -130,15 +130,15 @@ def test_every_loss_term(recording, setting, dtype):
 
 @pytest.mark.parametrize("setting", released.DL_DKD.settings)
 def test_the_weight_of_the_distillation_has_fallen_in_the_eighth_epoch(setting, dtype):
-    terms = parity.run(released.DL_DKD, dtype, setting, epoch=7).terms
-    parity.assert_recorded(
+    terms = released.run(released.DL_DKD, dtype, setting, epoch=7).terms
+    released.assert_recorded(
         released.DL_DKD, f"loss/{setting}/total_of_epoch_7", terms["total"], dtype
     )
 
 
 def test_the_teacher_says_of_its_features_what_is_recorded():
-    golden, captions = released.DL_DKD.golden, released.batch().captions
-    counts = released.batch().videos.frame_mask.sum(axis=1)
+    golden, captions = released.DL_DKD.golden, released.recorded_batch().captions
+    counts = released.recorded_batch().videos.frame_mask.sum(axis=1)
     for video, count in enumerate(counts):
         own = captions.video == video
         frames = golden["in/teacher_videos"][video, :count]
@@ -151,8 +151,8 @@ def test_the_teacher_says_of_its_features_what_is_recorded():
 
 @pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
 def test_random_negatives_at_the_recorded_places(recording, dtype):
-    run = parity.run(recording, dtype, negatives=released.recorded_random(recording))
-    check = functools.partial(parity.assert_recorded, recording)
+    run = released.run(recording, dtype, negatives=released.recorded_random(recording))
+    check = functools.partial(released.assert_recorded, recording)
     check("rand/loss_total", run.terms["total"], dtype)
     check("rand/loss_clip_triplet", run.terms["clip_triplet"], dtype)
     check("rand/loss_frame_triplet", run.terms["frame_triplet"], dtype)
@@ -202,7 +202,7 @@ def test_gradient_of_every_parameter(recording, dtype):
     numbers = {"hlformer": 389, "gmmformer_v2": 297, "gmmformer": 193, "ms_sl": 54, "dl_dkd": 70}
     assert len(recorded) == numbers[recording.model]
     tolerances = _gradient_tolerances(dtype, recorded, recording.golden["noise/grad"])
-    gradient = parity.recorded_run(recording, dtype).gradient
+    gradient = released.recorded_run(recording, dtype).gradient
     _assert_gradients(recording, gradient, recorded, tolerances)
 
 
@@ -224,7 +224,7 @@ def test_eight_optimiser_steps(recording, dtype):
     schedule = optim.schedule("linear", 1e-3, 0.01, 20)
     for number in range(8):
         np.testing.assert_allclose(schedule(number), golden["train/lr"][number], rtol=1e-6)
-        run = parity.run(recording, dtype, params=params)
+        run = released.run(recording, dtype, params=params)
         value, gradient = run.terms["total"], run.gradient
         params, state = update(params, state, gradient)
         if dtype == "float64":
@@ -300,3 +300,94 @@ def test_every_released_tensor_has_a_place_of_its_shape(recording):
     converted = jax.tree.map(np.shape, torch_checkpoint.to_params(released_params))
     ours = jax.tree.map(lambda x: x.shape, _full_size(recording, 3072, 768))
     assert converted == ours
+
+
+HLFORMER = released.HLFORMER
+
+
+def test_pooled_and_lifted_points(dtype):
+    run = released.recorded_run(HLFORMER, dtype)
+    lifted = run.lifted
+    pool = lambda module, branch, x: getattr(module, f"{branch}_pooling")(x, None)
+    model, params = HLFORMER.build(dtype), HLFORMER.params(dtype)
+    for branch, encoded in (("frame", run.videos.frames), ("clip", run.videos.clips)):
+        pooled = jax.jit(lambda p, x, b=branch: model.apply(p, b, x, method=pool))
+        released.assert_recorded(HLFORMER, f"out/pooled_{branch}", pooled(params, encoded), dtype)
+    released.assert_recorded(HLFORMER, "pop/curv", lifted.curvature, dtype)
+    released.assert_recorded(HLFORMER, "pop/text_point", lifted.captions[:, 1:], dtype)
+    released.assert_recorded(HLFORMER, "pop/video_point", lifted.videos[:, 1:], dtype)
+    apex = lifted.videos[released.recorded_batch().captions.video]
+    angle = cones.exterior_angle(apex, lifted.captions, lifted.curvature)
+    released.assert_recorded(HLFORMER, "pop/angle", angle, dtype, shift=ANGLE_SHIFT)
+    aperture = cones.half_aperture(apex, lifted.curvature, 0.1)
+    released.assert_recorded(HLFORMER, "pop/aperture", aperture, dtype, shift=ANGLE_SHIFT)
+
+
+def test_saturated_cones(dtype):
+    golden = HLFORMER.golden
+    params = HLFORMER.params(dtype)
+    params["video_alpha"] = golden["f64/popvar/video_alpha"].astype(dtype)
+    alone = dict.fromkeys(released.TERM_NAMES, 0.0) | {"partial_order": 1.0}
+    run = released.run(HLFORMER, dtype, params=params, values=alone)
+    lifted = run.lifted
+    released.assert_recorded(HLFORMER, "popvar/text_point", lifted.captions[:, 1:], dtype)
+    released.assert_recorded(HLFORMER, "popvar/video_point", lifted.videos[:, 1:], dtype)
+    apex = lifted.videos[released.recorded_batch().captions.video]
+    angle = cones.exterior_angle(apex, lifted.captions, lifted.curvature)
+    released.assert_recorded(HLFORMER, "popvar/angle", angle, dtype, shift=ANGLE_SHIFT)
+    # The released aperture saturates at arcsin(1 - 1e-8), 1.4e-4 below pi / 2, in float64; its
+    # radius, 0.2 / sine, is enlarged by 1e-8, which the steep arcsine multiplies.
+    theirs = golden["f64/popvar/aperture"]
+    saturated = theirs > np.arcsin(1 - 1.5e-8)
+    assert saturated.sum() == 7
+    ours = np.asarray(cones.half_aperture(apex, lifted.curvature, 0.1))
+    np.testing.assert_array_equal(ours[saturated], np.asarray(np.pi / 2, dtype))
+    slope = np.tan(theirs[~saturated])
+    rounding = 4 * np.finfo(np.float32).eps if dtype == "float32" else 0
+    bound = slope * (1.1e-8 * np.sin(theirs[~saturated]) / 0.2 + rounding)
+    assert np.all(np.abs(ours - theirs)[~saturated] <= bound)
+    aperture = np.where(saturated, np.pi / 2, theirs)
+    expected = np.mean(np.maximum(golden["f64/popvar/angle"] - aperture, 0))
+    np.testing.assert_allclose(
+        run.terms["partial_order"], expected, rtol=0, atol=bound.max() + ANGLE_SHIFT
+    )
+    for name in ("curv", "textual_alpha", "video_alpha"):
+        np.testing.assert_allclose(
+            run.gradient[name],
+            golden[f"f64/popvar/grad/{name}"],
+            # The slope of the arcsine, 6.7 at the steepest, enters squared and with the shift.
+            rtol=1e-4 if dtype == "float32" else 1e-5,
+        )
+
+
+def test_stored_scalars_are_clamped_before_the_forward(dtype):
+    golden = HLFORMER.golden
+    params = HLFORMER.params(dtype)
+    params["curv"] = np.asarray(3.0, dtype)
+    params["textual_alpha"] = np.asarray(0.7, dtype)
+    params["video_alpha"] = np.asarray(0.4, dtype)
+    alphas = params["clip_branch"]["bank"]["lorentz"]["attention"]["scale_alpha"].copy()
+    alphas[0] = 0.6
+    params["clip_branch"]["bank"]["lorentz"]["attention"]["scale_alpha"] = alphas
+    params = models.project(HLFORMER.build(), params)
+    run = released.run(HLFORMER, dtype, params=params)
+    rtol = FLOAT64_TOLERANCE if dtype == "float64" else 1e-6
+    # The partial order term, weighted 1e-3, carries the shift of the released angles.
+    np.testing.assert_allclose(
+        run.terms["total"], golden["f64/clampvar/total_act"], rtol=rtol, atol=1e-3 * ANGLE_SHIFT
+    )
+    for name in ("curv", "textual_alpha", "video_alpha"):
+        np.testing.assert_allclose(
+            params[name], golden[f"f64/clampvar/after/{name}"], rtol=1e-6, atol=1e-7
+        )
+        # Gradients of that term alone, 1e-4 in size, with its shift.
+        np.testing.assert_allclose(
+            run.gradient[name], golden[f"f64/clampvar/grad/{name}"], rtol=1e-3, atol=1e-9
+        )
+    name = "clip_encoder.h_attns.0.self.scale_alpha"
+    assert HLFORMER.lookup(params, name) == 0
+    np.testing.assert_allclose(
+        HLFORMER.lookup(run.gradient, name),
+        golden[f"f64/clampvar/grad/{name}"],
+        rtol=1e-8 if dtype == "float64" else 1e-4,
+    )

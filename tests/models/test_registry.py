@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 
-import family
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +21,7 @@ from hlformer_jax.training import prvr
 # Every gradient of the first four is held against a recorded one besides (test_parity.py).
 SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted")
 CASES = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in family.CASES
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in tiny.CASES
 ]
 MODELS = [
     name if name == "hlformer" else pytest.param(name, marks=pytest.mark.slow)
@@ -32,8 +31,8 @@ MODELS = [
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
-    params, (value, computed), gradient = family.value_and_gradient(name)
-    config = family.config(name)
+    params, (value, computed), gradient = tiny.value_and_gradient(name)
+    config = tiny.case(name)
     assert set(computed) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
@@ -80,7 +79,7 @@ def test_any_combination_of_options_can_be_traced(model, kind):
     config = tiny.config(**chosen)
     check(config)
     params = jax.eval_shape(lambda: models.init_params(models.build(config), config))
-    loss = lambda p: family.loss(config, p, tiny.batch(), jax.random.key(0))[0]
+    loss = lambda p: tiny.loss(config, p, tiny.batch(), jax.random.key(0))[0]
     assert jax.eval_shape(loss, params).shape == ()
 
 
@@ -135,8 +134,8 @@ PARTS = [
 
 @pytest.mark.parametrize("name", ["dynamic", *PARTS])
 def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
-    _, (value, _), gradient = family.value_and_gradient(name, without_dropout=True)
-    _, (other, _), in_parts = family.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)
+    _, (value, _), gradient = tiny.value_and_gradient(name, without_dropout=True)
+    _, (other, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)
     # Sums are taken in another order: rounding of float32 through a network.
     np.testing.assert_allclose(other, value, rtol=1e-5)
     for one, several in zip(*map(jax.tree.leaves, (gradient, in_parts)), strict=True):

@@ -1,6 +1,5 @@
 """The scorers of the models against NumPy and recorded scores of the released code."""
 
-import family
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,7 +172,7 @@ def test_a_query_of_the_width_of_one_branch_is_refused():
 
 @pytest.mark.parametrize("off", ["", "gaze", "glance"])
 def test_every_branch_that_is_on_is_seen_over_the_frames_it_read(off):
-    config = family.config("dl_dkd")
+    config = tiny.case("dl_dkd")
     if off:
         config.model[off] = False
     scorer = scoring.build_scorer(config, models.build(config))

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from trained_runs import configuration, write_run
+from tiny import configuration, write_run
 
 from hlformer_jax import models, search
 from hlformer_jax.data import extracted

@@ -7,7 +7,7 @@ import time
 
 import processes
 import pytest
-from command_line import calls
+from processes import calls
 
 from hlformer_jax.config import debug, default
 from hlformer_jax.sweep.definition import METRICS

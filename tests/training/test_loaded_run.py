@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import runs
 import tiny
-from trained_runs import configuration, write_run
+from tiny import configuration, write_run
 
 from hlformer_jax.config import ConfigError
 from hlformer_jax.training import checkpoints, loaded_run

@@ -1,6 +1,6 @@
 """The loop: it trains, stops when it should, resumes to the same bits, and says why it refuses.
 
-What it trains here is a tree (tests/toy.py): the loop does not know the difference.
+What it trains here is a tree (tests/runs.py): the loop does not know the difference.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import pytest
 import runs
-import toy
 
 from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
@@ -165,7 +164,7 @@ def test_another_configuration_or_data_is_refused_with_the_difference_named(fini
     refused = pytest.raises(checkpoints.WorkdirError, match="learning_rate")
     with refused, runs.start(runs.tree(**{"optim.learning_rate": 0.5}), finished):
         pass
-    family = toy.Tree(runs.tree())
+    family = runs.Tree(runs.tree())
     family.fingerprint = "another tree"
     with pytest.raises(checkpoints.WorkdirError, match="another tree"):
         loop.train(runs.tree(), finished, family=family)
@@ -189,7 +188,7 @@ def test_what_cannot_be_trained_is_refused_before_its_directory_is_made(tmp_path
     def refuse():
         raise ConfigError("no tree")
 
-    family = toy.Tree(runs.tree())
+    family = runs.Tree(runs.tree())
     family.check_trainable = refuse
     with pytest.raises(ConfigError, match="no tree"):
         loop.train(runs.tree(), tmp_path / "run", family=family)

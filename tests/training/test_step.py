@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 import runs
-import toy
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
@@ -38,7 +37,7 @@ def test_a_step_is_a_projected_update_with_the_scalars_of_the_loss():
 
 def _tree_steps(config, longest):
     """Compiled chunks of steps of a tree, its initial state and its feed."""
-    family = toy.Tree(config)
+    family = runs.Tree(config)
     groups = Schedule(family.num_examples, config.train.batch_size, 0).groups(1, longest)
     feed, optimiser = family.feed(groups), family.optimiser(10)
     state = parallel.replicate(family.mesh, init_state(family.init_params(), optimiser))
@@ -63,7 +62,7 @@ def test_chunks_of_any_length_take_the_same_steps():
 
 
 def test_a_program_that_the_devices_have_no_memory_for_is_refused(monkeypatch):
-    monkeypatch.setattr(toy.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
+    monkeypatch.setattr(runs.ExampleFeed, "bytes_ahead", 1000)  # of chunks that are not in use yet
     needed = parallel.memory_plan(_tree_steps(runs.tree(), 2)[0].program)["peak"] + 1000
     monkeypatch.setattr(parallel, "available_bytes", lambda mesh: needed)
     _tree_steps(runs.tree(), 2)
