@@ -36,7 +36,7 @@ from hlformer_jax.files import OutputError, digest
 from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.rankers import segments
-from hlformer_jax.search.storage import Record, Stamp, VectorFile, VideoArrays
+from hlformer_jax.search.storage import Record, Stamp, VideoArrays
 
 CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
@@ -466,7 +466,7 @@ class _Run:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
         self._next_save = time.monotonic() + SAVE_SECONDS
         self._there: set[str] = set()
-        self._read: dict[str, VectorFile | None] = {}
+        self._read: dict[str, dict[str, Any] | None] = {}
 
     def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
         started = time.monotonic()
@@ -547,8 +547,8 @@ class _Run:
                 self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
             self._recognise(name, content)
-            if (whole := self._load(content)) is not None:
-                index.record(name, content, file.stamp, whole)
+            if (about := self._load(content)) is not None:
+                index.record(name, content, file.stamp, about)
                 self._count["known"] += 1
             else:
                 tasks.setdefault(content, []).append(file)
@@ -568,21 +568,18 @@ class _Run:
 
     def _is_whole(self, name: str, record: Record) -> bool:
         """Whether the vectors are whole; a record that says otherwise of them is mended."""
-        file = self._load(record.content)
-        if file is not None and not matches(record, file):
-            self.index.record(name, record.content, record.stamp, file)
-        return file is not None
+        about = self._load(record.content)
+        if about is not None and not matches(record, about):
+            self.index.record(name, record.content, record.stamp, about)
+        return about is not None
 
-    def _load(self, content: str) -> VectorFile | None:
-        """The vectors of a content; None where there are none, or they are damaged, and told."""
+    def _load(self, content: str) -> dict[str, Any] | None:
+        """What a content's vectors are; None where there are none, or damaged ones (told)."""
         if content not in self._read:
             self._read[content] = None
             if self.index.file(content).exists():
                 try:
-                    whole, none = self.index.load(content), np.empty((0, 0))
-                    # Without the vectors, which would fill the memory.
-                    bare = whole.arrays._replace(vectors=none, segments=none)
-                    self._read[content] = whole._replace(arrays=bare)
+                    self._read[content] = self.index.load(content).about
                 except DamagedError as error:
                     self.tell(f"{str(error).partition(': index')[0]}: it is made anew")
         return self._read[content]

@@ -120,11 +120,8 @@ class Index:
         storage.check_place(directory)
         known = Manifest(str(root.resolve()), EncoderFacts.of(encoder, places), float(fps))
         index = cls(directory, known)
-        with _full_disk_named(directory):
-            storage.mark(directory)
         with index.writing():
-            pass
-        return index
+            return index
 
     @classmethod
     def open(cls, directory: Path) -> "Index":
@@ -189,8 +186,7 @@ class Index:
 
     def offline(self) -> list[str]:
         """The paths of videos that have vectors and are not there now, sorted."""
-        away = absent(self.root, self.manifest.videos)
-        return sorted(name for name in away if self.manifest.videos[name].indexed)
+        return [entry.video for entry in self.entries() if entry.state == "offline"]
 
     def summary(self) -> dict[str, Any]:
         """What the index holds: counts, seconds and bytes, and what made it."""
@@ -210,6 +206,10 @@ class Index:
             "seconds": sum(record.duration for record in indexed),
             "bytes": sum({record.content: record.bytes for record in indexed}.values()),
         }
+
+    def contents(self) -> list[str]:
+        """The contents that are indexed, sorted."""
+        return sorted({one.content for one in self.manifest.videos.values() if one.indexed})
 
     def file(self, content: str) -> Path:
         """Where the vectors of a content lie."""
@@ -259,7 +259,7 @@ class Index:
           DamagedError: when the manifest has been damaged since the index was opened.
         """
         try:
-            with _full_disk_named(self.directory), files.lock(self.directory):
+            with files.lock(self.directory):
                 if self._written:
                     now = Index.open(self.directory)
                     now.manifest.root = now.manifest.root or self.manifest.root
@@ -278,6 +278,12 @@ class Index:
             raise SearchError(
                 f"another process is writing to {self.directory}: wait until it has ended"
             ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise SearchError(
+                f"the disk of {self.directory} is full: make room, and the same command goes on"
+            ) from None
 
     def save(self) -> None:
         """Writes the manifest; for the one who writes."""
@@ -289,23 +295,26 @@ class Index:
         known = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
         for name, stamp in paths.items():
             if name not in known:
-                self._put(name, Record(self._id(name, content), content, *stamp, "failed"))
+                self.record_failure(name, content, stamp, "")  # until they are written
             known[name] = self.manifest.videos[name]
-        file = storage.write_vectors(
-            self.file(content), arrays, self.manifest.facts(content, known)
-        )
-        for name, record in known.items():
-            self.record(name, content, paths.get(name, record.stamp), file)
+        self._write(content, arrays, known, paths)
         self._renamed.discard(content)
 
-    def record(self, name: str, content: str, stamp: Stamp, file: VectorFile) -> None:
-        """Records a path whose vectors are on the disk, and what of it could not be used."""
-        arrays = file.arrays
-        self._put(name, Record(
-            self._id(name, content), content, *stamp, "indexed", arrays.warning,
-            duration=float(arrays.duration), frames=len(arrays.times), intervals=len(arrays.spans),
-            digest=file.digest, bytes=file.size, recorded=arrays.recorded,
-        ))  # fmt: skip
+    def _write(
+        self,
+        content: str,
+        arrays: VideoArrays,
+        known: Mapping[str, Record],
+        stamps: Mapping[str, Stamp],
+    ) -> None:
+        facts = self.manifest.facts(content, known)
+        file = storage.write_vectors(self.file(content), arrays, facts)
+        for name, record in known.items():
+            self.record(name, content, stamps.get(name, record.stamp), file.about)
+
+    def record(self, name: str, content: str, stamp: Stamp, about: Mapping[str, Any]) -> None:
+        """Records a path whose vectors are on the disk (`VectorFile.about`)."""
+        self._put(name, Record(self._id(name, content), content, *stamp, "indexed", **about))
 
     def record_failure(self, name: str, content: str, stamp: Stamp, reason: str) -> None:
         """Records why a path could not be indexed."""
@@ -337,7 +346,7 @@ class Index:
         records = {one.content: one for one in self.manifest.videos.values() if one.indexed}
         for content, record in sorted(records.items()):
             try:
-                if not matches(record, self.load(content)):
+                if not matches(record, self.load(content).about):
                     line = f"{self.file(content)} is not what the manifest says: index again"
                     wrong[self.file(content).name] = line
             except DamagedError as error:
@@ -346,20 +355,12 @@ class Index:
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
         """Removes vectors, of these contents or of all, that no record names; as the writer."""
-        used = {one.content for one in self.manifest.videos.values() if one.indexed}
-        unused = set(self._contents() if contents is None else contents) - used - {""}
+        some = storage.contents(self.directory) if contents is None else contents
+        unused = set(some) - {*self.contents(), ""}
         if unused:
             self.save()  # a manifest never names what is not there
         for content in unused:
             files.discard(self.file(content))
-
-    def _contents(self) -> set[str]:
-        """The contents whose files of vectors are there, whole or not."""
-        try:
-            names = os.listdir(self.directory / "videos")
-        except OSError:
-            return set()
-        return {match[1] for match in map(storage.VECTORS.fullmatch, names) if match}
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""
@@ -367,8 +368,7 @@ class Index:
         self._sharing = {}
         for name, one in self.manifest.videos.items():
             self._sharing.setdefault(one.content, set()).add(name)
-        used = {one.content for one in self.manifest.videos.values() if one.indexed}
-        for content in sorted(self._contents() - used):
+        for content in sorted({*storage.contents(self.directory)} - {*self.contents()}):
             try:
                 file = self.load(content)
             except DamagedError:
@@ -381,24 +381,17 @@ class Index:
                 if name not in self.manifest.excluded and older:
                     if self._owners.get(identity, name) == name and record is None:
                         self._put(name, Record(identity, content, *stamp, "failed"))
-                    self.record(name, content, stamp, file)
+                    self.record(name, content, stamp, file.about)
 
     def _rename(self) -> None:
         """Brings the paths that files of vectors name up to date."""
         for content in sorted(self._renamed):
             known = {name: self.manifest.videos[name] for name in self.paths(content)}
             known = {name: one for name, one in known.items() if one.indexed}
-            if not known:
-                continue
-            try:
-                file = self.load(content)
-                facts = self.manifest.facts(content, known)
-                if file.facts["paths"].keys() != facts["paths"].keys():
-                    file = storage.write_vectors(self.file(content), file.arrays, facts)
-                    for name, record in known.items():
-                        self.record(name, content, record.stamp, file)
-            except (DamagedError, files.OutputError):  # OutputError: it is a link of a person
-                continue
+            # OutputError: it is a link of a person.
+            with contextlib.suppress(DamagedError, files.OutputError):
+                if known and (file := self.load(content)).facts["paths"].keys() != known.keys():
+                    self._write(content, file.arrays, known, {})
         self._renamed.clear()
 
     def _clear_drafts(self) -> None:
@@ -429,18 +422,6 @@ class Index:
             path = name.encode(errors="surrogateescape")
             identity = hashlib.sha256(f"{content}\0".encode() + path).hexdigest()[:16]
         return identity
-
-
-@contextlib.contextmanager
-def _full_disk_named(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SearchError(
-                f"the disk of {directory} is full: make room, and the same command goes on"
-            ) from None
-        raise
 
 
 DEFAULT_ENCODER = "google/siglip-base-patch16-224"
@@ -479,15 +460,9 @@ def check_rate(fps: float) -> None:
         raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
 
 
-def matches(record: Record, file: VectorFile) -> bool:
+def matches(record: Record, about: Mapping[str, Any]) -> bool:
     """Whether a record says of a file of vectors what the file is."""
-    arrays = file.arrays
-    sizes = len(arrays.times), len(arrays.spans), float(arrays.duration)
-    facts = *sizes, arrays.warning, file.digest, arrays.recorded
-    return facts == (
-        record.frames, record.intervals, record.duration, record.reason, record.digest,
-        record.recorded,
-    )  # fmt: skip
+    return about.items() <= vars(record).items()
 
 
 def absent(root: Path, names: Iterable[str]) -> set[str]:
@@ -500,17 +475,12 @@ def absent(root: Path, names: Iterable[str]) -> set[str]:
     for name in names:
         folder, _, own = name.rpartition("/")
         if folder not in there:
-            there[folder] = _files(root / folder)
+            there[folder] = set()
+            with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # a link in a circle
+                        if entry.is_file():
+                            there[folder].add(entry.name)
         if own not in there[folder]:
             missing.add(name)
     return missing
-
-
-def _files(folder: Path) -> set[str]:
-    names = set()
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):  # a link in a circle
-                if entry.is_file():
-                    names.add(entry.name)
-    return names

@@ -168,7 +168,7 @@ class Library:
         of_content = {one.content: one for one in index.manifest.videos.values()}
 
         def whole(damaged: dict[str, str]) -> Uploaded:
-            contents = [one for one in store.contents(index) if one not in damaged]
+            contents = [one for one in index.contents() if one not in damaged]
             records = [of_content[content] for content in contents]
             _, form = maxsim.of(index, self._name, self._checkpoint, records)
             return store.upload(to, index, form, progress, damaged)

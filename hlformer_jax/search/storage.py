@@ -94,6 +94,20 @@ class VectorFile(NamedTuple):
     digest: str
     size: int
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record says of it: fields of `Record`."""
+        arrays = self.arrays
+        return {
+            "reason": arrays.warning,
+            "duration": float(arrays.duration),
+            "frames": len(arrays.times),
+            "intervals": len(arrays.spans),
+            "digest": self.digest,
+            "bytes": self.size,
+            "recorded": arrays.recorded,
+        }
+
 
 _DIGEST = 64
 """Length of the digest in bytes."""
@@ -281,11 +295,6 @@ class Manifest:
         files.write_bytes(directory / MANIFEST, seal(self.settings() | {"videos": videos}))
 
 
-def mark(directory: Path) -> None:
-    """Marks a new directory as an index; makes it where there is none."""
-    files.write_bytes(directory / MARK, _MARKED)
-
-
 def check_place(directory: Path) -> None:
     """Refuses a directory that is neither new or empty nor an index.
 
@@ -374,22 +383,29 @@ def read_manifest(directory: Path) -> tuple[Manifest, str]:
                 settings.videos = {n: one for n, one in there if n not in settings.excluded}
                 before = settings
             return before, f"{error}: the one before is used"
-        of_vectors = (_settings_of(file.facts) for _, file in _whole_files(directory))
+        of_vectors = (_settings_of(file.facts) for file in _whole_files(directory))
         settings = settings or next(filter(None, of_vectors), None)
         if settings is None:
             raise
         return settings, f"{error}: what the vectors say is used"
 
 
-def _whole_files(directory: Path) -> Iterator[tuple[str, VectorFile]]:
-    """The content and the file of all vectors that are whole, in the order of their names."""
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(directory / "videos")):
-            if match := VECTORS.fullmatch(name):
-                with contextlib.suppress(DamagedError):
-                    file = read_vectors(directory / "videos" / name)
-                    if file.facts.get("content") == match[1]:
-                        yield match[1], file
+def contents(directory: Path) -> list[str]:
+    """The contents whose files of vectors are there, whole or not, sorted."""
+    try:
+        names = os.listdir(directory / "videos")
+    except OSError:
+        return []
+    return sorted(match[1] for match in map(VECTORS.fullmatch, names) if match)
+
+
+def _whole_files(directory: Path) -> Iterator[VectorFile]:
+    """The files of vectors that are whole."""
+    for content in contents(directory):
+        with contextlib.suppress(DamagedError):
+            file = read_vectors(directory / "videos" / f"{content}.npz")
+            if file.facts.get("content") == content:
+                yield file
 
 
 def _of_mark(directory: Path) -> Manifest | None:

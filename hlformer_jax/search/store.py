@@ -327,7 +327,7 @@ class Stored:
     def __init__(self, store: Store, ranker: Ranker, form: MaxSim, index: Index) -> None:
         store.check(index, form)
         self._store, self._ranker, self._form = store, ranker, form
-        self._contents = {one: i for i, one in enumerate(contents(index))}
+        self._contents = {one: i for i, one in enumerate(index.contents())}
         self._ids: dict[int, list[str]] = {}
         for one in index.manifest.videos.values():
             if one.indexed:
@@ -401,7 +401,7 @@ def upload(
     """
     records = index.manifest.videos
     entries = [entry for entry in index.entries() if entry.state != "failed"]
-    whole = [one for one in contents(index) if one not in damaged]
+    whole = [one for one in index.contents() if one not in damaged]
     number = {one: i for i, one in enumerate(whole)}
     count = dict.fromkeys(Uploaded._fields, 0)
     store.prepare(index, form)
@@ -436,8 +436,3 @@ def upload(
     store.delete(sorted(gone))
     count["removed"] = len({there[one].get("id") for one in gone})
     return Uploaded(**count)
-
-
-def contents(index: Index) -> list[str]:
-    """The contents that are indexed, in the order in which rankers are given them."""
-    return sorted({one.content for one in index.manifest.videos.values() if one.indexed})

@@ -147,7 +147,7 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(extract, "fingerprint", interrupted)
+    monkeypatch.setattr(extract, "digest", interrupted)
     archive.film(films / "new.film", ["red"])
     done = search("index", films, f"--index={index}", "--workers=0")
     assert done.status == 130 and done.errors == [
