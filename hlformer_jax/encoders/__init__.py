@@ -1,7 +1,6 @@
 """Image-text encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2.
 
-    encoder      images and sentences → unit vectors of one space
-    folder       an encoder by a folder or an id of the hub, read and written
+    encoder      images and sentences → unit vectors of one space; by a folder or an id of the hub
     config       sizes and options, with the defaults that files leave out
     weights      parameters from safetensors, and back
     tokenizer    sentences → ids
@@ -25,7 +24,6 @@ print(encoder.probability(sentences @ images.T))
 """
 
 from hlformer_jax.encoders.config import EncoderError
-from hlformer_jax.encoders.encoder import Encoder
-from hlformer_jax.encoders.folder import load, save
+from hlformer_jax.encoders.encoder import Encoder, load, save
 
 __all__ = ["Encoder", "EncoderError", "load", "save"]

@@ -56,33 +56,19 @@ _DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Tower:
-    """The sizes of one transformer.
-
-    Attributes:
-      width: coordinates of a position.
-      hidden: coordinates of a feed-forward layer.
-      layers: number of layers.
-      heads: number of attention heads.
-      activation: one of `ACTIVATIONS`.
-      epsilon: what layer norms add to the variance.
-    """
+    """The sizes of one transformer."""
 
     width: int
-    hidden: int
+    hidden: int  # of a feed-forward layer
     layers: int
     heads: int
     activation: str
-    epsilon: float
+    epsilon: float  # added to the variance by layer norms
 
 
 @dataclass(frozen=True)
 class Vision(Tower):
-    """The sizes of an image encoder.
-
-    Attributes:
-      image_size: height and width of an image, in pixels.
-      patch_size: height and width of a patch; pixels beyond the last whole patch are not read.
-    """
+    """The sizes of an image encoder, in pixels; those beyond the last whole patch are not read."""
 
     image_size: int
     patch_size: int
@@ -95,45 +81,39 @@ class Vision(Tower):
 
 @dataclass(frozen=True)
 class Text(Tower):
-    """The sizes of a sentence encoder.
-
-    Attributes:
-      vocabulary: number of tokens that there are.
-      positions: number of tokens of a sentence, padding included.
-      eos: id of the token that CLIP pools at; `LARGEST_ID`: the largest one; of SigLIP unused.
-      pad: id that pads where the tokenizer's files name none.
-    """
+    """The sizes of a sentence encoder."""
 
     vocabulary: int
-    positions: int
-    eos: int
-    pad: int
+    positions: int  # tokens of a sentence, padding included
+    eos: int  # where CLIP pools; `LARGEST_ID`: at the largest id
+    pad: int  # where the tokenizer's files name none
 
 
 @dataclass(frozen=True)
 class Config:
-    """What an encoder is made of.
+    """What an encoder is made of; SigLIP2 is a "siglip" with another tokenizer."""
 
-    Attributes:
-      family: "clip" or "siglip"; SigLIP2 of fixed resolution is a "siglip" with another tokenizer.
-      vision: the image encoder.
-      text: the sentence encoder.
-      width: coordinates of the joint space.
-    """
-
-    family: str
+    family: str  # "clip" or "siglip"
     vision: Vision
     text: Text
-    width: int
+    width: int  # of the joint space
+
+
+_SIZES = {
+    "width": "hidden_size",
+    "hidden": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+}
+_VISION_SIZES = _SIZES | {name: name for name in ("image_size", "patch_size")}
+_TEXT_SIZES = _SIZES | {"vocabulary": "vocab_size", "positions": "max_position_embeddings"}
+_TEXT_IDS = {"eos": "eos_token_id", "pad": "pad_token_id"}
+_OTHERS = {"activation": "hidden_act", "epsilon": "layer_norm_eps"}
+"""Fields here and in the file: positive whole numbers, ids, and two that are neither."""
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """The object that a file holds.
-
-    Raises:
-      EncoderError: when it holds no JSON, or no object.
-      OSError: when it cannot be read.
-    """
+    """The object that a file holds; `EncoderError` when it holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -144,11 +124,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 
 def read(content: Mapping[str, Any], where: str) -> Config:
-    """The configuration in the content of a `config.json`, with defaults filled in.
-
-    Args:
-      content: the parsed file.
-      where: the file's name, for errors.
+    """The configuration in a `config.json`, with defaults filled in; `where` is for errors.
 
     Raises:
       EncoderError: when it is not that of an image-text encoder, or a value makes no sense.
@@ -175,22 +151,14 @@ def read(content: Mapping[str, Any], where: str) -> Config:
         if family == "clip"
         else _whole(text.get("projection_size") or text["hidden_size"], f"{where}: projection_size")
     )
+    ids: dict[str, Any] = {
+        name: _id(text.get(theirs), f"{where}: text_config.{theirs}")
+        for name, theirs in _TEXT_IDS.items()
+    }
     config = Config(
         str(family),
-        Vision(
-            **_tower(vision, f"{where}: vision_config"),
-            image_size=_whole(vision["image_size"], f"{where}: vision_config.image_size"),
-            patch_size=_whole(vision["patch_size"], f"{where}: vision_config.patch_size"),
-        ),
-        Text(
-            **_tower(text, f"{where}: text_config"),
-            vocabulary=_whole(text["vocab_size"], f"{where}: text_config.vocab_size"),
-            positions=_whole(
-                text["max_position_embeddings"], f"{where}: text_config.max_position_embeddings"
-            ),
-            eos=_id(text.get("eos_token_id"), f"{where}: text_config.eos_token_id"),
-            pad=_id(text.get("pad_token_id"), f"{where}: text_config.pad_token_id"),
-        ),
+        Vision(**_tower(vision, _VISION_SIZES, f"{where}: vision_config")),
+        Text(**_tower(text, _TEXT_SIZES, f"{where}: text_config"), **ids),
         width,
     )
     if config.vision.grid < 1:
@@ -204,44 +172,28 @@ def read(content: Mapping[str, Any], where: str) -> Config:
 
 
 def write(config: Config) -> dict[str, Any]:
-    """The content of a `config.json`, every field written out.
-
-    Args:
-      config: the configuration.
-
-    Returns:
-      What `read` reads back, and transformers.
-    """
-    shared = lambda tower: {
-        "hidden_size": tower.width,
-        "intermediate_size": tower.hidden,
-        "num_hidden_layers": tower.layers,
-        "num_attention_heads": tower.heads,
-        "hidden_act": tower.activation,
-        "layer_norm_eps": tower.epsilon,
-        "attention_dropout": 0.0,
-    }
-    clip = config.family == "clip"
+    """The content of a SigLIP's `config.json`, for `read` and transformers, every field written."""
+    text, vision = (
+        {theirs: getattr(tower, name) for name, theirs in (names | _OTHERS).items()}
+        for tower, names in (
+            (config.text, _TEXT_SIZES | _TEXT_IDS),
+            (config.vision, _VISION_SIZES),
+        )
+    )
     return {
-        "architectures": ["CLIPModel" if clip else "SiglipModel"],
-        "model_type": config.family,
-        **({"projection_dim": config.width} if clip else {}),
-        "text_config": shared(config.text)
-        | {
-            "model_type": f"{config.family}_text_model",
-            "vocab_size": config.text.vocabulary,
-            "max_position_embeddings": config.text.positions,
-            "eos_token_id": config.text.eos,
-            "pad_token_id": config.text.pad,
-            **({"projection_dim": config.width} if clip else {"projection_size": config.width}),
+        "architectures": ["SiglipModel"],
+        "model_type": "siglip",
+        "text_config": {
+            **text,
+            "model_type": "siglip_text_model",
+            "attention_dropout": 0.0,
+            "projection_size": config.width,
         },
-        "vision_config": shared(config.vision)
-        | {
-            "model_type": f"{config.family}_vision_model",
+        "vision_config": {
+            **vision,
+            "model_type": "siglip_vision_model",
+            "attention_dropout": 0.0,
             "num_channels": 3,
-            "image_size": config.vision.image_size,
-            "patch_size": config.vision.patch_size,
-            **({"projection_dim": config.width} if clip else {}),
         },
     }
 
@@ -260,12 +212,13 @@ def _section(content: Mapping[str, Any], family: str, part: str, where: str) -> 
     return section
 
 
-def _tower(section: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields of a `Tower`, checked."""
-    width = _whole(section["hidden_size"], f"{where}.hidden_size")
-    heads = _whole(section["num_attention_heads"], f"{where}.num_attention_heads")
-    if width % heads:
-        raise EncoderError(f"{where}: hidden_size {width} is no multiple of {heads} heads")
+def _tower(section: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+    """The fields of a `Tower`, checked: whole numbers by their names, and the others."""
+    sizes = {name: _whole(section[theirs], f"{where}.{theirs}") for name, theirs in names.items()}
+    if sizes["width"] % sizes["heads"]:
+        raise EncoderError(
+            f"{where}: hidden_size {sizes['width']} is no multiple of {sizes['heads']} heads"
+        )
     activation = section["hidden_act"]
     if activation not in ACTIVATIONS:
         raise EncoderError(
@@ -275,14 +228,7 @@ def _tower(section: Mapping[str, Any], where: str) -> dict[str, Any]:
     epsilon = section["layer_norm_eps"]
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < 1:
         raise EncoderError(f"{where}.layer_norm_eps: {epsilon!r} is no number in [0, 1)")
-    return {
-        "width": width,
-        "hidden": _whole(section["intermediate_size"], f"{where}.intermediate_size"),
-        "layers": _whole(section["num_hidden_layers"], f"{where}.num_hidden_layers"),
-        "heads": heads,
-        "activation": activation,
-        "epsilon": float(epsilon),
-    }
+    return sizes | {"activation": activation, "epsilon": float(epsilon)}
 
 
 def _whole(value: Any, where: str) -> int:

@@ -1,17 +1,26 @@
-"""An image-text encoder: images and sentences as unit vectors of one space."""
+"""An image-text encoder: images and sentences as unit vectors of one space.
+
+It is read from a Hugging Face folder on this machine, or fetched from the hub, and written. What is
+in the hub's cache is used as it is, without a look at the network. Before anything is fetched, a
+line says what, from where and how large.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from hlformer_jax.encoders import transformer
+from hlformer_jax import files
+from hlformer_jax.encoders import config as configs
+from hlformer_jax.encoders import images, tokenizer, transformer, weights
 from hlformer_jax.encoders.config import Config, EncoderError
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
@@ -25,24 +34,29 @@ MAX_IMAGES_AT_ONCE = 128
 SENTENCES_AT_ONCE = 32
 """Sentences of a batch; a single one, which someone waits for, is a batch of its own."""
 
+CONFIG = "config.json"
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""Files that say how images are prepared; transformers from 5 on writes the second."""
+
+_SMALL = (CONFIG, *PREPROCESSORS, tokenizer.SETTINGS, "special_tokens_map.json")
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
 
 class Encoder:
-    """An image-text encoder.
+    """An image-text encoder, of parts; `hlformer_jax.encoders.load` reads one from a folder.
 
     Batches have fixed sizes and are filled up, so that images compile once, and sentences twice:
     for one and for many. What fills up does not change a result.
 
     Attributes:
       name: id of the hub, or name of the folder.
-      config: sizes and options.
       kind: "clip", "siglip" or "siglip2".
       dtype: dtype of the operands of matrix products, "float32" or "bfloat16".
-      width: coordinates of a unit vector.
-      token_width: coordinates of a token's feature.
+      width, token_width: coordinates of a unit vector, and of a token's feature.
       max_tokens: tokens of a sentence at most, its marks included.
       image_size: height and width of an input, in pixels.
-      scale: what a cosine is multiplied by, of the trained loss.
-      bias: what is added then; 0 for CLIP.
+      scale, bias: of the trained loss, which multiplies a cosine and adds; the bias of CLIP is 0.
       preprocessing: how images are prepared, in a few words.
     """
 
@@ -57,17 +71,6 @@ class Encoder:
         digest: Callable[[], str],
         dtype: str = "float32",
     ) -> None:
-        """An encoder of parts; `hlformer_jax.encoders.load` reads one from a folder.
-
-        Args:
-          config: sizes and options.
-          params: the parameter tree.
-          tokenizer: sentences → ids.
-          preparation: images → inputs.
-          name: id or name.
-          digest: hexadecimal SHA-256 of the weights' file, computed when it is asked for.
-          dtype: dtype of the kernels.
-        """
         self.name = name
         self.config = config
         self.dtype = dtype
@@ -99,25 +102,11 @@ class Encoder:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def preprocess(self, image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "S S 3"]:
-        """An image resized and cropped to the encoder's input.
-
-        Args:
-          image: red, green and blue of 0 to 255, of any size.
-
-        Raises:
-          EncoderError: when it is no such array.
-        """
+        """An image, red, green and blue of 0 to 255, resized and cropped to the encoder's input."""
         return self.preparation.apply(image)
 
     def images(self, pixels: UInt8[np.ndarray, "V S S 3"]) -> Float[np.ndarray, "V d"]:
-        """Unit vectors of images.
-
-        Args:
-          pixels: images as `preprocess` returns them, any number.
-
-        Raises:
-          EncoderError: when their shape or dtype is another.
-        """
+        """Unit vectors of images as `preprocess` returns them, any number."""
         pixels = np.asarray(pixels)
         size = self.image_size
         if pixels.dtype != np.uint8 or pixels.shape[1:] != (size, size, 3):
@@ -131,14 +120,7 @@ class Encoder:
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
     def sentences(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
-        """Unit vectors of sentences.
-
-        Args:
-          texts: sentences of any length; the empty one too; what is beyond `max_tokens` is cut off.
-
-        Raises:
-          EncoderError: when one is no string.
-        """
+        """Unit vectors of sentences of any length; what is beyond `max_tokens` is cut off."""
         batches = [vectors for _, (vectors, _) in self._texts(texts)]
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
@@ -146,12 +128,6 @@ class Encoder:
         """Last hidden states of the real tokens of each sentence, its marks included.
 
         They are what HLFormer's query encoder reads.
-
-        Args:
-          texts: sentences, as for `sentences`.
-
-        Raises:
-          EncoderError: when one is no string.
         """
         return [
             states[real]
@@ -160,13 +136,9 @@ class Encoder:
         ]
 
     def probability(self, cosine: Any) -> Any:
-        """The probability that an image and a sentence belong together, by the trained loss.
+        """The probability that images and sentences of these cosines belong together.
 
-        Args:
-          cosine: a number or an array, of their unit vectors' inner products.
-
-        Returns:
-          As many numbers between 0 and 1; None for CLIP, whose cosines rank and no more.
+        By the trained loss; None for CLIP, whose cosines rank and no more.
         """
         if self.config.family == "clip":
             return None
@@ -217,3 +189,208 @@ def _sentences(
     params: Params, config: Config, ids: Int[Array, "Q W"]
 ) -> tuple[Float[Array, "Q d"], Float[Array, "Q W I"]]:
     return transformer.encode_sentences(params, config, ids)
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    dtype: str = "float32",
+    revision: str | None = None,
+    offline: bool | None = None,
+    tell: Callable[[str], None] = print,
+) -> Encoder:
+    """An encoder from a folder, or by an id of the Hugging Face hub.
+
+    Args:
+      name_or_path: a folder, or an id such as google/siglip-base-patch16-224.
+      dtype: dtype of the operands of matrix products: "float32", or "bfloat16", which is faster on
+        GPUs, not on CPUs.
+      revision: branch, tag or commit of an id.
+      offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
+      tell: gets a line before something is fetched: what, from where, how large.
+
+    Raises:
+      EncoderError: when the name is unknown, the network is missing, or a file is damaged or that
+        of another kind of model.
+    """
+    if dtype not in weights.DTYPES:
+        raise EncoderError(f"dtype {dtype!r} is none of {', '.join(weights.DTYPES)}")
+    folder, name = _find(str(name_or_path), revision, offline, tell)
+    path = folder / CONFIG
+    if not path.exists():
+        raise EncoderError(f"{folder}: has no {CONFIG}; it is no encoder's folder")
+    config = configs.read(configs.read_json(path), str(path))
+    if lacks := missing(folder):
+        if lacks == [tokenizer.FILE]:
+            tokenizer.read(folder, config)  # knows what to do about it
+        raise EncoderError(f"{folder}: lacks {', '.join(lacks)}; fetch or copy it whole")
+    preparation = _preparation(folder, config.family)
+    if preparation.size != config.vision.image_size:
+        raise EncoderError(
+            f"{folder}: images are prepared to {preparation.size} pixels, but the encoder reads"
+            f" {config.vision.image_size}; {CONFIG} and {PREPROCESSORS[0]} disagree"
+        )
+    paths = weights.files(folder)
+    return Encoder(
+        config,
+        weights.read(paths, config, dtype),
+        tokenizer.read(folder, config),
+        preparation,
+        name=name,
+        digest=lambda: _digest(paths),
+        dtype=dtype,
+    )
+
+
+def save(encoder: Encoder, folder: str | Path) -> None:
+    """Writes a float32 SigLIP as a Hugging Face folder, which `load` and transformers read.
+
+    Each file is written whole or not at all, `config.json` last: a folder without it is no
+    encoder's. Files are replaced that were saved so and nobody has changed.
+
+    Raises:
+      EncoderError: when the encoder is another.
+      OutputError: when the folder has files of these names from elsewhere.
+    """
+    if encoder.config.family != "siglip" or encoder.dtype != "float32":
+        raise EncoderError(f"{encoder.name}: only a SigLIP in float32 is written")
+    folder = Path(folder)
+    settings, preparation = encoder.tokenizer.settings, images.write(encoder.preparation)
+    for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
+        files.check_output(folder / name, "own")
+    (folder / CONFIG).unlink(missing_ok=True)
+    content = weights.to_bytes(encoder.params, encoder.config)
+    files.write_bytes(folder / weights.SINGLE, content, "own")
+    files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, "own")
+    files.write_json(folder / tokenizer.SETTINGS, settings, "own")
+    files.write_json(folder / PREPROCESSORS[0], preparation, "own")
+    files.write_json(folder / CONFIG, configs.write(encoder.config), "own")
+
+
+def _preparation(folder: Path, family: str) -> images.Preprocessing:
+    for name in PREPROCESSORS:
+        path = folder / name
+        if path.exists():
+            content = configs.read_json(path)
+            inner = content.get("image_processor", content)
+            if not isinstance(inner, Mapping):
+                raise EncoderError(f"{path}: image_processor is no object")
+            return images.read(inner, family, str(path))
+    raise EncoderError(f"{folder}: lacks {PREPROCESSORS[0]}")
+
+
+def _digest(paths: list[Path]) -> str:
+    """Hexadecimal SHA-256 of the weights: of the file, or of several files' own."""
+    digests = [_of_file(path) for path in paths]
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if len(digests) == 1 else whole
+
+
+def _of_file(path: Path) -> str:
+    # The hub's cache names large files by their SHA-256: reading a gigabyte again takes seconds.
+    blob = path.resolve()
+    if blob.parent.name == "blobs" and len(blob.name) == 64:
+        return blob.name
+    return files.digest(path)
+
+
+def _find(
+    name: str, revision: str | None, offline: bool | None, tell: Callable[[str], None]
+) -> tuple[Path, str]:
+    """The folder of an encoder, fetched where need be, and its name: the id, or the folder's."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path, path.resolve().name
+    if path.exists():
+        raise EncoderError(f"{path} is a file; give the folder that holds {CONFIG}")
+    if not _ID.fullmatch(name) or name.startswith("."):
+        raise EncoderError(
+            f"{name!r}: no such folder, nor an id of the hub, as google/siglip-base-patch16-224 is"
+        )
+    import huggingface_hub  # takes half a second, which a local folder need not
+
+    cached = huggingface_hub.try_to_load_from_cache(name, CONFIG, revision=revision)
+    if isinstance(cached, str) and not missing(Path(cached).parent):
+        return Path(cached).parent, name
+    return _fetch(name, revision, offline, tell), name
+
+
+def missing(folder: Path) -> list[str]:
+    """What a folder lacks of what an encoder is read from, by name."""
+    has = lambda name: (folder / name).exists()
+    lacks = [] if has(CONFIG) else [CONFIG]
+    lacks += [path.name for path in weights.files(folder) if not path.exists()]
+    old = any(all(map(has, names)) for names in tokenizer.OLD_FILES.values())
+    if not has(tokenizer.FILE) and not old:
+        lacks.append(tokenizer.FILE)
+    if not any(map(has, PREPROCESSORS)):
+        lacks.append(PREPROCESSORS[0])
+    return lacks
+
+
+def _fetch(
+    name: str, revision: str | None, offline: bool | None, tell: Callable[[str], None]
+) -> Path:
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    cache = constants.HF_HUB_CACHE
+    if offline or (offline is None and constants.HF_HUB_OFFLINE):
+        why = "HF_HUB_OFFLINE is set" if offline is None else "offline was asked for"
+        raise EncoderError(
+            f"{name} is not whole in the cache {cache}, and {why}: fetch it once with the network,"
+            " or give a folder"
+        )
+    try:
+        info = huggingface_hub.HfApi(endpoint=constants.ENDPOINT).model_info(
+            name, revision=revision, files_metadata=True, timeout=20
+        )
+        sizes = {file.rfilename: file.size for file in info.siblings or ()}
+        wanted = _wanted(set(sizes), name)
+        cached = lambda file: huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha)
+        if fresh := [file for file in wanted if not isinstance(cached(file), str)]:
+            count = sum(sizes[file] or 0 for file in fresh)
+            size = f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+            tell(
+                f"fetching {name} from {constants.ENDPOINT}: {len(fresh)} files, {size}, to {cache}"
+            )
+        for file in wanted:
+            path = huggingface_hub.hf_hub_download(
+                name, file, revision=revision, endpoint=constants.ENDPOINT
+            )
+        return Path(path).parent
+    except EncoderError:
+        raise
+    except errors.GatedRepoError as error:
+        raise EncoderError(
+            f"{name}: its owner grants access by request; ask there and log in (`hf auth login`)"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        message = f"{name}: neither a folder here nor a model at {constants.ENDPOINT}"
+        raise EncoderError(message) from error
+    except errors.RevisionNotFoundError as error:
+        raise EncoderError(f"{name}: {constants.ENDPOINT} has no revision {revision!r}") from error
+    except Exception as error:  # the library's transport, and with it its errors, changes
+        raise EncoderError(
+            f"{name}: not fetched from {constants.ENDPOINT}"
+            f" ({type(error).__name__}: {' '.join(str(error).split())});"
+            " is there a network? A folder works without"
+        ) from error
+
+
+def _wanted(names: set[str], model: str) -> list[str]:
+    """The files to fetch, of those there are; weights last."""
+    wanted = [name for name in _SMALL if name in names]
+    if tokenizer.FILE in names:
+        wanted.append(tokenizer.FILE)
+    else:
+        old = (name for files in tokenizer.OLD_FILES.values() for name in files)
+        wanted += [name for name in old if name in names]
+    if weights.SINGLE in names:
+        return [*wanted, weights.SINGLE]
+    if weights.INDEX in names:
+        return [*wanted, weights.INDEX, *sorted(filter(_SHARD.fullmatch, names))]
+    raise EncoderError(
+        f"{model}: has no {weights.SINGLE}; pickles such as pytorch_model.bin are not read; a"
+        " revision such as refs/pr/1 may have it, or convert it to safetensors yourself"
+    )

@@ -5,7 +5,7 @@ bit; the "fast" ones, of torchvision, differ from it by the rounding of their fi
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,21 +44,11 @@ _MAX_PIXELS = 2**24
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes an input.
+    """How an image becomes an input: resized, cropped, (pixels · factor − mean) / std."""
 
-    Attributes:
-      size: height and width of the input, in pixels.
-      edge: length of the shorter side before the crop; None: resized to `size` at once, whatever
-        the ratio of its sides.
-      filter: name of Pillow's resampling filter.
-      factor: what pixels of 0 to 255 are multiplied by.
-      mean: what is subtracted then, of each channel.
-      std: what is divided by then, of each channel.
-    """
-
-    size: int
-    edge: int | None
-    filter: str
+    size: int  # height and width of the input, in pixels
+    edge: int | None  # shorter side before the crop; None: resized to `size`, whatever the ratio
+    filter: str  # of Pillow's resampling
     factor: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -83,14 +73,7 @@ class Preprocessing:
         return tuple(self.factor / std for std in self.std)
 
     def apply(self, image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "S S 3"]:
-        """An image resized and cropped.
-
-        Args:
-          image: red, green and blue of 0 to 255.
-
-        Raises:
-          EncoderError: when it is no such array.
-        """
+        """An image, red, green and blue of 0 to 255, resized and cropped."""
         image = np.asarray(image)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise EncoderError(
@@ -118,15 +101,10 @@ class Preprocessing:
 
 
 def read(content: Mapping[str, Any], family: str, where: str) -> Preprocessing:
-    """The preprocessing in the content of a `preprocessor_config.json`.
-
-    Args:
-      content: the parsed file; what it lacks has the family's default.
-      family: "clip" or "siglip".
-      where: the file's name, for errors.
+    """The preprocessing in a `preprocessor_config.json`, what it lacks by the family's default.
 
     Raises:
-      EncoderError: when a value makes no sense, or the result is no square image.
+      EncoderError: naming the file (`where`), when a value makes no sense or images are not square.
     """
     fields = _BOTH | (_CLIP if family == "clip" else _SIGLIP)
     fields |= {name: value for name, value in content.items() if value is not None}
@@ -158,18 +136,14 @@ def read(content: Mapping[str, Any], family: str, where: str) -> Preprocessing:
 
 def write(preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of a `preprocessor_config.json` of a SigLIP, which `read` reads back."""
-    fields = asdict(preprocessing)
-    numbers = {name: number for number, name in _FILTERS.items()}
     return {
+        **_BOTH,
         "image_processor_type": "SiglipImageProcessor",
-        "do_resize": True,
-        "size": {"height": fields["size"], "width": fields["size"]},
-        "resample": numbers[fields["filter"]],
-        "do_rescale": True,
-        "rescale_factor": fields["factor"],
-        "do_normalize": True,
-        "image_mean": list(fields["mean"]),
-        "image_std": list(fields["std"]),
+        "size": {"height": preprocessing.size, "width": preprocessing.size},
+        "resample": next(k for k, name in _FILTERS.items() if name == preprocessing.filter),
+        "rescale_factor": preprocessing.factor,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
         "do_convert_rgb": True,
     }
 

@@ -33,19 +33,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Sentences → ids of a fixed number, padded.
+    """Sentences → ids of a fixed number, padded."""
 
-    Attributes:
-      backend: the tokenizer, set to truncate and pad.
-      length: tokens of a padded sentence.
-      content: the bytes that define it, for a fingerprint and to save it.
-      settings: the content of `tokenizer_config.json`.
-    """
-
-    backend: tokenizers.Tokenizer
-    length: int
-    content: bytes
-    settings: Mapping[str, Any]
+    backend: tokenizers.Tokenizer  # set to truncate and pad
+    length: int  # tokens of a padded sentence
+    content: bytes  # what defines it, for a fingerprint and to save it
+    settings: Mapping[str, Any]  # of `tokenizer_config.json`
 
     @property
     def name(self) -> str:
@@ -60,14 +53,7 @@ class Tokenizer:
     def __call__(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, "Q W"], Bool[np.ndarray, "Q W"]]:
-        """Ids of sentences and which of them are real, not padding.
-
-        Args:
-          texts: sentences of any length; what is too long is cut off, the end mark stays.
-
-        Raises:
-          EncoderError: when one is no string.
-        """
+        """Ids of sentences and which of them are no padding; long ones keep their end mark."""
         for text in texts:
             if not isinstance(text, str):
                 raise EncoderError(f"a sentence is a string, not {text!r}")
@@ -87,12 +73,7 @@ class Tokenizer:
 
 
 def read(folder: Path, config: Config) -> Tokenizer:
-    """The tokenizer of a folder.
-
-    Args:
-      folder: has `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, or SigLIP's
-        `spiece.model`.
-      config: how many tokens a sentence has.
+    """The tokenizer of a folder, by `tokenizer.json` or, where there is none, the old files.
 
     Raises:
       EncoderError: when a file is missing or damaged, or its ids do not fit the encoder's.
@@ -130,17 +111,10 @@ def build(
     config: Config,
     where: str,
 ) -> Tokenizer:
-    """A tokenizer set to truncate and pad to an encoder's number of tokens.
-
-    Args:
-      backend: the tokenizer; it is changed.
-      content: the bytes that define it.
-      settings: the content of `tokenizer_config.json`; may be empty.
-      config: how many tokens a sentence has.
-      where: the folder's name, for errors.
+    """A tokenizer whose backend is set to truncate and pad to an encoder's number of tokens.
 
     Raises:
-      EncoderError: when its ids do not fit the encoder's, or it marks no end where CLIP pools.
+      EncoderError: naming the folder (`where`), when its ids do not fit the encoder's.
     """
     length = config.text.positions
     tokenizer = Tokenizer(backend, length, content, settings)
@@ -218,20 +192,12 @@ def _from_pairs(folder: Path) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(
         models.BPE(ids, pairs, end_of_word_suffix="</w>", unk_token=END, fuse_unk=False)
     )
-    backend.normalizer = normalizers.Sequence(
-        [
-            normalizers.NFC(),
-            normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
-            normalizers.Lowercase(),
-        ]
-    )
+    spaces = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
     pieces = tokenizers.Regex(rf"{re.escape(START)}|{re.escape(END)}|{_CLIP_PIECES}")
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(pieces, behavior="removed", invert=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    split = pre_tokenizers.Split(pieces, behavior="removed", invert=True)
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.RobertaProcessing(
         ends[0], ends[1], trim_offsets=False, add_prefix_space=False
@@ -254,34 +220,29 @@ def _from_sentence_piece(path: Path) -> tokenizers.Tokenizer:
 
     The file is a protocol buffer, of which the few fields that matter are read here.
     """
-    try:
-        backend = _from_pieces(path.read_bytes())
-    except (IndexError, KeyError, ValueError, struct.error, StopIteration) as error:
-        raise EncoderError(
-            f"{path}: no unigram SentencePiece model with the end mark {_T5_END}; fetch it again"
-        ) from error
-    return backend
-
-
-def _from_pieces(content: bytes) -> tokenizers.Tokenizer:
     pieces: list[tuple[str, float]] = []
     unknown: list[int] = []
     table, kind = b"", _UNIGRAM
-    for field, value in _fields(content):
-        if field == _PIECE:
-            piece = dict(_fields(value))
-            if piece.get(_TYPE) == _UNKNOWN:
-                unknown.append(len(pieces))
-            score = struct.unpack("<f", piece[_SCORE])[0] if _SCORE in piece else 0.0
-            pieces.append((piece[_TEXT].decode("utf-8"), score))
-        elif field == _TRAINER:
-            kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
-        elif field == _NORMALISER:
-            table = dict(_fields(value)).get(_CHARACTERS, b"")
-    end = [text for text, _ in pieces].index(_T5_END)
-    if kind != _UNIGRAM:
-        raise ValueError("the pieces are merged, not chosen")
-    backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0]))
+    try:
+        for field, value in _fields(path.read_bytes()):
+            if field == _PIECE:
+                piece = dict(_fields(value))
+                if piece.get(_TYPE) == _UNKNOWN:
+                    unknown.append(len(pieces))
+                score = struct.unpack("<f", piece[_SCORE])[0] if _SCORE in piece else 0.0
+                pieces.append((piece[_TEXT].decode("utf-8"), score))
+            elif field == _TRAINER:
+                kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
+            elif field == _NORMALISER:
+                table = dict(_fields(value)).get(_CHARACTERS, b"")
+        end = [text for text, _ in pieces].index(_T5_END)
+        if kind != _UNIGRAM:
+            raise ValueError("the pieces are merged, not chosen")
+        backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0]))
+    except (IndexError, KeyError, ValueError, struct.error) as error:
+        raise EncoderError(
+            f"{path}: no unigram SentencePiece model with the end mark {_T5_END}; fetch it again"
+        ) from error
     steps: list[Any] = [normalizers.Precompiled(table)] if table else []
     # What the table makes of a character may be a space.
     backend.normalizer = normalizers.Sequence(

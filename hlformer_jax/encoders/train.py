@@ -5,6 +5,7 @@ it knows the words and the looks of its few hundred pairs: it is for the demo an
 generalise.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,25 +38,15 @@ _GREY = (0.5, 0.5, 0.5)
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of a tiny encoder.
+    """The sizes of a tiny encoder, the same for images and sentences."""
 
-    Attributes:
-      width: coordinates of a unit vector, and of every position of both encoders.
-      layers: layers of each encoder.
-      heads: attention heads; a divisor of the width.
-      expansion: coordinates of a feed-forward layer, in widths.
-      patch: height and width of a patch, in pixels.
-      tokens: tokens of a sentence, its end mark included; longer ones are cut off.
-      vocabulary: words that are known at most.
-    """
-
-    width: int = 96
+    width: int = 96  # of unit vectors and of every position
     layers: int = 1
     heads: int = 4
-    expansion: int = 2
-    patch: int = 8
-    tokens: int = 16
-    vocabulary: int = 2000
+    expansion: int = 2  # width of a feed-forward layer, in widths
+    patch: int = 8  # pixels
+    tokens: int = 16  # of a sentence, its end mark included
+    vocabulary: int = 2000  # words known at most
 
 
 def train(
@@ -79,17 +70,9 @@ def train(
     shortened sentence is positive for every image whose sentence contains its words in that order,
     so that "circle" finds the image of "a red circle on the left".
 
-    Args:
-      images: square images of one size, at least one patch.
-      sentences: a sentence of each.
-      size: sizes of the encoder; None: `Size()`.
-      steps: number of steps.
-      batch: images of a step; each is drawn once before any is drawn again.
-      learning_rate: the rate at its peak; it rises for a tenth of the steps and falls as a cosine.
-      seed: seed of the initial parameters and of the batches; equal seeds give equal encoders
-        on the same machine.
-      name: the encoder's name.
-      tell: gets a line with the loss, ten times.
+    Every image is drawn once before any is drawn again. The rate rises to `learning_rate` for a
+    tenth of the steps and falls as a cosine. Equal seeds give equal encoders on the same machine.
+    `tell` gets a line with the loss, ten times.
 
     Raises:
       EncoderError: when images and sentences are no pairs, or too few, or the sizes do not fit.
@@ -124,12 +107,7 @@ def untrained(
 ) -> Encoder:
     """A SigLIP of random parameters: as large and as fast as a trained one, and without meaning.
 
-    Args:
-      image_size: height and width of its inputs, in pixels.
-      sentences: sentences of all words that it is to know.
-      size: sizes of the encoder; None: `Size()`.
-      seed: seed of the parameters.
-      name: the encoder's name.
+    It reads images of so many pixels, and knows the words of some sentences.
     """
     parts = _parts(image_size, sentences, size or Size(), name)
     return _encoder(_initial(parts[0], np.random.default_rng(seed)), *parts, name)
@@ -158,7 +136,7 @@ def _parts(
 def _encoder(
     params: Params, config: Config, tokenizer: Tokenizer, preparation: Preprocessing, name: str
 ) -> Encoder:
-    digest = lambda: weights.digest(weights.to_bytes(params, config))
+    digest = lambda: hashlib.sha256(weights.to_bytes(params, config)).hexdigest()
     return Encoder(config, params, tokenizer, preparation, name=name, digest=digest)
 
 
@@ -170,16 +148,7 @@ def loss(
     ids: Int[Array, "Q W"],
     belongs: Bool[Array, "V Q"],
 ) -> Float[Array, ""]:
-    """SigLIP's loss: over images, the mean of the sum of sigmoid losses with every sentence.
-
-    Args:
-      params: the parameter tree.
-      config: sizes and options.
-      preparation: how pixels are normalised.
-      pixels: images of 0 to 255.
-      ids: tokens of sentences.
-      belongs: True where a sentence is true of an image.
-    """
+    """SigLIP's loss: over images, the mean of the sum of sigmoid losses with every sentence."""
     seen = transformer.encode_images(
         params["vision"], config, pixels, preparation.shift, preparation.scale
     )
@@ -244,12 +213,7 @@ def _steps(
 def shortened(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np.ndarray:
     """Sentences of which every other one, by chance, has lost each word with a chance of its own.
 
-    Args:
-      ids: tokens of sentences, an end mark and padding behind.
-      generator: source of the chances.
-
-    Returns:
-      Tokens of as many sentences; one that would be empty stays as it is.
+    An end mark and padding follow the words; a sentence that would be empty stays as it is.
     """
     words = ids > UNKNOWN_ID
     chance = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < 0.5)
@@ -264,12 +228,7 @@ def shortened(ids: Int[np.ndarray, "Q W"], generator: np.random.Generator) -> np
 def contained(
     shorter: Int[np.ndarray, "Q W"], longer: Int[np.ndarray, "V W"]
 ) -> Bool[np.ndarray, "V Q"]:
-    """Which sentences have all words of others, in their order.
-
-    Args:
-      shorter: tokens of the sentences looked for, an end mark and padding behind.
-      longer: tokens of the sentences looked in.
-    """
+    """Which of the longer sentences have all words of the shorter ones, in their order."""
     matched = np.zeros((len(longer), len(shorter)), np.int64)  # words matched so far
     lengths = (shorter > END_ID).sum(1)
     for column in range(longer.shape[1]):

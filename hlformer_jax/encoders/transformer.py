@@ -1,5 +1,6 @@
 """The image and sentence encoders of CLIP and SigLIP as pure functions over their parameters.
 
+Functions of images and of sentences take the tree's part "vision" or "text".
 Matrix products take operands of their kernel's dtype and accumulate in float32; all else, sums,
 norms and softmaxes, is float32. A stack of layers is one program for a layer, which is scanned.
 """
@@ -74,15 +75,9 @@ def attend(
     dtype: Any,
     mask: Bool[Array, "M L"] | None = None,
 ) -> Float[Array, "Q M I"]:
-    """Attention of several heads, before its last affine map.
+    """Attention of several heads of float32 inputs, before its last affine map.
 
-    Args:
-      query: what asks, float32.
-      key: what is asked, float32.
-      value: what is answered, float32.
-      heads: number of heads.
-      dtype: dtype of the products' operands.
-      mask: True where a position may be read; None: everywhere.
+    `dtype` is that of the products' operands; the mask is True where a position may be read.
     """
     split = lambda x: x.reshape(*x.shape[:-1], heads, -1)
     width = query.shape[-1] // heads
@@ -109,11 +104,7 @@ def transformer(
 ) -> Float[Array, "Q L I"]:
     """A stack of layers, each normalising before it attends and before it feeds forward.
 
-    Args:
-      layers: parameters with the layer as their first axis.
-      inputs: embedded positions.
-      tower: the sizes.
-      mask: True where a position (row) may read another; None: everywhere.
+    Parameters have the layer as their first axis; the mask is as that of `attend`.
     """
 
     def layer(x: Float[Array, "Q L I"], params: Params) -> tuple[Float[Array, "Q L I"], None]:
@@ -148,15 +139,9 @@ def patches(pixels: Float[Array, "V S S 3"], vision: Vision) -> Float[Array, "V 
 def image_states(
     params: Params, config: Config, pixels: Float[Array, "V S S 3"]
 ) -> Float[Array, "V L I"]:
-    """The last hidden states of images: of patches, behind CLIP's class position.
+    """The last hidden states of normalised images: of patches, behind CLIP's class position.
 
-    Args:
-      params: the tree's part "vision".
-      config: sizes and options.
-      pixels: normalised images.
-
-    Returns:
-      CLIP's before its last norm, SigLIP's after it, as transformers has them.
+    CLIP's are before its last norm, SigLIP's after it, as transformers has them.
     """
     vision = config.vision
     x = linear(params["patch"], patches(pixels, vision))
@@ -174,11 +159,6 @@ def pool_image(
     """The embedding of images in the joint space, of any norm.
 
     CLIP projects its class position; SigLIP lets a learned query attend to all patches.
-
-    Args:
-      params: the tree's part "vision".
-      config: sizes and options.
-      hidden: the last hidden states.
     """
     vision = config.vision
     if config.family == "clip":
@@ -208,15 +188,7 @@ def encode_images(
     shift: Any,
     scale: Any,
 ) -> Float[Array, "V d"]:
-    """Unit vectors of images.
-
-    Args:
-      params: the tree's part "vision".
-      config: sizes and options.
-      pixels: images of 0 to 255, resized and cropped.
-      shift: what is subtracted from pixels, of each channel.
-      scale: what the difference is multiplied by, of each channel.
-    """
+    """Unit vectors of images, resized and cropped, normalised to (pixels − shift) · scale."""
     channels = lambda values: jnp.asarray(values, jnp.float32).reshape(1, 1, 1, 3)
     normal = (pixels.astype(jnp.float32) - channels(shift)) * channels(scale)
     return unit(pool_image(params, config, image_states(params, config, normal)))
@@ -226,11 +198,6 @@ def token_states(params: Params, config: Config, ids: Int[Array, "Q W"]) -> Floa
     """The last hidden states of every token, padding included.
 
     CLIP's tokens read those before them. SigLIP's read all, padding too: it was trained so.
-
-    Args:
-      params: the tree's part "text".
-      config: sizes and options.
-      ids: tokens, padded to the number of positions.
     """
     text = config.text
     x = params["tokens"][ids].astype(jnp.float32) + params["positions"][None, : ids.shape[1]]
@@ -246,12 +213,6 @@ def pool_sentence(
 
     CLIP pools at the first end of a sentence, or (eos 2, OpenAI's) at the largest id; SigLIP at the
     last position, which is padding for all but the longest sentences.
-
-    Args:
-      params: the tree's part "text".
-      config: sizes and options.
-      hidden: the last hidden states.
-      ids: the tokens.
     """
     if config.family == "clip":
         eos = config.text.eos

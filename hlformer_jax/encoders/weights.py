@@ -5,11 +5,10 @@ is read strictly: a tensor that is missing, unknown or of another shape is an er
 that runs with a part of its weights gives numbers that mean nothing.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +35,13 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of the parameter tree.
+    """One leaf of the parameter tree."""
 
-    Attributes:
-      names: its tensors in the file, one, or one for each layer.
-      shape: the shape of each of these.
-      read: the arrangement in the file → that of the tree.
-      write: the way back.
-      matrix: True for what a smaller dtype may hold: kernels and token embeddings.
-    """
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    read: Callable[[np.ndarray], np.ndarray] = lambda x: x
-    write: Callable[[np.ndarray], np.ndarray] = lambda x: x
-    matrix: bool = False
+    names: tuple[str, ...]  # of its tensors in the file, one, or one for each layer
+    shape: tuple[int, ...]  # of each of these
+    read: Callable[[np.ndarray], np.ndarray] = lambda x: x  # file's arrangement → tree's
+    write: Callable[[np.ndarray], np.ndarray] = lambda x: x  # the way back
+    matrix: bool = False  # a kernel or token embeddings, which a smaller dtype may hold
 
     @property
     def stacked(self) -> bool:
@@ -135,21 +126,11 @@ def _layers(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]
 
 
 def _pooling(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
-    yield (
-        (*path, "probe"),
-        Leaf(
-            (f"{name}.probe",),
-            (1, 1, tower.width),
-            lambda x: x.reshape(-1),
-            lambda x: x.reshape(1, 1, -1),
-        ),
-    )
-    for (*_, leaf), one in _linear((*path, "in"), "", tower.width, 3 * tower.width):
-        own = f"{name}.attention.in_proj_{'weight' if leaf == 'kernel' else 'bias'}"
-        yield (
-            (*path, "in", leaf),
-            Leaf((own,), one.shape, one.read, one.write, one.matrix),
-        )
+    flat, deep = lambda x: x.reshape(-1), lambda x: x.reshape(1, 1, -1)
+    yield (*path, "probe"), Leaf((f"{name}.probe",), (1, 1, tower.width), flat, deep)
+    for place, leaf in _linear((*path, "in"), "", tower.width, 3 * tower.width):
+        own = f"{name}.attention.in_proj_{'weight' if place[-1] == 'kernel' else 'bias'}"
+        yield place, replace(leaf, names=(own,))
     yield from _linear((*path, "out"), f"{name}.attention.out_proj", tower.width, tower.width)
     yield from _norm((*path, "norm"), f"{name}.layernorm", tower)
     yield from _linear((*path, "fc1"), f"{name}.mlp.fc1", tower.width, tower.hidden)
@@ -170,11 +151,7 @@ def _convolution(path: Place, name: str, config: Config) -> Iterator[tuple[Place
 
 
 def files(folder: Path) -> list[Path]:
-    """The weights' files of a folder, in a fixed order; they may be missing.
-
-    Raises:
-      EncoderError: when the list of several files is damaged, or names one elsewhere.
-    """
+    """The weights' files of a folder, in a fixed order; they may be missing."""
     index = folder / INDEX
     if (folder / SINGLE).exists() or not index.exists():
         return [folder / SINGLE]
@@ -189,19 +166,12 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(paths: list[Path], config: Config, dtype: str) -> Params:
-    """The parameters in safetensors files.
+    """The parameters in safetensors files, as NumPy arrays.
 
-    Args:
-      paths: the files; each tensor is in one of them.
-      config: sizes and options.
-      dtype: a name of `DTYPES`, that kernels and token embeddings get; all else is float32.
-
-    Returns:
-      The parameter tree, of NumPy arrays.
+    Kernels and token embeddings get the dtype, a name of `DTYPES`; all else is float32.
 
     Raises:
       EncoderError: when a file is damaged, or a tensor missing, unknown, misshapen or no float.
-      FileNotFoundError: when a file is missing.
     """
     with ExitStack() as stack:
         holders: dict[str, Any] = {}
@@ -249,21 +219,17 @@ def empty(config: Config) -> Params:
     return params
 
 
-def digest(content: bytes) -> str:
-    """Hexadecimal SHA-256 of the content of a weights' file."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def _check(holders: Mapping[str, Any], config: Config, where: str) -> None:
     """Refuses files that do not hold exactly the parameters of the configuration."""
     wanted = {name: leaf.shape for leaf in leaves(config).values() for name in leaf.names}
+    first = lambda names: names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     missing = sorted(wanted.keys() - holders.keys())
     unknown = sorted(name for name in holders.keys() - wanted.keys() if not name.endswith(_BUFFERS))
     if missing:
         also = f" (it holds {unknown[0]} instead?)" if unknown else ""
-        raise EncoderError(f"{where}: lacks the tensor {_first(missing)}{also}; not this model's")
+        raise EncoderError(f"{where}: lacks the tensor {first(missing)}{also}; not this model's")
     if unknown:
-        raise EncoderError(f"{where}: holds an unknown tensor {_first(unknown)}; another model's?")
+        raise EncoderError(f"{where}: holds an unknown tensor {first(unknown)}; another model's?")
     for name, shape in wanted.items():
         part = holders[name].get_slice(name)
         actual = tuple(part.get_shape())
@@ -277,11 +243,6 @@ def _check(holders: Mapping[str, Any], config: Config, where: str) -> None:
                 f"{where}: the tensor {name} is {part.get_dtype()}, none of {', '.join(_FLOATS)};"
                 " quantised weights are not read"
             )
-
-
-def _first(names: list[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _put(tree: Params, path: tuple[str, ...], value: Any) -> None:

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from hlformer_jax import encoders
-from hlformer_jax.encoders import EncoderError, config, transformer, weights
+from hlformer_jax.encoders import EncoderError, transformer
 from hlformer_jax.encoders import train as module
 from hlformer_jax.encoders.images import Preprocessing
 
@@ -158,14 +158,6 @@ def test_a_part_of_a_sentence_finds_it(trained):
         best = (encoder.sentences(list(words)) @ seen.T).argmax(0)
         right = [words[i] in sentence for i, sentence in zip(best, sentences, strict=True)]
         assert np.mean(right) > 0.85, words
-
-
-def test_every_parameter_of_a_tiny_encoder_starts_finite_and_learns():
-    sizes = module._config(24, SIZE, 20)
-    params = module._initial(sizes, np.random.default_rng(0))
-    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, weights.empty(sizes))
-    assert isinstance(sizes, config.Config) and sizes.text.positions == 8
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
 @pytest.mark.parametrize(
