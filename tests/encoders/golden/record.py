@@ -81,9 +81,15 @@ def write(path, content):
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def edit(path, *dropped, **changed):
-    content = json.loads(path.read_text(encoding="utf-8"))
-    write(path, {k: v for k, v in (content | changed).items() if k not in dropped})
+def sizes(width, hidden, layers, heads, **more):
+    """The section of one encoder in a config.json."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        **more,
+    }
 
 
 def clip_vocabulary():
@@ -110,24 +116,9 @@ def old_clip(out):
     write(out / "vocab.json", vocabulary)
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     (out / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = {
-        "vocab_size": len(vocabulary),
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "pad_token_id": 1,
-    }
-    vision = {
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 3,
-        "image_size": 32,
-        "patch_size": 8,
-    }
+    marks = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    text = sizes(16, 32, 2, 2, vocab_size=len(vocabulary), **marks)
+    vision = sizes(24, 40, 3, 3, image_size=32, patch_size=8)
     config = transformers.CLIPConfig(
         text_config=dict(text), vision_config=dict(vision), projection_dim=12
     )
@@ -172,28 +163,10 @@ def new_clip(out):
     vocabulary, merges = clip_vocabulary()
     tokenizer = transformers.CLIPTokenizer(vocabulary, merges, pad_token="<pad>")
     tokenizer.model_max_length = 12
-    text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 20,
-        "intermediate_size": 28,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 12,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-3,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    vision = {
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 36,
-        "patch_size": 12,
-        "hidden_act": "gelu",
-    }
+    marks = {f"{x}_token_id": getattr(tokenizer, f"{x}_token_id") for x in ("bos", "eos", "pad")}
+    options = {"max_position_embeddings": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-3}
+    text = sizes(20, 28, 2, 4, vocab_size=len(tokenizer), **options, **marks)
+    vision = sizes(16, 24, 1, 2, image_size=36, patch_size=12, hidden_act="gelu")
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=18)
     model = randomise(transformers.CLIPModel(config), 2, torch.float16)
     model.half().save_pretrained(out, max_shard_size="20KB")
@@ -249,21 +222,8 @@ def siglip(out):
         {
             "architectures": ["SiglipModel"],
             "model_type": "siglip",
-            "text_config": {
-                "hidden_size": 24,
-                "intermediate_size": 36,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 2,
-                "vocab_size": number,
-            },
-            "vision_config": {
-                "hidden_size": 24,
-                "image_size": 36,
-                "intermediate_size": 40,
-                "num_attention_heads": 4,
-                "num_hidden_layers": 2,
-                "patch_size": 8,
-            },
+            "text_config": sizes(24, 36, 2, 2, vocab_size=number),
+            "vision_config": sizes(24, 40, 2, 4, image_size=36, patch_size=8),
         },
     )
     model = transformers.SiglipModel(transformers.SiglipConfig.from_pretrained(out))
@@ -271,7 +231,9 @@ def siglip(out):
     safetensors.torch.save_file(model.state_dict(), out / "model.safetensors")
     images = SiglipImageProcessorPil(size={"height": 36, "width": 36})
     images.save_pretrained(out)
-    edit(out / "preprocessor_config.json", "resample", "image_mean")
+    path = out / "preprocessor_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    write(path, {k: v for k, v in content.items() if k not in ("resample", "image_mean")})
     pixels = SiglipImageProcessorPil.from_pretrained(out)(pictures())["pixel_values"]
     record(out, model, ids, np.stack(pixels))
 
@@ -320,22 +282,8 @@ def siglip2(out):
     }
     write(out / "tokenizer_config.json", settings)
     config = transformers.SiglipConfig(
-        text_config={
-            "hidden_size": 16,
-            "intermediate_size": 20,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 1,
-            "vocab_size": fast.get_vocab_size(),
-            "projection_size": 24,
-        },
-        vision_config={
-            "hidden_size": 24,
-            "image_size": 32,
-            "intermediate_size": 40,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 2,
-            "patch_size": 8,
-        },
+        text_config=sizes(16, 20, 1, 2, vocab_size=fast.get_vocab_size(), projection_size=24),
+        vision_config=sizes(24, 40, 2, 2, image_size=32, patch_size=8),
     )
     model = randomise(transformers.SiglipModel(config), 4, torch.bfloat16)
     model.bfloat16().save_pretrained(out)
