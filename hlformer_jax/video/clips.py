@@ -24,19 +24,15 @@ from hlformer_jax.video.read import Video, demuxer, explained, fault, frames_fro
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """Of clips by their suffix, in FFmpeg's names."""
 
-_TICKS = 90_000
-"""A second of the clip's timestamps."""
+_TICKS = 90_000  # a second of the clip's timestamps
 
-_LARGEST = 2160
-"""Pixels of the shorter side, above which no player plays H.264 smoothly."""
+_LARGEST = 2160  # pixels of the shorter side, above which no player plays H.264 smoothly
 
 _QUALITY = {"crf": "20", "preset": "veryfast"}
 
-_AS_HIGH_DEFINITION = 1
-"""FFmpeg's number of the colour matrix, primaries and transfer of BT.709."""
+_AS_HIGH_DEFINITION = 1  # FFmpeg's number of BT.709's matrix, primaries and transfer
 
-_RATE = 48_000
-"""Waveform a second of a clip."""
+_RATE = 48_000  # samples a second of a clip's sound
 
 _EARLIER = Fraction(1)
 """Seconds before the clip to start decoding at: a codec needs some frames to get going."""
@@ -49,7 +45,7 @@ Shown = tuple[Fraction, Fraction, Picture]
 """A picture with the seconds from and until which it is shown."""
 
 
-class Sound:
+class _Sound:
     """The sound of a part of a video, as one stretch from the part's beginning.
 
     Gaps in the timestamps become silence and overlaps are left out, so that sound and picture stay
@@ -64,7 +60,6 @@ class Sound:
         first: Fraction,
         last: Fraction,
     ) -> None:
-        """See `of`."""
         self._samples = _decoded(container, stream, start, first)
         self._first = first
         self._length = int((last - first) * _RATE)
@@ -73,27 +68,16 @@ class Sound:
 
     @staticmethod
     @contextmanager
-    def of(path: Path, video: Video, first: Fraction, last: Fraction) -> Iterator["Sound | None"]:
-        """The sound of a file between two seconds, read beside its pictures; None without any.
-
-        Args:
-          path: the file.
-          video: the file's video, for its second 0.
-          first: seconds from the video's start.
-          last: seconds from the video's start.
-
-        Yields:
-          What the clip's sound is written with.
-        """
+    def of(path: Path, video: Video, first: Fraction, last: Fraction) -> Iterator["_Sound | None"]:
+        """The sound of a file between two seconds, read beside its pictures; None without any."""
         with demuxer(path) as container:
             known = [x for x in container.streams.audio if x.codec_context is not None]
             if not known or video.start is None:
                 yield None
             else:
-                yield Sound(container, known[0], video.start, first, last)
+                yield _Sound(container, known[0], video.start, first, last)
 
     def into(self, container: OutputContainer) -> None:
-        """Adds the stream to the clip."""
         self._out = container
         self._stream = container.add_stream("aac", rate=_RATE, layout="stereo")
 
@@ -116,7 +100,6 @@ class Sound:
                 self._waiting = None
 
     def finish(self) -> None:
-        """Ends the stream."""
         self._out.mux(self._stream.encode(None))
 
     def _encode(self, samples: Waveform) -> None:
@@ -191,7 +174,9 @@ def cut(
       OutputError: when something stands there that must stay.
     """
     path, out = Path(path), Path(out)
-    container = container_of(out)
+    if out.suffix.lower() not in CONTAINERS:
+        known = ", ".join(CONTAINERS)
+        raise fault(out, "has no suffix of a container that clips are written as", f"use {known}")
     with _writing(out):
         files.check_output(out, replace)
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
@@ -203,22 +188,10 @@ def cut(
         if out.exists() and out.samefile(path):
             raise fault(path, "would be overwritten by its own clip", "give the clip another name")
         last = _exact(end) + _exact(margin)
-        sound = stack.enter_context(Sound.of(path, video, first, last))
+        sound = stack.enter_context(_Sound.of(path, video, first, last))
         pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
         with _writing(out), files.whole(out, replace) as draft:
-            _encode(draft, container, video, pictures, sound)
-
-
-def container_of(out: Path) -> str:
-    """FFmpeg's name of the container that a clip's suffix asks for.
-
-    Raises:
-      VideoError: when no clip is written as such; names those that are.
-    """
-    if out.suffix.lower() not in CONTAINERS:
-        known = ", ".join(CONTAINERS)
-        raise fault(out, "has no suffix of a container that clips are written as", f"use {known}")
-    return CONTAINERS[out.suffix.lower()]
+            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound)
 
 
 def _exact(seconds: float) -> Fraction:
@@ -248,13 +221,12 @@ def _writing(out: Path) -> Iterator[None]:
         raise
     except (av.FFmpegError, OSError) as error:
         text = getattr(error, "strerror", None) or explained(error)[0]
-        raise fault(
-            out, f"cannot be written ({text})", "is there such a folder, with room?"
-        ) from error
+        what = f"cannot be written ({text})"
+        raise fault(out, what, "is there such a folder, with room?") from error
 
 
 def _encode(
-    draft: Path, form: str, video: Video, pictures: Iterator[Shown], sound: Sound | None
+    draft: Path, form: str, video: Video, pictures: Iterator[Shown], sound: _Sound | None
 ) -> None:
     """Writes pictures and sound, in the order of time, so that little waits in memory."""
     name = f"file:{os.path.abspath(draft)}"
@@ -313,19 +285,13 @@ class _Pictures:
             self._container.mux(packet)
 
 
-_JPEG_QUALITY = 80
-
-
 def thumbnail(path: str | Path, time: float, width: int) -> bytes:
-    """The frame shown at a second, small.
+    """The frame shown at a second, as the bytes of a JPEG file.
 
     Args:
       path: the video file.
       time: seconds from its start; outside of the video, the first or the last frame is taken.
       width: pixels; a narrower video keeps its own.
-
-    Returns:
-      The bytes of a JPEG file.
 
     Raises:
       ValueError: when the time is not finite or the width below 1.
@@ -341,5 +307,5 @@ def thumbnail(path: str | Path, time: float, width: int) -> bytes:
         height = max(round(image.height * width / image.width), 1)
         image = image.resize((width, height), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_JPEG_QUALITY)
+    image.save(buffer, "JPEG", quality=80)
     return buffer.getvalue()

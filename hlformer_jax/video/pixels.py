@@ -1,8 +1,7 @@
 """Decoded frames as pictures: upright, with square pixels, of a wanted size, of 8 bit.
 
-The codes of a phone's or a film's HDR mean other light than sRGB's, in wider primaries: taken as
-they are, they look grey and pale. They are brought to linear light with 1 for HDR's reference white
-of 203 cd/m² (ITU-R BT.2408), which is white paper in either range:
+Codes of HDR are brought to linear light with 1 for HDR's reference white of 203 cd/m² (ITU-R
+BT.2408), which is white paper in either range:
 
     PQ    the electro-optical transfer function of SMPTE ST 2084, which gives cd/m²
     HLG   the inverse transfer function of ITU-R BT.2100, and its OOTF for a display of 1,000 cd/m²
@@ -22,53 +21,42 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import Colorspace, VideoReformatter
 from jaxtyping import Float, UInt8, UInt16
 
-_WIDEST_PIXEL = 4
-"""Width over height of a pixel, or its inverse; more is a damaged header."""
+_WIDEST_PIXEL = 4  # width over height, or its inverse; more is a damaged header
 
 _INTERPOLATION = 0x4 | 0x40000 | 0x2000
 """swscale's: bicubic, exact rounding (colours are off by two without), chroma interpolated."""
 
-_UNTOLD = 2
-"""FFmpeg's number for colours of which the file does not say how they are coded ..."""
-
-_HIGH_DEFINITION = 720
-"""... which from so many rows on is as in high definition, by common use."""
+_UNSPECIFIED = 2  # FFmpeg's number for colours of which the file does not say how they are coded
+_HIGH_DEFINITION = 720  # rows from which on they are as in high definition, by common use
 
 
 class Painter:
-    """Turns frames of one video into pictures."""
+    """Turns frames of one video into pictures.
+
+    `aspect` is the width over height of its pixels. A shorter side of more than `size` pixels is
+    scaled down to that; None: it stays.
+    """
 
     def __init__(self, aspect: Fraction, size: int | None = None) -> None:
-        """Makes it for pixels of that width over height.
-
-        Args:
-          aspect: width over height of the video's pixels.
-          size: pixels to which the shorter side is scaled down, where it has more; None: as it is.
-        """
         self._aspect = aspect
         self._size = size
         self._scaler = VideoReformatter()
         self._matrix: tuple[int, int, int, int] | None = None
 
     def paint(self, frame: av.VideoFrame) -> UInt8[np.ndarray, "height width 3"]:
-        """The picture of a frame, as a player shows it.
+        """The picture of a frame as a player shows it: RGB, upright, in the standard range.
 
-        Args:
-          frame: a decoded frame; scaled by swscale before its colours are converted, so that a
-            huge one never is in memory as RGB.
-
-        Returns:
-          RGB, rotated and mirrored as the file asks; of HDR in the standard range.
+        A frame is scaled before its colours are converted: a huge one never is in memory as RGB.
         """
         width, height = self._shape(frame.width, frame.height)
-        untold = frame.colorspace == _UNTOLD and frame.height >= _HIGH_DEFINITION
+        unspecified = frame.colorspace == _UNSPECIFIED and frame.height >= _HIGH_DEFINITION
         hdr = frame.color_trc in (PQ, HLG)
         scaled = self._scaler.reformat(
             frame,
             width,
             height,
             "rgb48le" if hdr else "rgb24",
-            src_colorspace=Colorspace.ITU709 if untold else None,
+            src_colorspace=Colorspace.ITU709 if unspecified else None,
             interpolation=_INTERPOLATION,
             threads=1,
         )
@@ -118,17 +106,9 @@ def _upright(
 # High dynamic range
 
 
-PQ, HLG = 16, 18
-"""FFmpeg's numbers of the two transfer functions ..."""
-
-BT2020 = 9
-"""... and of the primaries that they come with."""
-
-WHITE = 203.0
-"""Reference white, cd/m²."""
-
-KNEE = 0.75
-"""Light, of reference white, that is left as it is."""
+PQ, HLG, BT2020 = 16, 18, 9  # FFmpeg's numbers of two transfer functions, and of primaries
+WHITE = 203.0  # reference white, cd/m²
+KNEE = 0.75  # light, of reference white, that is left as it is
 
 _HLG_PEAK, _HLG_GAMMA = 1000.0, 1.2
 
@@ -146,26 +126,21 @@ _LUMINANCE = np.asarray([0.2627, 0.6780, 0.0593], np.float32)
 """Of BT.2020's primaries, by which HLG's OOTF weighs them."""
 
 _CODES = 2**16
-_STEPS = 4095
-"""Steps of linear light at the square root's scale, of which each has its code of sRGB."""
+_STEPS = 4095  # of linear light at the square root's scale, of which each has its code of sRGB
 
 
 def to_standard(
     image: UInt16[np.ndarray, "height width 3"], transfer: int, primaries: int
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """The picture of a frame in HDR.
+    """The picture in sRGB, 8 bit, of a frame in HDR: R'G'B' of 16 bit, of the whole range.
 
-    Args:
-      image: R'G'B' of 16 bit, of the whole range.
-      transfer: `PQ` or `HLG`.
-      primaries: FFmpeg's number; those of BT.2020 are converted, others are taken for BT.709's.
-
-    Returns:
-      R'G'B' of 8 bit, by sRGB.
+    `transfer` is `PQ` or `HLG`; primaries other than BT.2020's are taken for BT.709's.
     """
     light = _light_of_codes(transfer)[image]
     if transfer == HLG:
-        light *= _ootf(light @ _LUMINANCE)[..., None]
+        # BT.2100's OOTF, for a display of 1,000 cd/m².
+        gain = np.float32(_HLG_PEAK / WHITE) * (light @ _LUMINANCE) ** np.float32(_HLG_GAMMA - 1)
+        light *= gain[..., None]
     if primaries == BT2020:
         light = light @ _TO_BT709.T
     np.maximum(light, 0, out=light)
@@ -179,12 +154,6 @@ def to_standard(
     steps *= _STEPS
     steps += np.float32(0.5)
     return _codes_of_light()[steps.astype(np.int32)]
-
-
-def _ootf(luminance: Float[np.ndarray, "height width"]) -> Float[np.ndarray, "height width"]:
-    """What a display of 1,000 cd/m² multiplies a scene's light with, to units of `WHITE`."""
-    scale = np.float32(_HLG_PEAK / WHITE)
-    return scale * luminance ** np.float32(_HLG_GAMMA - 1)
 
 
 @functools.cache

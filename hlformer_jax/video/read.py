@@ -1,4 +1,4 @@
-"""Video files read by PyAV: found in a folder, opened, decoded, sampled, sought in, probed.
+"""Video files read by PyAV: listed in a folder, opened, decoded, sampled, sought in, probed.
 
 Second 0 is a player's: where the first of the file's streams begins. What can be decoded of a
 damaged or cut-off file is used, and a warning says what could not. A file is opened by itself:
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import av
 import numpy as np
@@ -65,120 +65,37 @@ _UNKNOWN_CODEC = "has a codec that FFmpeg cannot decode here", "convert it to H.
 _WITHOUT_DECODER = (
     av.error.DecoderNotFoundError, av.error.PatchWelcomeError, NotImplementedError,
 )  # fmt: skip
-_UNKNOWN_KIND = "is no video that FFmpeg knows, or it is damaged"
 _MEANINGS = (
     (FileNotFoundError, "is not there any more", "was it moved, or its disk taken away?"),
     (PermissionError, "may not be read", "ask for permission, or leave it out"),
     (IsADirectoryError, "is a folder", "give a file"),
     (EOFError, "holds no frame", "copy it again, or delete it"),
-    (av.error.InvalidDataError, _UNKNOWN_KIND, "try it in a player, or copy it again"),
+    (
+        av.error.InvalidDataError, "is no video that FFmpeg knows, or it is damaged",
+        "try it in a player, or copy it again; of a playlist, give the files",
+    ),
     (_WITHOUT_DECODER, *_UNKNOWN_CODEC),
     (MemoryError, "does not fit into memory", "convert it to a smaller picture"),
-)
+)  # fmt: skip
 
 
-SUFFIXES = frozenset(
+# Listing a folder
+
+_VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
     " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
     " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
 )
-"""Names that end so are videos, whatever is in the file: a broken one is to be told of."""
+"""Names that end so are videos, whatever is in the file: a broken one is to be reported."""
 
-_OTHERS = frozenset(
+_OTHER_SUFFIXES = frozenset(
     ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
     " .ogg .opus .png .spx .wav .weba .webp .wma".split()
 )
-"""Names of sound and photographs, whose files may begin as those of videos do."""
+"""Sound and photographs, whose files may begin as those of videos do."""
 
 _PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
 """Kinds of ISO files that are no videos."""
-
-_HEAD = 192 * 4
-"""Bytes that tell what a file is: four packets of a transport stream."""
-
-
-def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[Path]:
-    """The video files of a folder and all folders below it.
-
-    A file is a video by its name, or else by its first bytes (`SUFFIXES`, `looks_like_video`).
-    Names that begin with a dot are left out, as are folders that were seen under another name, so
-    that links in a circle do no harm.
-
-    Args:
-      folder: the folder.
-      tell: called with one line for each folder below that cannot be listed.
-
-    Returns:
-      Paths that begin with `folder`, sorted.
-
-    Raises:
-      VideoError: when the folder itself cannot be listed.
-    """
-    folder = Path(folder)
-    with named(folder):
-        if not folder.is_dir():
-            folder.stat()
-            raise fault(folder, "is no folder", "give the folder with the videos")
-        os.listdir(folder)
-    found: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    waiting = deque([folder])
-    while waiting:
-        place = waiting.popleft()
-        try:
-            about = place.stat()
-            if (about.st_dev, about.st_ino) in seen:
-                continue
-            seen.add((about.st_dev, about.st_ino))
-            entries = sorted(os.scandir(place), key=lambda entry: os.fsencode(entry.name))
-        except OSError as error:
-            if tell is not None:
-                tell(str(fault(place, *explained(error))))
-            continue
-        real = []
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            path = place / entry.name
-            if not path.is_dir():
-                if _is_video(path):
-                    found.append(path)
-            elif entry.is_symlink():
-                waiting.append(path)  # last, so that a folder is found by its own name
-            else:
-                real.append(path)
-        waiting.extendleft(reversed(real))
-    return sorted(found, key=os.fsencode)
-
-
-def _is_video(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix in _OTHERS:
-        return False
-    if suffix in SUFFIXES and suffix != ".ts":  # which TypeScript has too
-        return True
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-    except OSError:
-        return suffix in SUFFIXES
-    return looks_like_video(head)
-
-
-def looks_like_video(head: bytes) -> bool:
-    """Whether a file whose first few hundred bytes are these is of a kind that holds videos."""
-    if head[4:8] == b"ftyp":
-        return head[8:12] not in _PHOTOGRAPHS
-    if head[:4] == b"RIFF":
-        return head[8:12] == b"AVI "
-    if head[:1] == b"\x47" and len(head) > 188:
-        return head[188:189] == b"\x47" and head[376:377] in (b"\x47", b"")
-    if head[4:5] == b"\x47" and head[196:197] == b"\x47":
-        return True
-    return head.startswith(_BEGINNINGS) or head[4:8] in (b"moov", b"mdat", b"wide")
-
 
 _BEGINNINGS = (
     b"\x1a\x45\xdf\xa3",  # Matroska, WebM
@@ -193,9 +110,81 @@ _BEGINNINGS = (
     b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02",  # MXF
 )
 
+_HEAD_BYTES = 192 * 4
+"""That tell what a file is: four packets of a transport stream."""
+
+
+def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[Path]:
+    """The video files of a folder and all folders below it, as paths below `folder`, sorted.
+
+    A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
+    left out, as are folders that were seen under another name, so that links in a circle do no
+    harm. `tell` is called with a line for each folder below that cannot be listed.
+
+    Raises:
+      VideoError: when the folder itself cannot be listed.
+    """
+    folder = Path(folder)
+    with named(folder):
+        if not folder.is_dir():
+            folder.stat()
+            raise fault(folder, "is no folder", "give the folder with the videos")
+        os.listdir(folder)
+
+    def refused(error: OSError) -> None:
+        if tell is not None:
+            tell(str(fault(error.filename, *explained(error))))
+
+    videos: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    tops = [folder]
+    for top in tops:  # links to folders are appended: a folder is seen by its own name first
+        for place, folders, names in os.walk(top, onerror=refused):
+            about = os.stat(place)
+            if (about.st_dev, about.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((about.st_dev, about.st_ino))
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders.sort(key=os.fsencode)
+            below = [Path(place, name) for name in folders]
+            tops += [path for path in below if path.is_symlink()]
+            files = [Path(place, name) for name in names if not name.startswith(".")]
+            videos += [path for path in files if _is_video(path)]
+    return sorted(videos, key=os.fsencode)
+
+
+def _is_video(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    if suffix in _OTHER_SUFFIXES:
+        return False
+    if suffix in _VIDEO_SUFFIXES and suffix != ".ts":  # which TypeScript has too
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return suffix in _VIDEO_SUFFIXES
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in _PHOTOGRAPHS
+    if head[:4] == b"RIFF":
+        return head[8:12] == b"AVI "
+    if head[:1] == b"\x47" and len(head) > 188:  # a transport stream ...
+        return head[188:189] == b"\x47" and head[376:377] in (b"\x47", b"")
+    if head[4:5] == b"\x47" and head[196:197] == b"\x47":  # ... of Blu-ray
+        return True
+    return head.startswith(_BEGINNINGS) or head[4:8] in (b"moov", b"mdat", b"wide")
+
+
+# Opening a file
 
 MAX_PIXELS = 2**27
 """Of a picture: 11,585 x 11,585, 0.2 GB decoded. More is a damaged header or an attack."""
+
+OPEN_SECONDS = 15.0
+"""For FFmpeg to find out what a file is. A second is plenty; more is a file made to cost time."""
 
 _NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 """A cover is a video stream to FFmpeg."""
@@ -209,12 +198,6 @@ _GUESSING = frozenset({"mpeg", "mpegts"})
 _LATE = Fraction(1, 2)
 """Seconds; a container whose first timestamp is later leaves open what its length counts from."""
 
-OPEN_SECONDS = 15.0
-"""For FFmpeg to find out what a file is. A second is plenty; more is a file made to cost time."""
-
-_MAX_BOXES, _LEAST_BOX = 1024, 64
-"""Of MP4: so many boxes of fewer bytes on average are no recording's."""
-
 _REFERRING = frozenset(
     "alias_pix alsa applehttp avisynth brender_pix concat dash dvdvideo fbdev hls iec61883 image2"
     " image2pipe imf jack kmsgrab lavfi mlv oss rtp rtsp sap sdp svg_pipe tty vapoursynth"
@@ -222,38 +205,17 @@ _REFERRING = frozenset(
 )
 """FFmpeg's formats that open further files, devices or addresses: playlists above all."""
 
-_PLAYLISTS = frozenset(
-    ".asx .concat .cue .ffconcat .ism .ismc .m3u .m3u8 .mpd .pls .sdp .smil .wpl .xspf".split()
-)
-_PLAYLIST_BEGINNINGS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"v=0\r", b"v=0\n")
-_PLAYLIST_ELEMENTS = (
-    b"<mpd", b"<smil", b"<asx", b"<playlist", b"<smoothstreamingmedia", b"<compositionplaylist",
-)  # fmt: skip
-"""What playlists begin with; those in XML have their element after a declaration."""
-
-_MP4_BEGINNINGS = frozenset({b"ftyp", b"free", b"mdat", b"moov", b"pnot", b"skip", b"wide"})
-
 
 @dataclass(frozen=True)
 class Video:
-    """An open video.
-
-    Attributes:
-      path: the file.
-      container: FFmpeg's demuxer.
-      stream: the video stream.
-      start: the timestamp that is second 0, in seconds; None where the file has no timestamps.
-      end: seconds at which the file states that its video ends; None where it states nothing that
-        can be trusted.
-      period: usual seconds between two frames.
-    """
+    """An open video; times in seconds."""
 
     path: Path
     container: InputContainer
     stream: VideoStream
-    start: Fraction | None
-    end: Fraction | None
-    period: Fraction
+    start: Fraction | None  # timestamp that is second 0; None where the file has no timestamps
+    end: Fraction | None  # as the file states; None where it states nothing to be trusted
+    period: Fraction  # usual distance of two frames
 
     @property
     def unit(self) -> Fraction:
@@ -275,7 +237,13 @@ def opened(path: str | Path) -> Iterator[Video]:
     """
     path = Path(path)
     with named(path):
-        _check_file(path)
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
+            raise fault(path, "is a folder", "give a file")
+        if not stat.S_ISREG(about.st_mode):
+            raise fault(path, "is no file but a pipe, socket or device", "give a file")
+        if about.st_size == 0:
+            raise fault(path, "is empty", "copy it again, or delete it")
         try:
             container = demuxer(path)
         except av.error.InvalidDataError as error:
@@ -325,27 +293,6 @@ def check_size(path: Path, width: int, height: int) -> None:
         raise fault(path, what, "it is damaged, or convert it to a smaller picture")
 
 
-def _check_file(path: Path) -> None:
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
-        raise fault(path, "is a folder", "give a file")
-    if not stat.S_ISREG(found.st_mode):
-        raise fault(path, "is no file but a pipe, socket or device", "give a file")
-    if found.st_size == 0:
-        raise fault(path, "is empty", "copy it again, or delete it")
-    with open(path, "rb") as file:
-        head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-        if (
-            path.suffix.lower() in _PLAYLISTS
-            or head.startswith(_PLAYLIST_BEGINNINGS)
-            or (head.startswith(b"<") and any(x in head.lower() for x in _PLAYLIST_ELEMENTS))
-        ):
-            raise fault(path, "is a playlist, no video", "give the files that it names")
-        if head[4:8] in _MP4_BEGINNINGS and len(list(_boxes(file))) == _MAX_BOXES:
-            if file.tell() < _MAX_BOXES * _LEAST_BOX:
-                raise fault(path, "holds thousands of empty parts, no video", "delete it")
-
-
 def _choose(path: Path, container: InputContainer) -> VideoStream:
     """The video stream that a player shows."""
     films = [stream for stream in container.streams.video if not stream.disposition & _NO_FILM]
@@ -358,9 +305,8 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     size = lambda stream: stream.codec_context.width * stream.codec_context.height
     rank = lambda stream: (bool(stream.disposition & Disposition.default), size(stream))
     stream = max(known, key=rank)
-    context = stream.codec_context
-    check_size(path, context.width, context.height)
-    if not (context.width and context.height):
+    check_size(path, stream.codec_context.width, stream.codec_context.height)
+    if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"
         raise fault(path, what, "copy it again, or delete it")
     return stream
@@ -394,27 +340,22 @@ def _period(stream: VideoStream) -> Fraction:
 
 
 def _lacks_index(path: Path) -> bool:
-    """Whether this is MP4 or QuickTime without its index, which is written last."""
+    """Whether this is MP4 or QuickTime without its index, the box `moov`, which is written last."""
     with open(path, "rb") as file:
-        return file.read(8)[4:] == b"ftyp" and b"moov" not in set(_boxes(file))
+        place, end = 0, os.fstat(file.fileno()).st_size
+        for count in range(1000):
+            file.seek(place)
+            size, name = int.from_bytes(file.read(4), "big"), file.read(4)
+            if name == b"moov" or (count == 0 and name != b"ftyp"):
+                return False
+            size = int.from_bytes(file.read(8), "big") if size == 1 else size
+            place += size
+            if size < 8 or place + 8 > end:  # 0: to the end of the file; 1 to 7: damaged
+                return True
+    return False
 
 
-def _boxes(file: BinaryIO) -> Iterator[bytes]:
-    """Names of the first `_MAX_BOXES` boxes at an MP4 file's top level."""
-    end = file.seek(0, os.SEEK_END)
-    place = 0
-    for _ in range(_MAX_BOXES):
-        if place + 8 > end:
-            return
-        file.seek(place)
-        size, name = int.from_bytes(file.read(4), "big"), file.read(4)
-        if size == 1:
-            size = int.from_bytes(file.read(8), "big")
-        yield name
-        if size < 8:  # 0: to the end of the file; less than its own head: damaged
-            return
-        place += size
-
+# Decoding
 
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
 """Containers with decoding times alone; FFmpeg's guesses of the others are wrong with B-frames."""
@@ -432,16 +373,12 @@ class Clock:
     A frame without a timestamp follows the one before it by that one's duration, and so does one
     after a jump, as in a recording whose clock was reset. Of a container with decoding times alone,
     the frame shown n-th has the n-th of them.
-
-    Attributes:
-      end: when the frame before ends, in seconds.
-      jumps: jumps of the timestamps so far.
-      disordered: frames so far that were left out, since they came too late.
     """
 
     def __init__(self, video: Video) -> None:
-        self.end = Fraction(0)
-        self.jumps = self.disordered = 0
+        self.end = Fraction(0)  # of the frame before
+        self.jumps = 0  # of timestamps so far
+        self.disordered = 0  # frames so far that were left out, since they came too late
         self._video = video
         self._start = video.start
         self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
@@ -460,13 +397,15 @@ class Clock:
         if self._by_decoding:
             stamp = self._least_decoding_time(coming)
         time = self._relative(stamp)
-        if self._last is not None and time <= self._last:
-            if self._last - time <= _DISORDER:
+        if self._last is not None:
+            gap = time - self._last
+            if -_DISORDER <= gap <= 0:
                 self.disordered += 1
                 return None
-            time = self._jump(time)
-        elif self._last is not None and time - self._last > LONGEST_GAP:
-            time = self._jump(time)
+            if gap < -_DISORDER or gap > LONGEST_GAP:
+                self.jumps += 1
+                self._shift += self.end - time
+                time = self.end
         self._last = time
         length = frame.duration * self._video.unit if frame.duration else self._video.period
         self.end = time + (length if 0 < length <= LONGEST_GAP else self._video.period)
@@ -490,11 +429,6 @@ class Clock:
             self._start = seconds - self.end
         return seconds - self._start + self._shift
 
-    def _jump(self, time: Fraction) -> Fraction:
-        self.jumps += 1
-        self._shift += self.end - time
-        return self.end
-
 
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders can pass over frames that no other frame refers to."""
@@ -512,30 +446,27 @@ Wanted = Callable[[Fraction, Fraction], bool]
 class Decoder:
     """Decodes a video from where its demuxer stands.
 
-    With a predicate, frames are left undecoded where that changes no wanted frame: of a codec
-    without references between frames all that are not wanted, of those in `SKIPPING` the frames
-    among them that are no references. That is decided by timestamps of packets before they are
-    decoded; where those cannot be trusted, everything is decoded.
-
-    Attributes:
-      clock: the times of frames.
-      packets: packets that were read.
-      damaged: packets of them that could not be decoded.
-      stopped: why reading ended before the end of the file, or "".
-      frames: frames that were decoded and had a place in time.
+    With `wanted`, frames are left undecoded where that changes no wanted frame: of a codec without
+    references between frames all that are not wanted, of those in `SKIPPING` the frames among them
+    that are no references. That is decided by timestamps of packets before they are decoded; where
+    those cannot be trusted, everything is decoded.
     """
 
     def __init__(self, video: Video, wanted: Wanted | None = None) -> None:
         self.clock = Clock(video)
-        self.packets = self.damaged = self.frames = 0
-        self.stopped = ""
+        self.packets = 0  # that were read
+        self.damaged = 0  # of them, that could not be decoded
+        self.frames = 0  # that were decoded and had a place in time
+        self.stopped = ""  # why reading ended before the end of the file
         self._video = video
         self._wanted = wanted
         codec = video.stream.codec_context.codec
         self._alone = codec.intra_only
-        trusted = video.start is not None
-        trusted &= video.container.format.name not in WITHOUT_PRESENTATION_TIMES
-        self._trusted = trusted and (self._alone or codec.name in SKIPPING)
+        self._trusted = (
+            video.start is not None
+            and video.container.format.name not in WITHOUT_PRESENTATION_TIMES
+            and (self._alone or codec.name in SKIPPING)
+        )
         self._decoded_last: int | None = None
         self._first = True
 
@@ -587,8 +518,8 @@ class Decoder:
             f"its timestamps jump {self.clock.jumps} times" if self.clock.jumps else "",
             f"{self.clock.disordered} frames come too late" if self.clock.disordered else "",
         ]
-        told = "; ".join(filter(None, faults))
-        return f"{str(self._video.path)!r} is used as far as it can be read: {told}" if told else ""
+        line = "; ".join(filter(None, faults))
+        return line and f"{str(video.path)!r} is used as far as it can be read: {line}"
 
     def _plan(self) -> Iterator[tuple[av.Packet | None, bool]]:
         """Packets, each with whether its frame is wanted; then None, which drains the decoder."""
@@ -646,6 +577,8 @@ class Decoder:
                 yield packet
 
 
+# Seeking and sampling
+
 _STEPS_BACK = (Fraction(0), Fraction(3), Fraction(20))
 """Seconds before the wanted one to start from, in turn: some containers seek too far."""
 
@@ -653,12 +586,9 @@ _STEPS_BACK = (Fraction(0), Fraction(3), Fraction(20))
 def frames_from(
     video: Video, second: Fraction
 ) -> Iterator[tuple[Fraction, Fraction, av.VideoFrame]]:
-    """Frames of a video just opened from the one on that is shown at a second.
+    """Frames of a video just opened from the one on that is shown at a second, or nearest to it.
 
-    Before the first frame that is the first, after the last frame the last.
-
-    Yields:
-      The seconds from and until which a frame is shown, and the frame.
+    Each with the seconds from and until which it is shown.
     """
     decoder, frames = _sought(video, second)
     shown: tuple[Fraction, av.VideoFrame] | None = None
@@ -705,32 +635,20 @@ _ROUNDING = Fraction(1, 1000)
 
 
 class Frame(NamedTuple):
-    """A picture of a video.
+    """A picture of a video."""
 
-    Attributes:
-      time: a second, from the video's start, at which it is shown. It is the frame's timestamp;
-        where the frame is still shown at a further instant, that instant. So times rise.
-      image: RGB, upright. Further instants of one frame share it.
-    """
-
-    time: float
-    image: UInt8[np.ndarray, "height width 3"]
+    time: float  # the frame's timestamp in seconds, or a further instant at which it is shown
+    image: UInt8[np.ndarray, "height width 3"]  # RGB, upright; further instants share it
 
 
 class Samples(Iterator[Frame]):
-    """The frames that `sample` gives, one at a time.
-
-    Attributes:
-      end: when the last decoded frame ends, in seconds; after the iteration the video's length.
-      warning: after the iteration: one line on what of the video could not be used (a file that is
-        cut off, damaged packets, timestamps that jump), or "".
-    """
+    """The frames that `sample` gives, one at a time."""
 
     def __init__(self, path: str | Path, fps: float, size: int | None) -> None:
         if not (math.isfinite(fps) and fps > 0) or (size is not None and size < 1):
             raise ValueError(f"sample wants fps > 0 and size >= 1, not {fps} and {size}")
-        self.end = 0.0
-        self.warning = ""
+        self.end = 0.0  # of the last decoded frame, in seconds; in the end the video's length
+        self.warning = ""  # in the end: one line on what of the video could not be used
         self._path = Path(path)
         self._rate = Fraction(fps).limit_denominator(1_000_000) or Fraction(fps)
         self._size = size
@@ -801,6 +719,8 @@ def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Sampl
     return Samples(path, fps, size)
 
 
+# Probing
+
 _MAX_BYTES_READ = 2**26
 """Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
 
@@ -809,36 +729,21 @@ _CLOCK_IS_SET = 2 * 86_400
 
 
 class Info(NamedTuple):
-    """What is known of a video before it is decoded.
+    """What is known of a video before it is decoded."""
 
-    Attributes:
-      duration: seconds from second 0 to the end of the last frame.
-      width: pixels, as shown: after rotation, and with square pixels.
-      height: pixels, as shown.
-      rate: frames a second on average.
-      codec: FFmpeg's name of it, for example h264.
-      start: the timestamp that is second 0, in seconds.
-      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
-    """
-
-    duration: float
-    width: int
+    duration: float  # seconds from second 0 to the end of the last frame
+    width: int  # square pixels, after rotation
     height: int
-    rate: float
-    codec: str
-    start: float
-    recorded: float = 0.0
+    rate: float  # frames a second on average
+    codec: str  # FFmpeg's name of it, for example h264
+    start: float  # the timestamp that is second 0, in seconds
+    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
 
 
 def probe(path: str | Path) -> Info:
-    """What a video file is, found by decoding one frame of it.
+    """What a video file is, by decoding one frame of it.
 
-    Args:
-      path: the file.
-
-    Returns:
-      Its length, size, rate, codec and start. Where the file states no length, its packets are
-      read (not decoded) to the end.
+    Where the file states no length, its packets are read (not decoded) to the end.
 
     Raises:
       VideoError: when the file cannot be read or no frame of it be decoded.
