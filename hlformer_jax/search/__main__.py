@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hlformer_jax import command
+from hlformer_jax.command import fail
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.commands import COMMANDS
 
@@ -18,18 +18,19 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with status 1."""
-        sys.exit(command.fail(f"{message} ({self.prog} --help lists the options)"))
+        sys.exit(fail(f"{message} ({self.prog} --help lists the options)"))
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    found = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
-    commands = found.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, about in COMMANDS.items():
-        own = commands.add_parser(name, help=about.help, description=about.help)
-        for option in about.options:
-            own.add_argument(option.name, **option.settings)
-    return found
+    whole = _Parser("hlformer_jax.search", description="Search in one's own videos by sentences.")
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        about = command.run.__doc__
+        own = commands.add_parser(name, help=about, description=about)
+        for option, settings in command.options:
+            own.add_argument(option, **settings)
+    return whole
 
 
 def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -53,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from hlformer_jax import parallel
 
             parallel.keep_programs()
-        status: int = COMMANDS[options.command].run(options)
+        COMMANDS[options.command].run(options)
         sys.stdout.flush()
-        return status
+        return 0
     except KeyboardInterrupt:
         print("interrupted: run the same command again to continue", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
-        return command.fail(" ".join(str(error).split()))
+        return fail(" ".join(str(error).split()))
 
 
 if __name__ == "__main__":

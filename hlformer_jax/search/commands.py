@@ -1,7 +1,7 @@
 """The commands of the search: what each takes, and what it does. `COMMANDS` lists them.
 
-A function of a command takes its parsed options and returns the exit status; what is wrong is
-raised as a `UserError`, which `__main__` prints as one line.
+A command is a function of its parsed options that returns nothing; its docstring is its help. What
+is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import command_line, optional
 from hlformer_jax.search import captions, filters, packed, rankers, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
-from hlformer_jax.search.extract import Progress, Report, index_folder, real_video
+from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
     Index,
@@ -27,45 +27,54 @@ from hlformer_jax.search.index import (
     load_encoder,
     reload_encoder,
 )
-from hlformer_jax.search.library import Hit, Library
+from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import EncoderFacts
 from hlformer_jax.search.store import MEMORY
 
 Options = argparse.Namespace
 
-MAX_NAME = 200
-"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
+Option = tuple[str, dict[str, Any]]
+"""The name of an option or argument, and its settings, as argparse takes them."""
 
 
-class Option(NamedTuple):
-    """An option, or an argument, as argparse takes it."""
+class Command(NamedTuple):
+    """A command."""
 
-    name: str
-    settings: Mapping[str, Any]
+    run: Callable[[Options], None]
+    options: tuple[Option, ...]
+    compiles: bool  # runs an encoder or a model, whose programs are kept for the next process
 
-    def but(self, **settings: Any) -> "Option":
-        """The same with other settings."""
-        return self._replace(settings={**self.settings, **settings})
+
+COMMANDS: dict[str, Command] = {}
+"""By name, in the order in which they are listed."""
+
+
+def command(*options: Option, compiles: bool = False) -> Callable[..., Callable[[Options], None]]:
+    """Enters a function into `COMMANDS`, under its name."""
+
+    def enter(run: Callable[[Options], None]) -> Callable[[Options], None]:
+        COMMANDS[run.__name__] = Command(run, options, compiles)
+        return run
+
+    return enter
 
 
 def option(name: str, help: str, **settings: Any) -> Option:
-    """An option, described by `help`."""
-    return Option(name, {"help": help, **settings})
-
-
-def flag(name: str, help: str) -> Option:
-    """An option without a value."""
-    return option(name, help, action="store_true")
+    """An option or argument."""
+    return name, {"help": help, **settings}
 
 
 path = functools.partial(option, type=files.given_path)
+flag = functools.partial(option, action="store_true")
 
 FOLDER = path("folder", "the videos, in it and below", metavar="FOLDER")
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
 OWN_INDEX = path("--index", "the index; default FOLDER/.hlformer-search", metavar="DIR")
 ENCODER = option("--encoder", "where the encoder of the index is, if it moved", metavar="ID|PATH")
-NEW_ENCODER = ENCODER.but(
-    help=f"hub id or folder of the encoder; default that of the index, or {DEFAULT_ENCODER}"
+NEW_ENCODER = option(
+    "--encoder",
+    f"hub id or folder of the encoder; default that of the index, or {DEFAULT_ENCODER}",
+    metavar="ID|PATH",
 )
 FPS = option("--fps", "frames a second; default 1", type=float)
 CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", metavar="RUN")
@@ -92,8 +101,14 @@ TIME = functools.partial(option, metavar="TIME", required=True)
 # Indexing
 
 
-def _index(options: Options) -> int:
-    """Brings an index up to date with a folder, or makes it."""
+@command(
+    FOLDER, OWN_INDEX, NEW_ENCODER, FPS,
+    path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
+    flag("--move-root", "the index of another folder is that of this one from now on"),
+    *WORK, compiles=True,
+)  # fmt: skip
+def index(options: Options) -> None:
+    """Index a folder of videos, or bring its index up to date."""
     directory = options.index or options.folder / ".hlformer-search"
     _check_work(options)
     index, encoder = _prepared(
@@ -104,14 +119,17 @@ def _index(options: Options) -> int:
         _check_model(options.checkpoint, index.manifest.encoder)
         with index.writing():
             index.manifest.checkpoint = str(options.checkpoint.resolve())
-    _report(_extract(index, encoder, options), index)
+    _extract(index, encoder, options)
     if any(one.indexed for one in index.manifest.videos.values()):
         Library(directory, encoder=encoder).ranked()  # so that the first question need not wait
-    return 0
 
 
-def _add(options: Options) -> int:
-    """Indexes files of the folder, and leaves the others alone."""
+@command(
+    path("paths", "files, or folders", nargs="+", metavar="PATH"),
+    INDEX, ENCODER, *WORK, compiles=True,
+)  # fmt: skip
+def add(options: Options) -> None:
+    """Index files of the folder, removed ones too, and leave the others alone."""
     index = _opened(options.index)
     video = real_video()
     chosen: list[Path] = []
@@ -127,8 +145,7 @@ def _add(options: Options) -> int:
             )
         chosen += video.find(place, _tell) if place.is_dir() else [place]
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
-    _report(_extract(index, encoder, options, chosen), index)
-    return 0
+    _extract(index, encoder, options, chosen)
 
 
 def _prepared(
@@ -155,8 +172,8 @@ def _prepared(
             raise
     if index is None:
         inside = directory.resolve()
-        found = real_video().find(folder, _tell)
-        if not any(inside not in path.resolve().parents for path in found):
+        videos = real_video().find(folder, _tell)
+        if all(inside in path.resolve().parents for path in videos):
             raise SearchError(f"{folder} holds no video that FFmpeg reads")
         encoder, places = load_encoder(given or DEFAULT_ENCODER)
         if checkpoint is not None:
@@ -203,8 +220,8 @@ def _check_work(options: Options) -> None:
 
 def _extract(
     index: Index, encoder: Any, options: Options, only: Iterable[Path] | None = None
-) -> Report:
-    """Indexes with a progress bar on standard error, where that is a terminal."""
+) -> None:
+    """Indexes with a progress bar, and prints what that did."""
     _check_work(options)
     source = None
     if options.ray is not None:
@@ -224,7 +241,7 @@ def _extract(
                 f"{progress.speed:.1f}x real time, {progress.video[-40:]!r} {times}"
             )
 
-        return index_folder(
+        done = index_folder(
             index,
             encoder,
             workers=options.workers,
@@ -235,21 +252,19 @@ def _extract(
             tell=lambda line: bar.write(line, file=sys.stderr),
             progress=show,
         )
-
-
-def _report(done: Report, index: Index) -> None:
-    """Prints what indexing did."""
-    counts = {
-        "indexed": done.indexed,
-        "found again by their content": done.known,
-        "unchanged": done.unchanged,
-        "offline (kept; prune drops what will not come back)": done.offline,
-        "not to be read (kept)": done.unreadable,
-        "gone": done.gone,
-        "failed": done.failed,
-        "failed before (--retry tries them again)": done.skipped,
-    }
-    print(f"{index.directory}: {_listed(counts)}")
+    _print_counts(
+        index.directory,
+        {
+            "indexed": done.indexed,
+            "found again by their content": done.known,
+            "unchanged": done.unchanged,
+            "offline (kept; prune drops what will not come back)": done.offline,
+            "not to be read (kept)": done.unreadable,
+            "gone": done.gone,
+            "failed": done.failed,
+            "failed before (--retry tries them again)": done.skipped,
+        },
+    )
     if done.seconds:
         taken = f"{clock(done.seconds)} of video in {clock(done.elapsed)}"
         print(f"{taken}, {done.speed:.1f}x real time")
@@ -258,55 +273,76 @@ def _report(done: Report, index: Index) -> None:
 # Asking
 
 
-def _query(options: Options) -> int:
-    """Prints the videos and moments of a sentence, as a table or JSON."""
+@command(
+    option("sentence", "what is looked for", metavar="SENTENCE"),
+    INDEX,
+    option("--k", "videos at most; default 10", type=int, default=10),
+    option("--moments", "of each video at most; default 3", type=int, default=3),
+    option("--folder", "only videos in this folder of the archive, and below"),
+    option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
+    option("--until", "likewise, or before", metavar="DATE"),
+    JSON, *RANKER, compiles=True,
+)  # fmt: skip
+def query(options: Options) -> None:
+    """Find the videos and moments of a sentence."""
     chosen = options.folder, options.since, options.until
     hits = _library(options).query(options.sentence, options.k, *chosen, options.moments)
     for line in hits.warnings:
         print(printable(line), file=sys.stderr)
+    dates = [filters.iso(hit.date) for hit in hits]
     if options.json:
-        print(json.dumps([_as_json(hit) for hit in hits], indent=2))
-    else:
-        _print_hits(hits)
-    return 0
-
-
-def _as_json(hit: Hit) -> dict[str, object]:
-    """A hit as programs read it; times in seconds, rounded to milliseconds."""
-    return {
-        "id": hit.id,
-        "video": legible(hit.video),
-        "date": filters.iso(hit.date),
-        "date_of": hit.date_of,
-        "score": float(hit.score),
-        "moments": [
-            {name: round(getattr(moment, name), 3) for name in ("start", "end", "peak")}
-            | {"score": float(moment.score)}
-            for moment in hit.moments
-        ],
-    }
-
-
-def _print_hits(hits: Sequence[Hit]) -> None:
-    """Prints a table: rank, score, the best moment, the date and whose, and the file."""
+        instants = lambda one: {x: round(getattr(one, x), 3) for x in ("start", "end", "peak")}
+        listed = [
+            {
+                "id": hit.id,
+                "video": legible(hit.video),
+                "date": date,
+                "date_of": hit.date_of,
+                "score": float(hit.score),
+                "moments": [instants(one) | {"score": float(one.score)} for one in hit.moments],
+            }
+            for hit, date in zip(hits, dates, strict=True)
+        ]
+        print(json.dumps(listed, indent=2))
+        return
     if not hits:
         print("nothing was found: no video passes the filters")
         return
     rows = [("rank", "score", "moment", "date", "file")]
-    for rank, hit in enumerate(hits, 1):
+    for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), 1):
         moment = hit.moments[0]
         # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
         span = f"{clock(moment.start)}–{clock(-(-moment.end // 1))}"
-        date = f"{filters.iso(hit.date)[:10]} ({hit.date_of})"
-        rows.append((str(rank), f"{hit.score:.3f}", span, date, printable(hit.video)))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for rank_, score, span, date, video in rows:
-        cells = rank_.rjust(widths[0]), score.rjust(widths[1]), span.ljust(widths[2])
-        print("  ".join((*cells, date.ljust(widths[3]), video)))
+        when = f"{date[:10]} ({hit.date_of})"
+        rows.append((str(rank), f"{hit.score:.3f}", span, when, printable(hit.video)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
+        print("  ".join(cells).rstrip())
 
 
-def _serve(options: Options) -> int:
-    """Serves the page until Ctrl-C."""
+@command(
+    INDEX,
+    option("--port", "default 8000; 0: one that is free", type=int, default=8000),
+    option(
+        "--host", "address to listen on; default this machine alone, 0.0.0.0: everybody with the"
+        " token", default="127.0.0.1", metavar="ADDRESS",
+    ),
+    option(
+        "--allow-host", "a name under which it is reached too, such as nas.local; any number of"
+        " times", action="append", default=[], metavar="NAME",
+    ),
+    path(
+        "--token-file", "a file that holds the token; default one is made where other machines"
+        " reach it", metavar="FILE",
+    ),
+    flag("--no-token", "let everybody who reaches it watch the videos"),
+    flag("--open", "open the page in a browser"),
+    *RANKER, compiles=True,
+)  # fmt: skip
+def serve(options: Options) -> None:
+    """Serve the page at a local address, until Ctrl-C."""
     optional("hlformer_jax.search.page.server", "search").serve(
         _library(options),
         options.port,
@@ -316,13 +352,160 @@ def _serve(options: Options) -> int:
         no_token=options.no_token,
         allow_hosts=options.allow_host,
     )
-    return 0
 
 
-def _evaluate(options: Options) -> int:
-    """Prints recalls of videos and of moments on captions, for each ranker."""
+@command(INDEX, JSON)
+def status(options: Options) -> None:
+    """Show what an index holds and what failed."""
+    index = _opened(options.index)
+    of = index.summary()
+    noted = [entry for entry in index.entries() if entry.reason]
+    if options.json:
+        lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
+        for entry in noted:
+            kind = "failures" if entry.state == "failed" else "warnings"
+            lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        print(json.dumps(jsonable(of | lists), indent=2))
+        return
+    length = f"{clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
+    rows = {
+        "index": printable(of["index"]),
+        "folder": printable(of["folder"]),
+        "encoder": f"{of['encoder']}, {of['fps']:g} frames a second",
+        "ranker": of["checkpoint"],
+        "videos": f"{of['videos']}, {length}",
+        "offline": of["offline"] and f"{of['offline']} of them (kept; prune lists and drops them)",
+        "removed": of["removed"] and f"{of['removed']} (add brings one back)",
+        "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
+    }
+    for name, text in rows.items():
+        if text:
+            print(f"{name:<9} {text}")
+    for entry in noted:
+        kind = "failed" if entry.state == "failed" else "warning"
+        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+
+
+@command(
+    option("videos", "paths, or ids, as the index has them", nargs="+", metavar="VIDEO"), INDEX
+)
+def remove(options: Options) -> None:
+    """Take videos out of an index, until they are added again; the files stay."""
+    index = _opened(options.index)
+    with index.writing():
+        names = {index.name_of(video) for video in options.videos}
+        _drop(index, names)
+        index.manifest.excluded |= names
+    print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
+
+
+@command(INDEX, flag("--yes", "drop them"))
+def prune(options: Options) -> None:
+    """List the videos that are offline; with --yes, drop them and their vectors."""
+    index = _opened(options.index)
+    if not index.root.is_dir():
+        raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
+    names = index.offline()
+    for name in names:
+        print(printable(name))
+    if not options.yes:
+        print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
+        return
+    with index.writing():
+        away = set(index.offline()) & set(names)
+        _drop(index, away)
+    print(f"dropped {len(away)} videos, {len(index.manifest.videos)} are left")
+
+
+def _drop(index: Index, names: set[str]) -> None:
+    contents = {index.manifest.videos[name].content for name in names}
+    for name in names:
+        index.drop(name)
+    index.discard_unused(contents)
+
+
+@command(INDEX)
+def verify(options: Options) -> None:
+    """Read an index through, and name what is damaged."""
+    index = Index.open(options.index)
+    wrong = index.verify() | packed.damaged(index.directory)
+    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
+    for line in wrong.values():
+        print(line)
+    total = len({one.content for one in index.manifest.videos.values() if one.indexed})
+    total += len(packed.own_files(index.directory))
+    if wrong:
+        again = command_line("search", "index", index.root, f"--index={options.index}")
+        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
+    print(f"{total} files are whole")
+
+
+@command(
+    option("video", "path or id, as the index has it", metavar="VIDEO"),
+    INDEX,
+    TIME("--start", "seconds, M:SS or H:MM:SS"),
+    TIME("--end", "likewise"),
+    option("--margin", "seconds more at both ends", type=float, default=0.0),
+    path(
+        "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here",
+        metavar="FILE",
+    ),
+    OVERWRITE,
+)  # fmt: skip
+def cut(options: Options) -> None:
+    """Cut a moment out of a video, with margins, and print the clip's path."""
+    index = Index.open(options.index)
+    name = index.name_of(options.video)
+    start, end = seconds(options.start), seconds(options.end)
+    if end <= start:
+        raise SearchError(f"--end={options.end} is not after --start={options.start}")
+    if not options.margin >= 0:
+        raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
+    out = options.out or Path(clip_name(name, start, end))
+    real = Path(os.path.realpath(out))
+    if real.is_relative_to(index.root):
+        if real.relative_to(index.root).as_posix() in index.manifest.videos:
+            raise SearchError(f"--out={out} is a video of the index: choose another name")
+    replace = files.replacing(options.overwrite)
+    video = optional("hlformer_jax.video", "search")
+    video.cut(index.root / name, start, end, out, options.margin, replace=replace)
+    print(printable(str(out)))
+
+
+MAX_NAME = 200
+"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
+
+
+def clip_name(video: str, start: float, end: float) -> str:
+    """The name of a clip: another for every video (its slashes written %2F) and part of it."""
+    times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
+    name = video.replace("%", "%25").replace("/", "%2F")
+    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
+    return f"{name}_{times}.mp4"
+
+
+# With captions
+
+
+@command(
+    INDEX,
+    path(
+        "--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
+        required=True, metavar="FILE",
+    ),
+    option("--split", "only captions of that split", choices=captions.SPLITS),
+    path(
+        "--checkpoint", "a trained model as well; any number of times", action="append",
+        default=[], metavar="RUN",
+    ),
+    ENCODER,
+    path("--json", "also write the figures there", metavar="FILE"),
+    OVERWRITE, compiles=True,
+)  # fmt: skip
+def evaluate(options: Options) -> None:
+    """Report recalls of videos and of moments on captions, for each ranker."""
     from hlformer_jax.retrieval import ranking
-    from hlformer_jax.search.captions import evaluate
 
     replace = files.replacing(options.overwrite)
     if options.json:
@@ -340,156 +523,36 @@ def _evaluate(options: Options) -> int:
     libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     with _bar("caption", len(asked) * len(libraries)) as bar:
-        table = {one.ranker_name: evaluate(one, asked, bar.update) for one in libraries}
+        table = {one.ranker_name: captions.evaluate(one, asked, bar.update) for one in libraries}
     count = len(first.ranked())
     rows = dict(zip(told_apart(list(table)), table.values(), strict=True))
     ranking.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
     if options.json:
         figures = {"captions": len(asked), "videos": count, "rankers": table}
         files.write_json(options.json, figures, replace)
-    return 0
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
     """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
     runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
     shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
-    return [
-        name if name in rankers.ROWS else os.path.relpath(os.path.abspath(name), shared)
-        for name in names
-    ]
+    return [name if name in rankers.ROWS else os.path.relpath(name, shared) for name in names]
 
 
-# The index itself
-
-
-def _status(options: Options) -> int:
-    """Prints what an index holds, and what failed."""
-    index = _opened(options.index)
-    summary = index.summary()
-    noted = [entry for entry in index.entries() if entry.reason]
-    if options.json:
-        told: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
-        for entry in noted:
-            kind = "failures" if entry.state == "failed" else "warnings"
-            told[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
-        print(json.dumps(jsonable(summary | told), indent=2))
-        return 0
-    print(f"index     {printable(summary['index'])}")
-    print(f"folder    {printable(summary['folder'])}")
-    print(f"encoder   {summary['encoder']}, {summary['fps']:g} frames a second")
-    if summary["checkpoint"]:
-        print(f"ranker    {summary['checkpoint']}")
-    print(
-        f"videos    {summary['videos']}, {clock(summary['seconds'])} long,"
-        f" {summary['frames']} frames, {summary['bytes'] / 1e6:.1f} MB"
-    )
-    if summary["offline"]:
-        print(f"offline   {summary['offline']} of them (kept; prune lists and drops them)")
-    if summary["removed"]:
-        print(f"removed   {summary['removed']} (add brings one back)")
-    if summary["failed"]:
-        print(f"failed    {summary['failed']} (index --retry tries them again)")
-    for entry in noted:
-        kind = "failed" if entry.state == "failed" else "warning"
-        print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
-    return 0
-
-
-def _remove(options: Options) -> int:
-    """Takes videos out of an index, or none where one is unknown; their files stay."""
-    index = _opened(options.index)
-    with index.writing():
-        names = dict.fromkeys(index.name_of(video) for video in options.videos)
-        contents = {index.manifest.videos[name].content for name in names}
-        for name in names:
-            index.drop(name)
-            index.manifest.excluded.add(name)
-        index.discard_unused(contents)
-    print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
-    return 0
-
-
-def _prune(options: Options) -> int:
-    """Lists the videos that are offline; with --yes, drops them for good."""
-    index = _opened(options.index)
-    if not index.root.is_dir():
-        raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
-    names = index.offline()
-    for name in names:
-        print(printable(name))
-    if not options.yes:
-        print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
-        return 0
-    with index.writing():
-        away = set(index.offline()) & set(names)
-        contents = {index.manifest.videos[name].content for name in away}
-        for name in away:
-            index.drop(name)
-        index.discard_unused(contents)
-    print(f"dropped {len(away)} videos, {len(index.manifest.videos)} are left")
-    return 0
-
-
-def _verify(options: Options) -> int:
-    """Reads an index through and prints what is damaged."""
-    index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory)
-    wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    for line in wrong.values():
-        print(line)
-    total = len({one.content for one in index.manifest.videos.values() if one.indexed})
-    total += len(packed.own_files(index.directory))
-    if wrong:
-        again = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
-    print(f"{total} files are whole")
-    return 0
-
-
-# What leaves the index
-
-
-def _cut(options: Options) -> int:
-    """Cuts a clip out of a video and prints its path."""
-    index = Index.open(options.index)
-    name = index.name_of(options.video)
-    start, end = seconds(options.start), seconds(options.end)
-    if end <= start:
-        raise SearchError(f"--end={options.end} is not after --start={options.start}")
-    if not options.margin >= 0:
-        raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
-    out = options.out or Path(clip_name(name, start, end))
-    real = Path(os.path.realpath(out))
-    if real.is_relative_to(index.root):
-        if real.relative_to(index.root).as_posix() in index.manifest.videos:
-            raise SearchError(f"--out={out} is a video of the index: choose another name")
-    replace = files.replacing(options.overwrite)
-    video = optional("hlformer_jax.video", "search")
-    video.cut(index.root / name, start, end, out, options.margin, replace=replace)
-    print(printable(str(out)))
-    return 0
-
-
-def clip_name(video: str, start: float, end: float) -> str:
-    """The name of a clip, another one for every video and every part of it.
-
-    Args:
-      video: the video's path below the indexed folder; its slashes are written %2F.
-      start: seconds.
-      end: seconds.
-    """
-    times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
-    name = video.replace("%", "%25").replace("/", "%2F")
-    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
-    return f"{name}_{times}.mp4"
-
-
-def _features(options: Options) -> int:
-    """Indexes what is not indexed yet, and writes features of captioned videos to train on."""
+@command(
+    FOLDER,
+    path(
+        "--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
+        " known", required=True, metavar="FILE",
+    ),
+    path("--out", "where to write", required=True, metavar="DIR"),
+    OWN_INDEX, NEW_ENCODER, FPS,
+    option("--seed", "of the splits, where the captions name none", type=int, default=0),
+    OVERWRITE, *WORK, compiles=True,
+)  # fmt: skip
+def features(options: Options) -> None:
+    """Make features of captioned videos, to train a model on (configs/own.py)."""
     from hlformer_jax.data import extracted
-    from hlformer_jax.search import captions
 
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
@@ -497,18 +560,18 @@ def _features(options: Options) -> int:
     asked = captions.read(options.captions)
     directory = options.index or options.folder / ".hlformer-search"
     index, encoder = _prepared(directory, options.folder, options.encoder, options.fps)
-    _report(_extract(index, encoder, options), index)
+    _extract(index, encoder, options)
     counts = captions.write_features(
         index, encoder, asked, options.out, options.seed, _tell, options.overwrite
     )
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {listed}")
     print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
-    return 0
 
 
-def _upload(options: Options) -> int:
-    """Brings a Qdrant server up to date with an index."""
+@command(INDEX, *RANKER)
+def upload(options: Options) -> None:
+    """Bring a Qdrant server up to date with an index, to search there by --store."""
     if options.store in (None, MEMORY):
         raise SearchError("give the server to upload to: --store=http://HOST:6333/COLLECTION")
     library = _library(options)
@@ -519,19 +582,26 @@ def _upload(options: Options) -> int:
             bar.update(done - bar.n)
 
         count = library.upload(show)
-    counts = {
-        "uploaded": count.sent,
-        "moved or touched": count.renamed,
-        "there already": count.kept,
-        "deleted": count.removed,
-        "damaged and not sent (index makes them anew)": count.damaged,
-    }
-    print(f"{options.store}: {_listed(counts)}")
-    return 0
+    _print_counts(
+        options.store,
+        {
+            "uploaded": count.sent,
+            "moved or touched": count.renamed,
+            "there already": count.kept,
+            "deleted": count.removed,
+            "damaged and not sent (index makes them anew)": count.damaged,
+        },
+    )
 
 
-def _demo(options: Options) -> int:
-    """Renders videos, trains an encoder on such scenes, and indexes them."""
+@command(
+    path("--out", "gets videos/, captions.jsonl, encoder/, index/", required=True, metavar="DIR"),
+    option("--seed", "equal seeds make equal videos", type=int, default=0),
+    flag("--training", "also render captioned videos to train on, in DIR/training"),
+    compiles=True,
+)
+def demo(options: Options) -> None:
+    """Make an archive to try the search on, without any video or download."""
     demo = optional("hlformer_jax.search.demo", "search")
     tell = lambda line: print(line, flush=True)
     demo.make(options.out, options.seed, tell)
@@ -539,7 +609,6 @@ def _demo(options: Options) -> int:
         demo.render_training(options.out, options.seed, tell)
     index = f"--index={options.out / 'index'}"
     print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
-    return 0
 
 
 # What commands share
@@ -570,12 +639,12 @@ def _bar(unit: str, total: int | None = None) -> Any:
 
 
 def _tell(line: str) -> None:
-    """Prints a line beside the results."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no video"
+def _print_counts(what: object, counts: Mapping[str, int]) -> None:
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    print(f"{what}: {listed or 'no video'}")
 
 
 def clock(seconds: float) -> str:
@@ -586,160 +655,10 @@ def clock(seconds: float) -> str:
 
 
 def seconds(text: str) -> float:
-    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted.
-
-    Raises:
-      SearchError: when it is none.
-    """
+    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted."""
     if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
         raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
     total = 0.0
     for part in text.split(":"):
         total = 60 * total + float(part)
     return total
-
-
-class Command(NamedTuple):
-    """A command.
-
-    Attributes:
-      run: does it; returns the exit status.
-      help: one line.
-      options: what it takes.
-      compiles: whether it runs an encoder or a model, whose programs are kept for the next process.
-    """
-
-    run: Callable[[Options], int]
-    help: str
-    options: tuple[Option, ...]
-    compiles: bool = False
-
-
-COMMANDS: Mapping[str, Command] = {
-    "index": Command(
-        _index, "index a folder of videos, or bring its index up to date",
-        (
-            FOLDER, OWN_INDEX, NEW_ENCODER, FPS,
-            CHECKPOINT.but(help="a trained model that ranks from now on"),
-            flag("--move-root", "the index of another folder is that of this one from now on"),
-            *WORK,
-        ), compiles=True,
-    ),
-    "query": Command(
-        _query, "find the videos and moments of a sentence",
-        (
-            option("sentence", "what is looked for", metavar="SENTENCE"),
-            INDEX,
-            option("--k", "videos at most; default 10", type=int, default=10),
-            option("--moments", "of each video at most; default 3", type=int, default=3),
-            option("--folder", "only videos in this folder of the archive, and below"),
-            option(
-                "--since", "only videos of that year, month, day or time, or later", metavar="DATE"
-            ),
-            option("--until", "likewise, or before", metavar="DATE"),
-            JSON, *RANKER,
-        ), compiles=True,
-    ),
-    "serve": Command(
-        _serve, "serve the page at a local address",
-        (
-            INDEX,
-            option("--port", "default 8000; 0: one that is free", type=int, default=8000),
-            option(
-                "--host", "address to listen on; default this machine alone, 0.0.0.0: everybody"
-                " with the token", default="127.0.0.1", metavar="ADDRESS",
-            ),
-            option(
-                "--allow-host", "a name under which it is reached too, such as nas.local; any"
-                " number of times", action="append", default=[], metavar="NAME",
-            ),
-            path(
-                "--token-file", "a file that holds the token; default one is made where other"
-                " machines reach it", metavar="FILE",
-            ),
-            flag("--no-token", "let everybody who reaches it watch the videos"),
-            flag("--open", "open the page in a browser"),
-            *RANKER,
-        ), compiles=True,
-    ),
-    "status": Command(_status, "show what an index holds and what failed", (INDEX, JSON)),
-    "add": Command(
-        _add, "index files of the folder, removed ones too, and leave the others alone",
-        (path("paths", "files, or folders", nargs="+", metavar="PATH"), INDEX, ENCODER, *WORK),
-        compiles=True,
-    ),
-    "remove": Command(
-        _remove, "take videos out of an index, until they are added again; the files stay",
-        (
-            option("videos", "paths, or ids, as the index has them", nargs="+", metavar="VIDEO"),
-            INDEX,
-        ),
-    ),
-    "prune": Command(
-        _prune, "list the videos that are offline; with --yes, drop them and their vectors",
-        (INDEX, flag("--yes", "drop them")),
-    ),
-    "verify": Command(_verify, "read an index through, and name what is damaged", (INDEX,)),
-    "cut": Command(
-        _cut, "cut a moment out of a video, with margins",
-        (
-            option("video", "path or id, as the index has it", metavar="VIDEO"),
-            INDEX,
-            TIME("--start", "seconds, M:SS or H:MM:SS"),
-            TIME("--end", "likewise"),
-            option("--margin", "seconds more at both ends", type=float, default=0.0),
-            path(
-                "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here",
-                metavar="FILE",
-            ),
-            OVERWRITE,
-        ),
-    ),
-    "evaluate": Command(
-        _evaluate, "report recalls of videos and of moments on captions, for each ranker",
-        (
-            INDEX,
-            path(
-                "--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times'
-                " optional", required=True, metavar="FILE",
-            ),
-            option("--split", "only captions of that split", choices=captions.SPLITS),
-            CHECKPOINT.but(
-                help="a trained model as well; any number of times", action="append", default=[]
-            ),
-            ENCODER,
-            path("--json", "also write the figures there", metavar="FILE"),
-            OVERWRITE,
-        ), compiles=True,
-    ),
-    "features": Command(
-        _features, "make features of captioned videos, to train a model on (configs/own.py)",
-        (
-            FOLDER,
-            path(
-                "--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split"'
-                " where known", required=True, metavar="FILE",
-            ),
-            path("--out", "where to write", required=True, metavar="DIR"),
-            OWN_INDEX, NEW_ENCODER, FPS,
-            option("--seed", "of the splits, where the captions name none", type=int, default=0),
-            OVERWRITE, *WORK,
-        ), compiles=True,
-    ),
-    "upload": Command(
-        _upload, "bring a Qdrant server up to date with an index, to search there by --store",
-        (INDEX, *RANKER),
-    ),
-    "demo": Command(
-        _demo, "make an archive to try the search on, without any video or download",
-        (
-            path(
-                "--out", "gets videos/, captions.jsonl, encoder/ and index/", required=True,
-                metavar="DIR",
-            ),
-            option("--seed", "equal seeds make equal videos", type=int, default=0),
-            flag("--training", "also render captioned videos to train on, in DIR/training"),
-        ), compiles=True,
-    ),
-}  # fmt: skip
-"""By name, in the order in which they are listed."""
