@@ -1,13 +1,12 @@
 """A library for the tests of the page: three real videos, one colour a second, found by its name.
 
-It has the members that `hlformer_jax.search.page` needs of an index, and what makes thumbnails and
-cuts, so that these tests need no encoder.
+It has the members that `hlformer_jax.search.page` needs: these tests need no encoder.
 """
 
 import contextlib
 import hashlib
 import http.client
-import io
+import itertools
 import os
 import socket
 import threading
@@ -20,6 +19,7 @@ import httpx
 import numpy as np
 import uvicorn
 
+from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import filters
 from hlformer_jax.search.page import guard, server
@@ -68,22 +68,16 @@ def render(path, colours):
         container.mux(stream.encode(None))
 
 
-class Library:
-    """The videos of `VIDEOS`, rendered into a folder where they are not there yet.
-
-    Attributes:
-      asked: arguments of every query.
-      gate: closed to keep queries waiting.
-      inside: set when a query has begun.
-    """
+class Library(search.Library):
+    """The videos of `VIDEOS`, rendered into a folder where they are not there yet."""
 
     encoder_name = "colours-by-name"
 
     def __init__(self, folder):
-        self.asked = []
-        self.gate = threading.Event()
+        self.asked = []  # arguments of every query
+        self.gate = threading.Event()  # closed to keep queries waiting
         self.gate.set()
-        self.inside = threading.Event()
+        self.inside = threading.Event()  # set when a query has begun
         self.entries = []
         self.colours = {}
         for video, (day, words) in VIDEOS.items():
@@ -154,64 +148,28 @@ class Library:
         times = np.arange(len(colours), dtype=np.float64)
         waves = 0.08 * np.sin(1.7 * times + len(colours))
         scores = 0.12 + waves + 0.7 * np.array([colour in sentence for colour in colours])
-        found, start = [], None
-        for i in range(len(colours) + 1):
-            match = i < len(colours) and colours[i] in sentence
-            if match and start is None:
-                start = i
-            if not match and start is not None:
-                peak = start + int(np.argmax(scores[start:i]))
-                found.append((start, i, peak, scores[peak]))
-                start = None
+        found, end = [], 0
+        for match, run in itertools.groupby(colour in sentence for colour in colours):
+            start, end = end, end + len(list(run))
+            peak = start + int(np.argmax(scores[start:end]))
+            found += [search.Moment(start, end, peak, scores[peak])] if match else []
         best = int(np.argmax(scores))
-        found = sorted(found, key=lambda one: -one[3]) or [(best, best + 1, best, scores[best])]
-        names = ("start", "end", "peak", "score")
-        return SimpleNamespace(
-            id=entry.id,
-            video=entry.video,
-            folder=entry.folder,
-            path=entry.path,
-            score=np.float32(scores.max()),
-            moments=[
-                SimpleNamespace(**dict(zip(names, map(float, one), strict=True)))
-                for one in found[:count]
-            ],
-            times=times,
-            scores=scores.astype(np.float32),
-            duration=entry.duration,
-            date=entry.date,
-            date_of=entry.date_of,
+        found = sorted(found, key=lambda one: -one.score)
+        return search.Hit(
+            *(entry.id, entry.video, entry.folder, entry.path, np.float32(scores.max())),
+            found[:count] or [search.Moment(best, best + 1, best, scores[best])],
+            *(times, scores.astype(np.float32), entry.duration, entry.date, entry.date_of),
         )
 
 
-def thumbnail(path, at, width):
-    with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
-            if frame.time >= at - 0.5 / RATE:
-                break
-        picture = frame.to_image().resize((width, width * frame.height // frame.width))
-    out = io.BytesIO()
-    picture.save(out, "JPEG")
-    return out.getvalue()
-
-
-def cut(path, start, end, out, margin=0.0):
-    with av.open(str(path)) as container:
-        words = f"{container.duration / av.time_base:g} {start} {end} {margin}"
-    out.write_bytes(words.encode())
-
-
-VIDEO = SimpleNamespace(thumbnail=thumbnail, cut=cut)
-
-
 @contextlib.contextmanager
-def running(library, video=VIDEO, **options):
+def running(library, **options):
     """The address of a server that runs in a thread until the block ends."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         config = uvicorn.Config(
-            server.app(library, video, **options),
+            server.app(library, **options),
             http=guard.Protocol,
             log_level="critical",
             timeout_graceful_shutdown=1,

@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from fastapi.responses import FileResponse
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import filters
 from hlformer_jax.search.errors import legible
-from hlformer_jax.search.filters import When
+from hlformer_jax.search.library import Library
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
@@ -44,53 +44,21 @@ MEDIA_TYPES = {
 """Media types by suffix. A browser inspects any other file itself. Never HTML."""
 
 
-@runtime_checkable
-class Library(Protocol):
-    """What the server needs of an index that can be searched.
-
-    `query` is called by one thread at a time; the others by any, also meanwhile.
-    """
-
-    @property
-    def encoder_name(self) -> str:
-        """The name of the encoder."""
-
-    def query(
-        self,
-        sentence: str,
-        k: int = 10,
-        folder: str | None = None,
-        since: When = None,
-        until: When = None,
-        moments: int = 3,
-    ) -> Sequence[Any]:
-        """Hits, best first; `since` and `until` are dates as `filters.span` reads them."""
-
-    def videos(self) -> Sequence[Any]:
-        """The entries of all videos."""
-
-    def entry(self, id: str) -> Any:
-        """The entry of an id."""
-
-    def status(self) -> Mapping[str, Any]:
-        """The state of the index."""
-
-
-# ---- JSON
+# JSON
 
 
 def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
     """Hits of the library as JSON; curves of scores have at most `MAX_POINTS` points."""
-    told = []
+    shown = []
     for hit in best:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
         names = ("start", "end", "peak", "score")
         moments = [{name: getattr(moment, name) for name in names} for moment in hit.moments]
         curve = {"score": hit.score, "moments": moments, "times": times, "scores": scores}
-        told.append(_video(hit) | curve)
+        shown.append(_video(hit) | curve)
     left_out = getattr(best, "warnings", ())
     summary = library.status() if left_out else {}
-    return {"hits": told, "warnings": [without_paths(line, summary) for line in left_out]}
+    return {"hits": shown, "warnings": [without_paths(line, summary) for line in left_out]}
 
 
 def status(library: Library) -> dict[str, Any]:
@@ -125,16 +93,7 @@ def folders(entries: Sequence[Any]) -> list[str]:
 def thin(
     times: np.ndarray, scores: np.ndarray, points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """A curve with fewer points that keeps its peaks: of each stretch, the best score and its time.
-
-    Args:
-      times: instants in seconds, [F], ascending.
-      scores: their scores, [F].
-      points: the largest number of points.
-
-    Returns:
-      Times and scores, at most `points` of each.
-    """
+    """A curve with fewer points, [F] to `points`: of each stretch, the best score and its time."""
     count = len(times)
     if count > points:
         edges = np.linspace(0, count, points + 1).astype(np.int64)
@@ -145,12 +104,7 @@ def thin(
 
 
 def without_paths(line: str, summary: Mapping[str, Any]) -> str:
-    """A line in which every absolute path is its last name alone.
-
-    Args:
-      line: the line.
-      summary: the state of the index, which names the folders that a line may begin with.
-    """
+    """A line in which every absolute path, those of an index's state too, is its last name."""
     known = {str(value) for value in summary.values() if _base_name(value) != value}
     for place in sorted(known, key=len, reverse=True):
         line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
@@ -159,7 +113,6 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
 
 
 def _base_name(value: Any) -> Any:
-    """Of an absolute path its last name; anything else as it is."""
     is_path = isinstance(value, str | Path) and PurePath(value).is_absolute()
     return PurePath(value).name if is_path else value
 
@@ -170,21 +123,15 @@ def _video(one: Any) -> dict[str, Any]:
     return own | {"date": filters.iso(one.date)}
 
 
-# ---- files
+# Files
 
 
 class VideoFile:
-    """An indexed video's file, open as long as this object is referred to.
-
-    Attributes:
-      entry: the video.
-      status: `os.fstat` of the open file.
-      path: leads to the open file, and not to what has its name by now.
-    """
+    """An indexed video's file, open as long as this object is referred to."""
 
     def __init__(self, entry: Any, descriptor: int) -> None:
         self.entry, self.status = entry, os.fstat(descriptor)
-        self.path = Path(f"/dev/fd/{descriptor}")
+        self.path = Path(f"/dev/fd/{descriptor}")  # of the open file, not of what has its name now
         self._descriptor = descriptor
 
     def __del__(self) -> None:
@@ -196,19 +143,11 @@ class VideoFile:
         suffix = PurePosixPath(self.entry.video).suffix.lower()
         return MEDIA_TYPES.get(suffix, "application/octet-stream")
 
-    def explained(self, error: UserError) -> str:
-        """An error about the path in words about the video."""
-        return str(error).replace(str(self.path), legible(self.entry.video))
-
 
 def open_video(library: Library, id: str) -> VideoFile:
     """Opens the file of an indexed video: the very one that was indexed, and no other.
 
     Links are followed within the indexed folder and not out of it.
-
-    Args:
-      library: the index.
-      id: an id of its entries, as a request gives it.
 
     Raises:
       HTTPException: 404 for an id that is unknown or of a video that is not indexed, 403 for a file
@@ -240,7 +179,7 @@ def open_video(library: Library, id: str) -> VideoFile:
 
 
 class _LinkOutside(Exception):
-    """A link leads out of the indexed folder."""
+    pass
 
 
 def _open_below(entry: Any) -> int:

@@ -76,11 +76,10 @@ class Answer(JSONResponse):
 class Guard:
     """ASGI middleware: refuses requests of strangers, and turns every error into a line of JSON.
 
-    Attributes:
-      token: what a request must present, as a cookie, as `Authorization: Bearer TOKEN`, or once in
-        the address of the page, `/?token=TOKEN`; "" for none.
-      addresses: whether every IP address is answered as a host, for a server that listens on all:
-        only a name can be made to point elsewhere.
+    `hosts` are names without ports under which the server is reached. With `addresses` every IP
+    address is one too, for a server that listens on all: only a name can be made to point
+    elsewhere. A request must present `token`, unless that is "", as a cookie, as `Authorization:
+    Bearer TOKEN`, or once in the address of the page, `/?token=TOKEN`.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Guard:
         addresses: bool = False,
         token: str = "",
     ) -> None:
-        """Guards an application that is reached under these hosts, without ports."""
         self.token, self.addresses = token, addresses
         self._inside = application
         self._named = TrustedHostMiddleware(self._admit, sorted(hosts), www_redirect=False)

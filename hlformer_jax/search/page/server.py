@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -20,18 +21,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-import hlformer_jax.video
+from hlformer_jax import video
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import filters
 from hlformer_jax.search.errors import SearchError, legible
+from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, guard
-from hlformer_jax.search.page.answers import Library, VideoFile
+from hlformer_jax.search.page.answers import VideoFile
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
 STATIC = {
@@ -40,17 +42,10 @@ STATIC = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 
-MAX_SENTENCE = 500
-"""Characters of a sentence."""
-
-MAX_CUT_SECONDS = 1800.0
-"""Of a clip, margins aside."""
-
-MAX_THUMBNAILS = 512
-"""That stay in memory."""
-
-DISCONNECT_POLL_SECONDS = 0.1
-"""Between two looks at whether the client is still connected."""
+MAX_SENTENCE = 500  # characters
+MAX_CUT_SECONDS = 1800.0  # of a clip, margins aside
+MAX_THUMBNAILS = 512  # that stay in memory
+DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
 """What stands in an address and in a cookie as it is, and is not soon guessed."""
@@ -65,20 +60,11 @@ class ServeError(UserError, OSError):
     """A server that cannot be started."""
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)  # a program may wait for the address
-
-
 class BoundedExecutor:
-    """Threads that take work in turn, of which only so much may wait.
-
-    Attributes:
-      name: what is done in it, for the line that refuses more.
-      limit: number of works that may be in it, running or waiting.
-    """
+    """Threads that take work in turn, of which only so much may wait."""
 
     def __init__(self, name: str, workers: int, waiting: int) -> None:
-        self.name, self.limit = name, workers + waiting
+        self._name, self._limit = name, workers + waiting
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
         self._inside = 0
         self._counting = threading.Lock()
@@ -89,16 +75,12 @@ class BoundedExecutor:
         What still waits is dropped when the client has disconnected: a search that is typed asks
         anew with every word.
 
-        Args:
-          request: the request that asks for it.
-          work: what to do; what it raises is raised here.
-
         Raises:
           HTTPException: 503 where too much is waiting; 499 where nobody waits for the result.
         """
         with self._counting:
-            if self._inside >= self.limit:
-                line = f"too many {self.name} are waiting: try again in a moment"
+            if self._inside >= self._limit:
+                line = f"too many {self._name} are waiting: try again in a moment"
                 raise HTTPException(503, line, {"Retry-After": "1"})
             self._inside += 1
         future = self._pool.submit(work)
@@ -121,25 +103,11 @@ class BoundedExecutor:
 
 def app(
     library: Library,
-    video: Any = None,
     hosts: Collection[str] = guard.LOOPBACK,
     addresses: bool = False,
     token: str = "",
 ) -> FastAPI:
-    """The server of a library.
-
-    Args:
-      library: an index that can be searched.
-      video: what has `thumbnail(path, time, width)` and `cut(path, start, end, out, margin)`;
-        None: the package `hlformer_jax.video`.
-      hosts: as for `guard.Guard`, also the next two.
-      addresses: whether every IP address is one of them.
-      token: what requests must present; "" for none.
-
-    Returns:
-      An ASGI application.
-    """
-    video = hlformer_jax.video if video is None else video
+    """The ASGI application of a library; the other arguments are those of `guard.Guard`."""
     # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
     searching = BoundedExecutor("searches", workers=1, waiting=16)
     drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
@@ -184,17 +152,19 @@ def app(
         hits = await searching.run(request, search)
         return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
 
+    # What takes no time but that of a disk is done in threads of FastAPI's: never behind a search.
+
     @server.get("/api/status")
-    async def status() -> Response:
-        return Answer(await _at_once(lambda: answers.status(library)))
+    def status() -> Response:
+        return Answer(answers.status(library))
 
     @server.get("/api/folders")
-    async def folders() -> Response:
-        return Answer({"folders": await _at_once(lambda: answers.folders(library.videos()))})
+    def folders() -> Response:
+        return Answer({"folders": answers.folders(library.videos())})
 
     @server.api_route("/video/{id}", methods=["GET", "HEAD"])
-    async def whole(id: str) -> FileResponse:
-        return answers.OpenFileResponse(await _at_once(lambda: answers.open_video(library, id)))
+    def whole(id: str) -> FileResponse:
+        return answers.OpenFileResponse(answers.open_video(library, id))
 
     @server.get("/thumbnail/{id}")
     async def thumbnail(
@@ -203,11 +173,11 @@ def app(
         t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
         width: Annotated[int, Query(ge=16, le=1920)] = 320,
     ) -> Response:
-        file = await _at_once(lambda: answers.open_video(library, id))
+        file = await run_in_threadpool(answers.open_video, library, id)
         key = file.entry.id, file.entry.modified, round(t, 2), width
         picture = thumbnails.get(key)
         if picture is None:
-            draw = lambda path: bytes(video.thumbnail(path, round(t, 2), width))
+            draw = lambda path: video.thumbnail(path, round(t, 2), width)
             picture = await drawing.run(request, lambda: _reading(file, draw))
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
@@ -223,7 +193,7 @@ def app(
         end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
         margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
-        file = await _at_once(lambda: answers.open_video(library, id))
+        file = await run_in_threadpool(answers.open_video, library, id)
         if not start < end <= start + MAX_CUT_SECONDS:
             raise ParameterError(
                 f"end: a cut goes from start to a later end, {MAX_CUT_SECONDS:.0f} seconds at most"
@@ -247,35 +217,22 @@ def serve(
     port: int = 8000,
     host: str = "127.0.0.1",
     open_browser: bool = False,
-    tell: Callable[[str], None] = _print,
-    video: Any = None,
     token_file: Path | None = None,
     no_token: bool = False,
     allow_hosts: Collection[str] = (),
 ) -> None:
     """Serves the page until Ctrl-C or SIGTERM.
 
-    Args:
-      library: an index that can be searched.
-      port: the port to listen on; 0: one that is free.
-      host: the address to listen on. By default this machine alone reaches it; "0.0.0.0" lets
-        everybody who reaches the machine and has the token watch the videos.
-      open_browser: whether to open the page in the person's browser.
-      tell: is given the lines for the person.
-      video: as for `app`.
-      token_file: a file that holds the token; None: one is made where other machines reach the
-        server.
-      no_token: whether those need none.
-      allow_hosts: further names under which the server is reached.
+    By default this machine alone reaches it; the host "0.0.0.0" lets everybody who reaches the
+    machine and has the token watch the videos: that in `token_file`, or one that is made, or with
+    `no_token` none. Port 0 is one that is free; `allow_hosts` are further names of the server.
 
     Raises:
       ServeError: when the address or port cannot be listened on, the token is none, or a name.
     """
     for name in allow_hosts:
         if not HOST_NAME.fullmatch(name):
-            raise ServeError(
-                f"--allow-host={name}: give a name such as nas.local, no port or address"
-            )
+            raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
     if no_token and token_file is not None:
         raise ServeError("--no-token and --token-file contradict each other: give one of them")
     token = "" if token_file is None else _read_token(token_file)
@@ -301,14 +258,13 @@ def serve(
             hosts |= {socket.gethostname(), f"{socket.gethostname()}.local"}
         name = "127.0.0.1" if bound.is_unspecified else name
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
-        tell(f"the page is at {address} (Ctrl-C ends it)")
+        print(f"the page is at {address} (Ctrl-C ends it)")
         if not bound.is_loopback:
             who = "that token" if token else "no token, as nobody needs one"
-            tell(
-                f"anyone who reaches this machine as {host} with {who} can watch the indexed videos"
-            )
+            print(f"anyone who reaches this machine as {host} with {who} can watch the videos")
+        sys.stdout.flush()  # a program may wait for the address
         config = uvicorn.Config(
-            app(library, video, hosts, bound.is_unspecified, token),
+            app(library, hosts, bound.is_unspecified, token),
             http=guard.Protocol,
             ws="none",
             log_level="error",
@@ -321,7 +277,7 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
-            tell("stopped")
+            print("stopped")
 
 
 def _read_token(file: Path) -> str:
@@ -347,19 +303,14 @@ def _static(path: Path, media_type: str) -> Callable[[], Any]:
     return answer
 
 
-async def _at_once(work: Callable[[], Result]) -> Result:
-    """What takes no time but that of a disk, in a thread of its own: never behind a search."""
-    return await anyio.to_thread.run_sync(work)
-
-
 def _reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
     """The result of a work on an open file, whose errors name the video."""
     try:
         return work(file.path)
     except UserError as error:
-        raise SearchError(file.explained(error)) from None
+        line = str(error).replace(str(file.path), legible(file.entry.video))
+        raise SearchError(line) from None
 
 
 def _clock(seconds: float) -> str:
-    """Minutes and seconds as a file's name holds them, 1m05s."""
     return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"

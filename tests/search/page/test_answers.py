@@ -162,7 +162,7 @@ def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
     finally:
         del library.entries[-1]
     assert client.get(f"/video/{'f' * 16}").status_code == 404
-    assert failed.status_code == 500 and str(rendered) not in failed.text
+    assert failed.status_code == 422 and str(rendered) not in failed.text
 
 
 def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(rendered):

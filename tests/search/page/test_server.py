@@ -12,7 +12,6 @@ import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from types import SimpleNamespace
 
 import httpx
 import page_library
@@ -101,13 +100,14 @@ def test_no_path_leads_to_a_file(client, path):
     assert b'{"error":"' in body and b"root:" not in body and b"\\n" not in body
 
 
-def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(library):
-    made = []
-    count = lambda path, at, width: made.append(at) or page_library.thumbnail(path, at, width)
-    video = SimpleNamespace(thumbnail=count, cut=page_library.cut)
-    with page_library.running(library, video) as url:
-        address = f"{url}/thumbnail/{library.id('garden')}?t=8.5&width=64"
-        first, second = (httpx.get(address) for _ in range(2))
+def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(
+    client, library, monkeypatch
+):
+    made, draw = [], server.video.thumbnail
+    count = lambda path, at, width: made.append(at) or draw(path, at, width)
+    monkeypatch.setattr(server.video, "thumbnail", count)
+    address = f"/thumbnail/{library.id('garden')}?t=8.5&width=64"
+    first, second = (client.get(address) for _ in range(2))
     assert first.headers["content-type"] == "image/jpeg" and len(made) == 1
     picture = Image.open(io.BytesIO(second.content))
     red, green, _ = picture.getpixel((2, 2))
@@ -115,30 +115,32 @@ def test_a_thumbnail_shows_the_second_that_is_asked_for_and_is_made_once(library
 
 
 def test_a_cut_is_a_download_with_a_name_and_leaves_nothing_behind(library, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    half = []
+    clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
+    clips.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(clips))
+    cut, half = server.video.cut, []
 
-    def cut(path, start, end, out, margin):
-        if start == 3:
-            out.write_bytes(b"half")
-            half.append(out.name)
-            raise page_library.QueryError(f"{str(path)!r} cannot be cut into {str(out)!r}")
-        page_library.cut(path, start, end, out, margin)
+    def fail(path, start, end, out, margin):
+        cut(path, start, end, out, margin)
+        half.append(out.name)
+        raise page_library.QueryError(f"{str(path)!r} cannot be cut into {str(out)!r}")
 
-    video = SimpleNamespace(thumbnail=page_library.thumbnail, cut=cut)
-    with page_library.running(library, video) as url:
-        answer = httpx.get(f"{url}/cut/{library.id('Herd')}?start=66&end=69.5&margin=2")
-        failed = httpx.get(f"{url}/cut/{library.id('Herd')}?start=3&end=4")
-        left = [file for folder in tmp_path.iterdir() for file in folder.iterdir()]
-    assert answer.content == b"14 66.0 69.5 2.0"
+    with page_library.running(library) as url:
+        address = f"{url}/cut/{library.id('Herd')}"
+        answer = httpx.get(f"{address}?start=6&end=9.5&margin=2")
+        monkeypatch.setattr(server.video, "cut", fail)
+        failed = httpx.get(f"{address}?start=3&end=4")
+        left = [file for folder in clips.iterdir() for file in folder.iterdir()]
+    clip.write_bytes(answer.content)
+    assert server.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
     disposition = answer.headers["content-disposition"]
     assert disposition.startswith("attachment; filename*=utf-8''K%C3%BCche%20")
-    assert disposition.endswith("%201m06s-1m09s.mp4")
+    assert disposition.endswith("%200m06s-0m09s.mp4")
     assert (failed.status_code, failed.json()) == (
         422,
         {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{half[0]}'"},
     )
-    assert left == [] and list(tmp_path.iterdir()) == []
+    assert left == [] and list(clips.iterdir()) == []
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_its_files_are_installed():
@@ -202,20 +204,20 @@ def test_a_port_that_is_taken_is_one_line(library):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(server.ServeError, match=f"port {port} of 127.0.0.1 .*--port"):
-            server.serve(library, port, video=page_library.VIDEO)
+            server.serve(library, port)
     with pytest.raises(server.ServeError, match="port 70000 of"):
-        server.serve(library, 70000, video=page_library.VIDEO)
+        server.serve(library, 70000)
 
 
 @pytest.fixture
-def served(library, monkeypatch):
-    """Calls `serve` with a server that does not run; returns what was told, and a client of it."""
+def served(library, monkeypatch, capsys):
+    """Calls `serve` with a server that does not run; returns its lines, and a client of it."""
     configs = []
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: configs.append(self.config))
 
     def call(**options):
-        told = []
-        server.serve(library, 0, tell=told.append, video=page_library.VIDEO, **options)
+        server.serve(library, 0, **options)
+        told = capsys.readouterr().out.splitlines()
         assert configs[-1].http is guard.Protocol and configs[-1].ws == "none"
         url = re.search(r"http://\S+", told[0])[0]
         return told, url, TestClient(configs[-1].app, url.partition("?")[0])
@@ -258,12 +260,7 @@ def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
 
 
 def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
-    files = {
-        "empty": b"",
-        "short": b"123",
-        "lines": b"0123456789abcdef\n0123",
-        "bytes": b"\xff" * 20,
-    }
+    files = {"empty": b"", "short": b"123", "lines": b"0123456789abcdef\n0", "bytes": b"\xff" * 20}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     wrong = [{"token_file": tmp_path / name} for name in (*files, "missing")]
@@ -282,7 +279,7 @@ def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from hlformer_jax.search.page.server import serve\n"
         "library = types.SimpleNamespace(videos=list)\n"
-        "serve(library, 0, video=types)"
+        "serve(library, 0)"
     )
     environment = os.environ | {"PYTHONPATH": str(processes.ROOT)}
     process = subprocess.Popen(
