@@ -56,9 +56,6 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
       source: a source to open in place of the configuration's own; it must have the widths of
         `config.data`, and a teacher where one is asked for.
 
-    Returns:
-      Its splits.
-
     Raises:
       DataError: when the source is missing or not as it should be.
       OSError: when the disk is full.
@@ -81,17 +78,10 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
 
 
 def choose_source(data: ConfigDict) -> Source:
-    """The source that a configuration asks for.
+    """The source that `config.data` asks for; nothing of it is read.
 
-    Args:
-      data: `config.data`. Without `manual_dir` and with synthetic videos it is the synthetic
-        corpus; otherwise it is what `SOURCES` has for its collection, or the released layout.
-
-    Returns:
-      The source; nothing of it is read.
-
-    Raises:
-      DataError: if collection or feature cannot be the name of a folder.
+    Without `manual_dir` and with synthetic videos it is the synthetic corpus; otherwise it is what
+    `SOURCES` has for its collection, or the released layout.
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(
@@ -121,29 +111,17 @@ def _prepare(source: Source, data: ConfigDict) -> Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class TreeSplit:
-    """The trees of a split and their features.
+    """The trees of a split and the features of its videos, also of those without a tree."""
 
-    Attributes:
-      pool: the nodes of all trees, numbered through, and the training items.
-      features: the videos of the prepared split, also those without a tree, transformed.
-      video: number of each tree's video among them.
-      num_rows: number of frames of each node's video.
-      rows: the first and the last of them that each node spans.
-      word_rows: the word features of each node among those of its video; -1 where padded.
-      words_per_video: number of word features of each video, every moment cut to W.
-      num_frames: F of a node.
-      short_video: see `tree_feed.SHORT_VIDEOS`.
-    """
-
-    pool: Pool
+    pool: Pool  # the nodes of all trees, numbered through, and the training items
     features: Split
-    video: Int[np.ndarray, " trees"]
-    num_rows: Int[np.ndarray, " U"]
-    rows: Int[np.ndarray, "U 2"]
-    word_rows: Int[np.ndarray, "U W"]
-    words_per_video: Int[np.ndarray, " videos"]
-    num_frames: int
-    short_video: str
+    video: Int[np.ndarray, " trees"]  # number of each tree's video among the features
+    num_rows: Int[np.ndarray, " U"]  # frames of each node's video
+    rows: Int[np.ndarray, "U 2"]  # the first and the last of them that each node spans
+    word_rows: Int[np.ndarray, "U W"]  # words of each node among its video's; -1 where padded
+    words_per_video: Int[np.ndarray, " videos"]  # every moment cut to W
+    num_frames: int  # F of a node
+    short_video: str  # see `tree_feed.evaluation_rows`
 
     @property
     def num_nodes(self) -> int:
@@ -168,17 +146,8 @@ class TreeData(NamedTuple):
 def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     """Opens the trees of a configuration; prepares their features on first use.
 
-    Args:
-      config: the whole configuration.
-      source: a source to open in place of the configuration's own; its reader's annotations are
-        those of `annotations.annotate`.
-
-    Returns:
-      Its splits.
-
-    Raises:
-      DataError: when the source is missing or not as it should be, or a split has no tree.
-      OSError: when the disk is full.
+    A source in place of the configuration's own has the annotations of `annotations.annotate`.
+    Raises as `open_data`, and a DataError when a split has no tree.
     """
     options = config.trees
     source = choose_tree_source(config) if source is None else source
@@ -197,18 +166,10 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
 
 
 def choose_tree_source(config: ConfigDict) -> Source:
-    """The source of moments that a configuration asks for.
+    """The source of moments that a configuration asks for; nothing of it is read.
 
-    Args:
-      config: the whole configuration. Without `data.manual_dir` and with synthetic videos it is
-        the synthetic corpus of trees; of the collection "own" it is a folder of one's own features;
-        otherwise it is the released layout with files of moments.
-
-    Returns:
-      The source; nothing of it is read.
-
-    Raises:
-      DataError: if collection or feature cannot be the name of a folder.
+    As by `choose_source`: the synthetic corpus of trees, a folder of one's own features, or the
+    released layout with files of moments.
     """
     data = config.data
     widths = data.visual_dim, data.text_dim
@@ -233,8 +194,7 @@ class _Trees:
         if notes is None:
             raise DataError(f"{name}: was prepared without moments; remove the prepared set")
         self._config = config
-        self._collection: str = notes["collection"]
-        self._words: list[list[int]] = notes["words"]
+        self._notes: dict[str, Any] = notes
         self._features = Split(videos, config.data)
         self._timed = [annotations.moments_from_json(line, name) for line in notes["videos"]]
         self._place = {video.video: k for k, video in enumerate(self._timed)}
@@ -256,10 +216,10 @@ class _Trees:
         own = [self.trees[k] for k in chosen]
         places = np.asarray([self._place[tree.video] for tree in own], np.int32)
         timed = [self._timed[place] for place in places]
-        pool = trees.make_pool(own, timed, options.parent_text, self._collection)
+        pool = trees.make_pool(own, timed, options.parent_text, self._notes["collection"])
         durations = np.asarray([video.duration for video in timed])[pool.tree]
         num_rows = self._features.frames_per_video[places][pool.tree]
-        counts = [np.minimum(words, max_words).astype(np.int32) for words in self._words]
+        counts = [np.minimum(words, max_words).astype(np.int32) for words in self._notes["words"]]
         return TreeSplit(
             pool=pool,
             features=self._features,
@@ -280,13 +240,12 @@ class _Trees:
 
 def _chosen(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:
     """Numbers of the trees that are trained on."""
-    subset = options.train_subset
-    if subset == "full":
-        chosen = list(range(len(candidates)))
-    elif subset == "fewshot":
+    if options.train_subset == "full":
+        chosen: Sequence[int] = range(len(candidates))
+    elif options.train_subset == "fewshot":
         chosen = _share(range(len(candidates)), FEWSHOT_SHARE)
     else:
-        chosen = _listed(Path(subset).expanduser(), candidates)
+        chosen = _listed(Path(options.train_subset).expanduser(), candidates)
     wanted = set(options.train_leaves)
     return [k for k in chosen if not wanted or len(candidates[k].leaves) in wanted]
 

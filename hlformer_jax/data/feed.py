@@ -51,13 +51,7 @@ _READERS = 4
 
 
 class Schedule(NamedTuple):
-    """Which videos each step of a run sees.
-
-    Attributes:
-      num_videos: number of videos of the training split.
-      batch_size: number of videos of a batch; the last of an epoch may hold fewer.
-      seed: seed of the permutations.
-    """
+    """Which videos each step of a run sees; the last batch of an epoch may be smaller."""
 
     num_videos: int
     batch_size: int
@@ -73,14 +67,9 @@ class Schedule(NamedTuple):
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_videos)
 
     def groups(self, epochs: int, longest: int) -> list["Group"]:
-        """All steps of a run in groups that are computed without looking up.
+        """All steps of a run in groups of at most `longest`, that are computed without looking up.
 
-        Args:
-          epochs: the number of epochs of the run.
-          longest: the most steps of a group; one ends where a multiple of it, or the epoch, does.
-
-        Returns:
-          The groups in order; a function of the arguments alone.
+        A group ends where a multiple of `longest`, or the epoch, does.
         """
         groups = []
         for epoch in range(epochs):
@@ -94,15 +83,10 @@ class Schedule(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Consecutive steps of one epoch.
+    """Consecutive steps of one epoch."""
 
-    Attributes:
-      first: index of the first step in the run.
-      steps: for each step, the indices of its videos, at most a batch.
-    """
-
-    first: int
-    steps: list[np.ndarray]
+    first: int  # index of the first step in the run
+    steps: list[np.ndarray]  # for each step, the indices of its videos, at most a batch
 
     @property
     def end(self) -> int:
@@ -126,42 +110,25 @@ def in_order(num_videos: int, batch_size: int, longest: int) -> list[Group]:
 
 
 class Features(NamedTuple):
-    """Packed features; frames and words of all videos and captions stand one after the other.
-
-    Attributes:
-      clips: C clips of every video, normalised.
-      frames: at most F frames of every video, normalised.
-      frame_start: row of each video's first frame.
-      frame_count: number of each video's frames.
-      words: at most W words of every caption, normalised.
-      word_start: row of each caption's first word.
-      word_count: number of each caption's words.
-      teacher: a teacher's cosines of every caption and the frames of its video, float32, zero
-        beyond the last; None without one.
-    """
+    """Packed, normalised features; frames and words of all videos and captions stand in a row."""
 
     clips: Float[Array, "V C D"]
-    frames: Float[Array, "rows D"]
-    frame_start: Int[Array, " V"]
+    frames: Float[Array, "rows D"]  # at most F of every video
+    frame_start: Int[Array, " V"]  # row of each video's first frame
     frame_count: Int[Array, " V"]
-    words: Float[Array, "rows E"]
-    word_start: Int[Array, " Q"]
+    words: Float[Array, "rows E"]  # at most W of every caption
+    word_start: Int[Array, " Q"]  # row of each caption's first word
     word_count: Int[Array, " Q"]
+    # A teacher's cosines of captions and frames of their video, float32, zero beyond the last.
     teacher: Float[Array, "Q F"] | None = None
 
 
 class GatherIndices(NamedTuple):
-    """Rows that a step gathers; -1 is padding.
-
-    Attributes:
-      videos: rows of the batch's videos in `Features`.
-      captions: rows of the batch's captions in `Features`.
-      video: row of each caption's video among the batch's videos; 0 where padded.
-    """
+    """Rows of `Features` that a step gathers; -1 is padding."""
 
     videos: Int[Array, " V"]
     captions: Int[Array, " Q"]
-    video: Int[Array, " Q"]
+    video: Int[Array, " Q"]  # row of each caption's video in the batch; 0 where padded
 
 
 def gather(
@@ -178,12 +145,9 @@ def gather(
       features: packed features, sharded over the devices.
       indices: the gather indices of several steps, stacked on a leading axis.
       step: index of the step among them, from 0.
-      max_frames: F.
-      max_words: W.
-      mesh: the devices.
-
-    Returns:
-      Videos padded to F frames and captions padded to W words, sharded over the devices.
+      max_frames: F, to which videos are padded.
+      max_words: W, to which captions are padded.
+      mesh: the devices, over which the batch is sharded as well.
     """
     index = jax.tree.map(lambda x: x[step], indices)
     videos, captions = index.videos >= 0, index.captions >= 0
@@ -224,19 +188,8 @@ def take_masked(mesh: Mesh, rows: Array, index: Array, mask: Array) -> jax.Array
 # Packing
 
 
-Layout = list[tuple[tuple[int, ...], np.dtype]]
-"""Shape and dtype of a device's share of each array of `Features`."""
-
-
 class Capacity(NamedTuple):
-    """Rows of a device's share of a chunk.
-
-    Attributes:
-      videos: number of videos.
-      captions: number of captions.
-      frames: number of frames of all videos.
-      words: number of words of all captions.
-    """
+    """Rows of a device's share of a chunk: of all its videos and captions together."""
 
     videos: int
     captions: int
@@ -245,12 +198,9 @@ class Capacity(NamedTuple):
 
     def bytes(self, split: Split) -> int:
         """Bytes of the features."""
-        visual, text = split.widths
-        vectors = self.videos * split.max_clips + self.frames
-        teacher = 4 * self.captions * split.max_frames if split.taught else 0
-        return split.dtype.itemsize * (vectors * visual + self.words * text) + teacher
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.layout(split))
 
-    def layout(self, split: Split) -> Layout:
+    def layout(self, split: Split) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shapes and dtypes of the arrays of `Features`, in order."""
         (visual, text), dtype, index = split.widths, split.dtype, np.dtype(np.int32)
         teacher = [((self.captions, split.max_frames), transforms.FLOAT32)] if split.taught else []
@@ -340,10 +290,7 @@ def first_rows(
 ) -> Int[np.ndarray, " videos"]:
     """The first row, int32, of each of a chunk's videos in an array of `Features`.
 
-    Args:
-      counts: how many rows each video has there: captions, frames or words.
-      rows_per_device: the capacity of a device's share of that array.
-      num_devices: the number of devices.
+    A video has `counts` rows there: of its captions, frames or words.
     """
     starts = []
     for device, share in enumerate(_shares(counts, num_devices)):
@@ -392,32 +339,20 @@ def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Chunk(NamedTuple):
-    """The features and the indices of a group of steps.
+    """The features and the indices of a group of steps."""
 
-    Attributes:
-      first: index of the first step in the run.
-      num_steps: number of steps.
-      features: the features on the devices, of a split `Features`.
-      indices: the rows of them that each step gathers, stacked on a leading axis and padded to the
-        longest group.
-    """
-
-    first: int
+    first: int  # index of the first step in the run
     num_steps: int
-    features: Any
+    features: Any  # on the devices; of a split `Features`
+    # The rows of them that each step gathers, stacked, and padded to the longest group.
     indices: Any
 
 
 class DeviceFeed(Generic[B]):
     """Chunks of a split's features for given groups of steps.
 
-    A subclass says what a step is, and which rows it gathers.
-
-    Attributes:
-      groups: the steps of a whole run, whatever part of it is asked for; shapes follow from them.
-      mesh: the devices.
-      resident: whether all features lie on the devices.
-      steps: number of steps of the longest group.
+    A subclass says what a step is, and which rows it gathers. `steps` is the number of steps of the
+    longest group.
     """
 
     def __init__(
@@ -433,7 +368,8 @@ class DeviceFeed(Generic[B]):
         Args:
           features: the videos.
           everything: the indices of those that the groups read, which are loaded if resident.
-          groups: the steps.
+          groups: the steps of a whole run, whatever part of it is asked for: shapes follow from
+            them.
           mesh: the devices.
           resident: whether all features are to lie on the devices.
         """
@@ -523,14 +459,7 @@ class DeviceFeed(Generic[B]):
 
 
 class VideoFeed(DeviceFeed[Batch]):
-    """Videos in batches, with all their captions.
-
-    Attributes:
-      split: the videos.
-      batch_size: number of videos of a step.
-      videos: number of videos that a batch is padded to.
-      captions: number of captions that a batch is padded to.
-    """
+    """Videos in batches, with all their captions; `videos` and `captions` are what is padded to."""
 
     def __init__(
         self, split: Split, groups: Sequence[Group], mesh: Mesh, batch_size: int, resident: bool
@@ -574,8 +503,7 @@ class KeptFeed(Generic[F]):
 
     def get(self) -> F:
         """The feed."""
-        if self._made is None:
-            self._made = self._make()
+        self._made = self._made or self._make()
         return self._made
 
     def close(self) -> None:

@@ -36,17 +36,9 @@ def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
 
 
 def listed(read: Annotations, captions: Path) -> Annotations:
-    """The annotations of the videos of a caption list, in the order of the list.
+    """The annotations of the videos of a released caption list, in its order.
 
-    Args:
-      read: the annotations.
-      captions: a list {collection}{split}.caption.txt of the released features.
-
-    Returns:
-      Those of the list.
-
-    Raises:
-      DataError: when the list has a video without annotations, or is no caption list.
+    A DataError when the list has a video without annotations, or is no caption list.
     """
     known = {video.video: video for video in read.videos}
     wanted = annotations.read_captions(captions)

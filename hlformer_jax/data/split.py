@@ -27,39 +27,23 @@ _WORDS_PER_CAPTION = 14  # about the mean of its captions
 
 
 class VideoRecord(NamedTuple):
-    """A video with all its captions.
-
-    Attributes:
-      video_id: its id.
-      frames: features in time order, [F_i, D] in the dtype of the storage, read-only.
-      caption_ids: ids of its captions.
-      sentences: their text.
-      words: word features of all captions, one after the other, [sum W_i, E], read-only.
-      word_counts: words of every caption, int32 [captions].
-      teacher_frames: a teacher's vectors of the video's frames; None without one.
-      teacher_captions: its vectors of the captions.
-    """
+    """A video with all its captions; features are read-only, in the dtype of the storage."""
 
     video_id: str
-    frames: np.ndarray
+    frames: np.ndarray  # [F_i, D] in time order
     caption_ids: list[str]
     sentences: list[str]
-    words: np.ndarray
-    word_counts: np.ndarray
-    teacher_frames: np.ndarray | None = None
+    words: np.ndarray  # of all captions, one after the other, [sum W_i, E]
+    word_counts: np.ndarray  # of every caption, int32
+    teacher_frames: np.ndarray | None = None  # a teacher's vectors, where there is one
     teacher_captions: np.ndarray | None = None
 
 
 class PreparedVideos:
     """The records of a split, by index; safe to share between threads, processes and pickles.
 
-    Attributes:
-      video_ids: ids of the videos, in the order of the source's split.
-      frames_per_video: frames of every video, int32 [videos].
-      captions_per_video: captions of every video, int32 [videos].
-      words_per_video: words of all its captions together, int32 [videos].
-      teacher_dim: width of a teacher's vectors; 0 where the split has none.
-      annotations: the source's facts beside that, in types of JSON; None for none.
+    Sizes of every video are int32 [videos]: words are those of all its captions together.
+    `annotations` are the source's facts beside that, in types of JSON; None for none.
     """
 
     def __init__(self, builder: Any, split: str, index: dict[str, Any]) -> None:
@@ -120,14 +104,13 @@ class SimulatedVideos:
         self.frames_per_video = rng.integers(shortest, data.max_frames + 1, videos).astype(np.int32)
         self._words = min(_WORDS_PER_CAPTION, data.max_words)
         self.words_per_video = self.captions_per_video * self._words
-        # Videos are stretches of one long random sequence, since drawing takes longer than reading.
-        make = lambda rows, width: rng.normal(size=(rows, width)).astype(np.float32)
-        self._visual = make(8 * data.max_frames, data.visual_dim)
-        self._text = make(8 * int(self.words_per_video.max()), data.text_dim)
         self.teacher_dim: int = data.get("teacher_dim", 0)
-        if self.teacher_dim:
-            most = max(data.max_frames, int(self.captions_per_video.max()))
-            self._teacher = make(8 * most, self.teacher_dim)
+        # Videos are stretches of one long random sequence, since drawing takes longer than reading.
+        make = lambda rows, width: rng.normal(size=(8 * rows, width)).astype(np.float32)
+        self._visual = make(data.max_frames, data.visual_dim)
+        self._text = make(int(self.words_per_video.max()), data.text_dim)
+        longest = max(data.max_frames, int(self.captions_per_video.max()))
+        self._teacher = make(longest, self.teacher_dim) if self.teacher_dim else None
 
     def __len__(self) -> int:
         """Returns the number of videos."""
@@ -135,23 +118,19 @@ class SimulatedVideos:
 
     def __getitem__(self, index: int) -> VideoRecord:
         """Returns a video with its captions."""
-        captions = int(self.captions_per_video[index])
+        frames, captions = int(self.frames_per_video[index]), int(self.captions_per_video[index])
+        taught = () if self._teacher is None else (
+            _stretch(self._teacher, index, frames), _stretch(self._teacher, index + 1, captions),
+        )  # fmt: skip
         return VideoRecord(
             self.video_ids[index],
-            _stretch(self._visual, index, int(self.frames_per_video[index])),
+            _stretch(self._visual, index, frames),
             [f"{self.video_ids[index]}#{k}" for k in range(captions)],
             [""] * captions,
-            _stretch(self._text, index, int(self.words_per_video[index])),
+            _stretch(self._text, index, captions * self._words),
             np.full(captions, self._words, np.int32),
-            *(self._taught(index) if self.teacher_dim else ()),
+            *taught,
         )
-
-    def _taught(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        counts = self.frames_per_video[index], self.captions_per_video[index]
-        frames, captions = (
-            _stretch(self._teacher, index + k, int(n)) for k, n in enumerate(counts)
-        )
-        return frames, captions
 
 
 def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
@@ -160,19 +139,12 @@ def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
 
 
 class Example(NamedTuple):
-    """One video with its captions, transformed, not yet padded.
+    """One video with its captions, transformed and normalised, not yet padded."""
 
-    Attributes:
-      clips: [C, D], normalised, in the configured dtype.
-      frames: [at most F, D], normalised.
-      words: one array [at most W, E] per caption, normalised.
-      teacher: a teacher's cosines of captions and frames, float32 [captions, at most F]; None
-        without one.
-    """
-
-    clips: np.ndarray
-    frames: np.ndarray
-    words: tuple[np.ndarray, ...]
+    clips: np.ndarray  # [C, D]
+    frames: np.ndarray  # [at most F, D]
+    words: tuple[np.ndarray, ...]  # of each caption, [at most W, E]
+    # A teacher's cosines of captions and frames, float32 [captions, at most F].
     teacher: np.ndarray | None = None
 
 
@@ -186,9 +158,7 @@ class Split:
       source_frames_per_video: frames of each video before, int32 [videos].
       words_per_video: words of all captions of a video, before they are cut, int32 [videos].
       dtype: dtype of the features.
-      max_clips: C.
-      max_frames: F.
-      max_words: W.
+      max_clips, max_frames, max_words: C, F and W.
       widths: D and E, the widths of frames and words.
       taught: whether there is a teacher.
       caption_video: index of each caption's video, in the order of the source's split, int32.
@@ -202,13 +172,7 @@ class Split:
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
     ) -> None:
-        """Nothing is read yet.
-
-        Args:
-          videos: the videos, not yet transformed.
-          data: `config.data`.
-          spans: annotated moments of captions, of this split or of more; by default none.
-        """
+        """Nothing is read yet; `data` is `config.data`."""
         self.spans = spans
         self.video_ids: Sequence[str] = videos.video_ids
         self.captions_per_video = videos.captions_per_video
@@ -269,13 +233,9 @@ class Split:
         return itertools.chain.from_iterable(ids)
 
     def check_spans(self, name: str) -> None:
-        """Reads captions until the moment of one is known; nothing where there are no `spans`.
+        """Reads captions of the split so named until the moment of one is known.
 
-        Args:
-          name: name of the split.
-
-        Raises:
-          DataError: when none is.
+        Nothing where there are no `spans`; a DataError when none is known.
         """
         if self.spans and not any(one in self.spans for one in self._read_caption_ids()):
             raise DataError(
@@ -284,11 +244,7 @@ class Split:
             )
 
     def caption_spans(self) -> list[Span | None]:
-        """The annotated moments of all captions, in the order of `caption_video`.
-
-        Raises:
-          DataError: when no caption of the split has one.
-        """
+        """The moments of all captions, in the order of `caption_video`; a DataError for none."""
         return list(self._caption_spans)
 
     @functools.cached_property

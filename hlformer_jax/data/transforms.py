@@ -43,16 +43,10 @@ def sample_frames(frames: Float[np.ndarray, "T D"], max_frames: int) -> Float[np
 def teacher_cosines(
     frames: Float[np.ndarray, "T D"], captions: Float[np.ndarray, "M D"], num_frames: int
 ) -> Float[np.ndarray, "M F"]:
-    """A teacher's cosines of captions and the frames of their video.
+    """A teacher's cosines of captions and the frames of their video, float32; 0 of a zero vector.
 
-    Args:
-      frames: its vectors of T >= 1 frames.
-      captions: its vectors of captions.
-      num_frames: F, the number of frames after sampling, into as many spans of which the teacher's
-        are pooled: as the student's are where both had as many, and aligned in time where not.
-
-    Returns:
-      Cosines, float32; 0 of a zero vector.
+    Its vectors of T >= 1 frames are pooled into F spans, the student's number of frames after
+    sampling: as the student's are where both had as many, and aligned in time where not.
     """
     pooled = _span_means(frames, boundaries(len(frames), num_frames))
     captions = unit(captions.astype(np.float64, copy=False), _LEAST_NORM)

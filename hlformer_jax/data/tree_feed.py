@@ -26,11 +26,6 @@ from hlformer_jax.typing import Array, Nodes, Subtrees, TreeBatch
 B = TypeVar("B", Nodes, TreeBatch)
 """The batch of a step."""
 
-SHORT_VIDEOS = ("span", "whole")
-"""How the frames of a node are chosen in a video of at most F rows: within its span, or, as
-released, all rows of the video, whatever the span."""
-
-
 # Frames of a node
 
 
@@ -46,7 +41,8 @@ def evaluation_rows(
       rows: the first and the last row of each; see `trees.row_range`.
       num_rows: feature rows of each one's video.
       num_frames: F.
-      short_video: one of `SHORT_VIDEOS`.
+      short_video: what is read of a video of at most F rows: the "span" of the node or, as
+        released, the "whole" video, whatever the span.
 
     Returns:
       As `training_intervals`, of intervals of one row.
@@ -75,17 +71,9 @@ def training_intervals(
 def draw(
     seed: int, step: Int[Array, ""], nodes: Int[Array, " U"], count: Int[Array, "U F"]
 ) -> Int[Array, "U F"]:
-    """Draws one row of each interval (inside of jit).
+    """Draws one of `count` rows of each interval of nodes, from 0, uniformly (inside of jit).
 
-    Args:
-      seed: seed of the run.
-      step: index of the step in the run.
-      nodes: numbers of the nodes in their split, at least 0.
-      count: rows of each interval.
-
-    Returns:
-      Numbers from 0 to below `count`, uniform, int32; a function of (seed, step, node) for each
-      node.
+    A function of (seed, step, node) for each node, int32.
     """
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"frames of a node"))
     key = jax.random.fold_in(key, step)
@@ -110,25 +98,14 @@ def _short(
 
 
 class NodeIndices(NamedTuple):
-    """Rows that nodes read of `feed.Features`; -1 is padding.
+    """Rows that nodes read of `feed.Features`; -1 is padding."""
 
-    Attributes:
-      step: index of the step in the run, which the draws of frames depend on.
-      node: number of each node in its split.
-      frames: rows of the first frame of the interval that each of F frames is drawn from.
-      choices: number of frames of that interval, at least 1.
-      words: rows of the words of each node.
-      tree: see `typing.Nodes`; likewise the next two.
-      level: height above the leaves.
-      position: place of the first leaf below.
-    """
-
-    step: Int[Array, ""]
-    node: Int[Array, " U"]
-    frames: Int[Array, "U F"]
-    choices: Int[Array, "U F"]
+    step: Int[Array, ""]  # in the run, which the draws of frames depend on
+    node: Int[Array, " U"]  # number of each in its split
+    frames: Int[Array, "U F"]  # the first of the interval that each of F frames is drawn from
+    choices: Int[Array, "U F"]  # number of frames of that interval, at least 1
     words: Int[Array, "U W"]
-    tree: Int[Array, " U"]
+    tree: Int[Array, " U"]  # see `typing.Nodes`, for this and what follows
     level: Int[Array, " U"]
     position: Int[Array, " U"]
 
@@ -146,14 +123,8 @@ def gather_nodes(
 ) -> Nodes:
     """The nodes of one step, in the dtype of the features; padding is zero (inside of jit).
 
-    Args:
-      features: packed features, sharded over the devices.
-      indices: rows of the step.
-      mesh: the devices.
-      seed: seed of the draws; None for the first frame of each interval.
-
-    Returns:
-      The nodes, sharded over the devices.
+    Features and nodes are sharded over the devices. Without a seed of the draws it is the first
+    frame of each interval.
     """
     real, frame_mask, word_mask = (x >= 0 for x in (indices.node, indices.frames, indices.words))
     rows = jnp.maximum(indices.frames, 0)
@@ -178,15 +149,9 @@ def gather_nodes(
 
 
 class _TreeFeed(DeviceFeed[B]):
-    """A feed of nodes.
+    """A feed of nodes, in batches that are padded to one number of them."""
 
-    Attributes:
-      split: the split.
-      nodes: number of nodes that a batch is padded to.
-      intervals: the rows of frames that each node is read from, such as `training_intervals`.
-    """
-
-    intervals: staticmethod
+    intervals: staticmethod  # the rows that frames are read from, such as `training_intervals`
 
     def __init__(
         self, split: TreeSplit, groups: Sequence[Group], mesh: Mesh, resident: bool
@@ -265,10 +230,6 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
     """Training items in batches, with frames drawn anew at every step; see `step.Feed`.
 
     The steps of its groups are numbers of training items.
-
-    Attributes:
-      batch_size: number of items of a step.
-      seed: seed of the draws.
     """
 
     intervals = staticmethod(training_intervals)

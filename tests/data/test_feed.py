@@ -70,8 +70,7 @@ def test_indices_are_rows_of_what_lies_on_the_devices_padding_and_all():
 def test_bytes_are_those_of_the_arrays(data):
     capacity = feed.largest_capacity(data.train, [np.arange(11)], 1)
     layout = capacity.layout(data.train)
-    floats = [np.prod(shape) * 4 for shape, dtype in layout if dtype == np.float32]
-    assert capacity.bytes(data.train) == sum(floats)
+    assert capacity.bytes(data.train) == sum(4 * np.prod(shape) for shape, _ in layout)
     assert [shape[0] for shape, _ in layout] == [11, capacity.frames, 11, 11, capacity.words] + [
         capacity.captions
     ] * 2
