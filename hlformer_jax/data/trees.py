@@ -79,31 +79,6 @@ class Tree:
         """Numbers of the nodes without children, in the order of time."""
         return tuple(k for k, node in enumerate(self.nodes) if not node.children)
 
-    @functools.cached_property
-    def levels(self) -> tuple[int, ...]:
-        """The height of each node: 0 for a leaf, else one more than that of its highest child."""
-        levels: list[int] = []
-        for node in self.nodes:
-            levels.append(1 + max((levels[child] for child in node.children), default=-1))
-        return tuple(levels)
-
-    @functools.cached_property
-    def descendants(self) -> tuple[frozenset[int], ...]:
-        """Numbers of the nodes below each node."""
-        below: list[frozenset[int]] = []
-        for node in self.nodes:
-            below.append(frozenset(node.children).union(*(below[child] for child in node.children)))
-        return tuple(below)
-
-    @functools.cached_property
-    def positions(self) -> tuple[int, ...]:
-        """The place among the leaves of the first leaf below each node, or of the leaf itself."""
-        place = {leaf: position for position, leaf in enumerate(self.leaves)}
-        first: list[int] = []
-        for k, node in enumerate(self.nodes):
-            first.append(min((first[child] for child in node.children), default=place.get(k, 0)))
-        return tuple(first)
-
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """All pairs (parent, child)."""
@@ -465,31 +440,39 @@ def make_pool(
         texts(tree, video.moments, parent_text, collection)
         for tree, video in zip(trees, videos, strict=True)
     )
-    chain = itertools.chain.from_iterable
-    each = lambda values: np.fromiter(chain(values), np.int32)
 
     def rows(width: int, own: Callable[[Tree], Iterable[tuple[int, ...]]]) -> np.ndarray:
         numbered = zip(starts, trees, strict=True)
         values = [[start + k for k in row] for start, tree in numbered for row in own(tree)]
         return np.asarray(values, np.int64).reshape(-1, width)
 
+    leaves, level, position, ancestry = [], [], [], []
+    for start, tree in zip(starts, trees, strict=True):
+        height: list[int] = []
+        first: list[int] = []
+        below: list[frozenset[int]] = []
+        for k, node in enumerate(tree.nodes):
+            under = node.children
+            height.append(1 + max((height[child] for child in under), default=-1))
+            first.append(min((first[child] for child in under), default=k))  # leaves stand first
+            below.append(frozenset(under).union(*(below[child] for child in under)))
+            ancestry += [(start + k, start + child) for child in sorted(below[k])]
+        leaves += [len(tree.leaves)] * len(tree.nodes)
+        level += height
+        position += first
+    integers = lambda values: np.asarray(values, np.int32)
     return Pool(
         videos=tuple(tree.video for tree in trees),
-        texts=tuple(chain(told)),
+        texts=tuple(itertools.chain.from_iterable(told)),
         tree=np.repeat(np.arange(len(trees), dtype=np.int32), sizes),
-        node=each(range(size) for size in sizes),
-        leaves=each([len(tree.leaves)] * len(tree.nodes) for tree in trees),
-        level=each(tree.levels for tree in trees),
-        position=each(tree.positions for tree in trees),
+        node=integers([k for size in sizes for k in range(size)]),
+        leaves=integers(leaves),
+        level=integers(level),
+        position=integers(position),
         span=np.asarray([node[:2] for tree in trees for node in tree.nodes], float).reshape(-1, 2),
         edges=rows(2, lambda tree: tree.edges),
         siblings=rows(2, lambda tree: tree.siblings),
-        ancestry=rows(
-            2,
-            lambda tree: (
-                (k, below) for k, own in enumerate(tree.descendants) for below in sorted(own)
-            ),
-        ),
+        ancestry=np.asarray(ancestry, np.int64).reshape(-1, 2),
         subtrees=rows(3, lambda tree: ((item[0], item[1], item[-1]) for item in tree.items)),
         pair=np.fromiter((len(item) == 3 for tree in trees for item in tree.items), bool),
     )

@@ -1,4 +1,4 @@
-"""Trees: their relations, the rule that makes them, texts, files, and the pool of nodes."""
+"""Trees: the rule that makes them, texts, files, and the pool of nodes."""
 
 import json
 import math
@@ -14,7 +14,6 @@ from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.trees import (
     FORMS,
-    Node,
     Tree,
     build,
     build_all,
@@ -22,63 +21,6 @@ from hlformer_jax.data.trees import (
     texts,
     without_articles,
 )
-
-# Relations
-
-
-# Leaves 0 1 2, parents 3 = (0, 1) and 4 = (1, 2), root 5 = (3, 4).
-SHARED = Tree(
-    "v",
-    (
-        *(Node(10.0 * k, 10.0 * k + 10, (k,)) for k in range(3)),
-        Node(0, 20, (0, 1), (0, 1)),
-        Node(10, 30, (1, 2), (1, 2)),
-        Node(0, 30, (0, 1, 2), (3, 4)),
-    ),
-    ((5, 3, 4), (3, 0, 1), (4, 1, 2)),
-)
-CHAIN = Tree("v", (Node(5, 9, (1,)), Node(0, 9, (0, 1), (0,))), ((1, 0),))
-# A leaf beside a pair: 3 = (0, 1), root 4 = (3, 2).
-UNEVEN = Tree(
-    "v",
-    (
-        *(Node(k, k + 1, (k,)) for k in range(3)),
-        Node(0, 2, (0, 1), (0, 1)),
-        Node(0, 3, (0, 1, 2), (3, 2)),
-    ),
-    ((4, 3, 2), (3, 0, 1)),
-)
-
-
-@pytest.mark.parametrize(
-    ("tree", "leaves", "levels", "positions"),
-    [
-        (SHARED, (0, 1, 2), (0, 0, 0, 1, 1, 2), (0, 1, 2, 0, 1, 0)),
-        (CHAIN, (0,), (0, 1), (0, 0)),
-        (UNEVEN, (0, 1, 2), (0, 0, 0, 1, 2), (0, 1, 2, 0, 0)),
-    ],
-    ids=["shared leaf", "chain", "uneven"],
-)
-def test_leaves_heights_and_places_in_time(tree, leaves, levels, positions):
-    assert (tree.leaves, tree.levels, tree.positions) == (leaves, levels, positions)
-
-
-def test_descendants_are_all_nodes_below_each_once():
-    assert SHARED.descendants[3:] == (frozenset({0, 1}), frozenset({1, 2}), frozenset(range(5)))
-    assert SHARED.descendants[:3] == (frozenset(),) * 3
-    assert UNEVEN.descendants[4] == frozenset(range(4))
-
-
-def test_a_node_with_two_parents_is_in_two_edges_and_two_pairs_of_siblings():
-    assert SHARED.edges == ((3, 0), (3, 1), (4, 1), (4, 2), (5, 3), (5, 4))
-    assert SHARED.siblings == ((3, 4), (0, 1), (1, 2))
-    assert CHAIN.edges == ((1, 0),) and CHAIN.siblings == ()
-
-
-def test_siblings_that_two_items_name_are_one_pair():
-    twice = Tree("v", SHARED.nodes, (*SHARED.items, (5, 3, 4)))
-    assert twice.siblings == SHARED.siblings
-
 
 # The rule
 
@@ -182,15 +124,14 @@ def test_a_video_whose_moments_make_nothing_is_dropped():
 @pytest.mark.parametrize("count", [2, 3, 4, 6, 7, 9])
 def test_every_form_holds_all_leaves_in_time_order(form, count):
     tree = build(in_a_row(count), form)
+    pool = make_pool([tree], [in_a_row(count)])
     assert len(tree.leaves) == count and spans(tree)[-1] == (0, 10.0 * count)
-    assert tree.descendants[-1] == set(range(len(tree.nodes) - 1))
+    root = len(tree.nodes) - 1
+    assert {below for above, below in pool.ancestry.tolist() if above == root} == set(range(root))
     for parent, child in tree.edges:
-        assert tree.levels[parent] > tree.levels[child]
-        assert child < parent
+        assert child < parent and pool.level[child] < pool.level[parent]
         assert set(tree.nodes[child].moments) < set(tree.nodes[parent].moments)
-    assert {pair for item in tree.items for pair in ((item[0], k) for k in item[1:])} == set(
-        tree.edges
-    )
+    assert {(item[0], k) for item in tree.items for k in item[1:]} == set(tree.edges)
     assert len(set(tree.nodes)) == len(tree.nodes)
 
 
@@ -227,17 +168,6 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
 # Texts
 
 
-SENTENCES = ("A man is on the Island.", " Both run.", " He stops at a a wall.")
-
-
-def told(form, collection, apart=0.0):
-    moments = tuple(
-        AnnotatedMoment(str(k), k * (10 + apart), k * (10 + apart) + 10, sentence)
-        for k, sentence in enumerate(SENTENCES)
-    )
-    return texts(build(TimedVideo("v", 100.0, moments)), moments, form, collection)
-
-
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -254,35 +184,30 @@ def test_articles_are_deleted_wherever_they_stand_until_none_is_left(text, left)
     assert without_articles(text) == left
 
 
-def test_released_texts_of_activitynet_are_joined_without_a_blank_and_cut():
-    assert told("released", "activitynet") == [
-        "A man is on the Island.",
-        "Both run.",
-        "He stops at a a wall.",
-        "man on land. run.",
-        "run. He stops at wall.",
-        # The leaf that two parents share is told twice.
-        "man on land. run. run. He stops at wall.",
-    ]
+FIRST, SECOND, THIRD = "A man is on the Island.", "Both run.", "He stops at a a wall."
+TOLD = [
+    # The leaf that two parents share is told twice.
+    ("released", "activitynet", 0, ["man on land. run.", "run. He stops at wall.",
+                                    "man on land. run. run. He stops at wall."]),
+    ("released", "charades", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
+                                 f"{FIRST} {SECOND} {SECOND} {THIRD}"]),
+    ("joined", "activitynet", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
+                                  f"{FIRST} {SECOND} {THIRD}"]),
+    # The root of a chain tells all its moments and not only its leaf.
+    ("released", "activitynet", 5, ["man on land. run. He stops at wall."]),
+    ("joined", "", 5, [f"{FIRST} {SECOND} {THIRD}"]),
+]  # fmt: skip
 
 
-def test_released_texts_of_other_collections_are_joined_by_a_blank():
-    first, second, third = map(str.strip, SENTENCES)
-    assert told("released", "charades")[3:5] == [f"{first} {second}", f"{second} {third}"]
-
-
-def test_joined_texts_tell_every_moment_once():
-    whole = "A man is on the Island. Both run. He stops at a a wall."
-    for collection in ("activitynet", "tvr"):
-        assert told("joined", collection)[-1] == whole
-
-
-def test_the_root_of_a_chain_tells_all_its_moments_and_not_only_its_leaf():
-    assert told("joined", "", apart=5.0) == [
-        "A man is on the Island.",
-        "A man is on the Island. Both run. He stops at a a wall.",
-    ]
-    assert told("released", "activitynet", apart=5.0)[1] == "man on land. run. He stops at wall."
+@pytest.mark.parametrize(("form", "collection", "apart", "parents"), TOLD)
+def test_parents_are_told_by_their_children_or_their_moments(form, collection, apart, parents):
+    moments = tuple(
+        AnnotatedMoment(str(k), k * (10.0 + apart), k * (10.0 + apart) + 10, sentence)
+        for k, sentence in enumerate((FIRST, f" {SECOND}", f" {THIRD}"))
+    )
+    leaves = [FIRST] if apart else [FIRST, SECOND, THIRD]
+    tree = build(TimedVideo("v", 100.0, moments))
+    assert texts(tree, moments, form, collection) == leaves + parents
 
 
 # The pool of nodes
@@ -315,12 +240,17 @@ def test_nodes_are_numbered_through_tree_by_tree():
 def test_items_name_a_parent_and_its_children_and_a_chain_repeats_its_only_one():
     assert POOL.subtrees[:4].tolist() == [[3, 0, 1], [4, 1, 2], [5, 3, 4], [7, 6, 6]]
     assert POOL.pair[:5].tolist() == [True, True, True, False, True]
-    assert (POOL.level[POOL.subtrees[:, 0]] > POOL.level[POOL.subtrees[:, 1]]).all()
     assert {tuple(pair) for pair in POOL.siblings} == {
         tuple(item[1:]) for item in POOL.subtrees[POOL.pair].tolist()
     }
     edges = {(item[0], child) for item in POOL.subtrees.tolist() for child in item[1:]}
     assert {tuple(edge) for edge in POOL.edges.tolist()} == edges
+
+
+def test_siblings_that_two_items_name_are_one_pair():
+    tree = build(VIDEOS[0])
+    twice = Tree("a", tree.nodes, (*tree.items, tree.items[-1]))
+    assert twice.siblings == tree.siblings == ((0, 1), (1, 2), (3, 4))
 
 
 def test_descendants_are_the_closure_of_the_edges():
