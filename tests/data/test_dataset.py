@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.data import annotations, dataset, extracted, synthetic, trees
+from hlformer_jax.data import annotations, dataset, synthetic, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
 from hlformer_jax.data.released import Collection
-from hlformer_jax.data.source import SPLITS, Caption, DataError
+from hlformer_jax.data.source import SPLITS, DataError
 
 
 def test_another_corpus_is_another_data_set(config, data):
@@ -127,15 +127,14 @@ def test_a_prepared_set_serves_again_when_its_source_is_gone_and_is_not_that_of_
 def test_other_moments_or_trees_are_another_data_set(released):
     config, collection, videos, _ = released
     before = open_trees(config)
-    given = [trees.build(video, "balanced") for video in videos["test"][:1]]
-    trees.write_trees(
-        collection.root / "Trees" / "test.trees.jsonl", zip(given, videos["test"], strict=False)
-    )
+    given = trees.build(videos["test"][0], "balanced")
+    place = collection.root / "Trees"
+    trees.write_trees(place / "test.trees.jsonl", [(given, videos["test"][0])])
     after = open_trees(config)
     assert after.fingerprint != before.fingerprint
     assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the one tree that was given"
     assert after.train.num_nodes == before.train.num_nodes
-    annotations.write_moments(collection.root / "Trees" / "test.moments.jsonl", videos["test"][:1])
+    annotations.write_moments(place / "test.moments.jsonl", videos["test"][:1])
     assert open_trees(config).fingerprint != after.fingerprint
 
 
@@ -171,39 +170,6 @@ def test_videos_without_any_tree_are_refused(released):
     annotations.write_moments(collection.root / "Trees" / "val.moments.jsonl", alone)
     with pytest.raises(DataError, match="no video of val has moments that make a tree"):
         open_trees(config)
-
-
-def write_own(folder, fps=2.0, times=((4.0, 9.0), (0.0, 4.0), (None, None))):
-    splits = {
-        split: {
-            f"{split}.mp4": [
-                Caption(f"{split}#{k}", f"thing {k}", *time) for k, time in enumerate(times)
-            ]
-        }
-        for split in SPLITS
-    }
-    rng = np.random.default_rng(0)
-    names = [caption.caption_id for of in splits.values() for own in of.values() for caption in own]
-    extracted.write(
-        folder,
-        "tiny-0123",
-        {"name": "tiny"} | ({} if fps is None else {"fps": fps}),
-        splits,
-        ((video, rng.normal(size=(20, D))) for of in splits.values() for video in of),
-        ((name, rng.normal(size=(2, E))) for name in names),
-    )
-
-
-def test_own_features_with_times_are_opened_and_captions_without_are_left_out(
-    tree_config, tmp_path
-):
-    write_own(tmp_path / "own")
-    tree_config.data.update(collection="own", manual_dir=str(tmp_path / "own"), feature="tiny-0123")
-    test = open_trees(tree_config).test
-    assert test.pool.texts == ("thing 1", "thing 0", "thing 1 thing 0")
-    # Twenty frames, two a second: ten seconds.
-    assert test.rows.tolist() == [[0, 8], [8, 18], [0, 18]]
-    assert test.words_per_video.tolist() == [4]
 
 
 def test_the_form_of_the_trees_needs_no_other_preparation(planted, tmp_path):

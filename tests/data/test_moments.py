@@ -61,33 +61,15 @@ def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsy
     assert "caption.txt:2: video 'v_z' has no annotation" in capsys.readouterr().err
 
 
-DEEP, LONG = "[" * 100_000, "9" * 5000
-WRONG = [
-    "{}",
-    DEEP,
-    '{"v": ' + DEEP,
-    '{"v": {"duration": ' + LONG + "}}",
-    '{"v": {"duration": 1e999, "timestamps": [], "sentences": []}}',
-    '{"v": {"duration": NaN}}',
-    '{"vid_name": "v", "ts": ' + DEEP,
-    f'{{"vid_name": "v", "duration": 9, "ts": [0, {LONG}], "desc": "x"}}',
-    "AB1 0 1##x",
-]
-
-
-@pytest.mark.parametrize("content", WRONG)
-def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, capsys, content):
-    (tmp_path / "a.json").write_text(content)
-    out = tmp_path / "m.jsonl"
-    assert moments.main([str(tmp_path / "a.json"), f"--out={out}"]) == 1
+@pytest.mark.parametrize("content", ["{}", '{"v": ' + "[" * 100_000, "AB1 0 1##x", None])
+def test_what_is_wrong_or_missing_is_one_line_and_nothing_is_written(tmp_path, capsys, content):
+    given, out = tmp_path / "a.json", tmp_path / "m.jsonl"
+    if content is not None:
+        given.write_text(content)
+    assert moments.main([str(given), f"--out={out}"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and len(error) < 400
+    assert error.count("\n") == 1 and len(error) < 400 and str(given) in error
     assert not out.exists()
-
-
-def test_a_missing_file_is_named(tmp_path, capsys):
-    assert moments.main([str(tmp_path / "missing.json")]) == 1
-    assert "missing.json" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not TVR.name, reason="TVR_DATA does not say where TVR's annotations are")
