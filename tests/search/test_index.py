@@ -38,14 +38,11 @@ def test_an_index_that_is_opened_again_has_what_was_written(index):
     "damage",
     [
         lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"PK\3\4 no archive"),
         lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        lambda path: path.write_bytes(path.read_bytes()[:300]),
-        lambda path: path.write_bytes(_flipped(path.read_bytes())),
         lambda path: np.savez(path, times=np.asarray([{}], object)),
         lambda path: path.unlink(),
     ],
-    ids=["empty", "no archive", "cut off", "beginning alone", "a bit", "pickle", "missing"],
+    ids=["empty", "cut off", "pickle", "missing"],
 )
 def test_a_damaged_file_is_named_and_made_anew(index, damage):
     before = archive.arrays(index)
@@ -58,10 +55,8 @@ def test_a_damaged_file_is_named_and_made_anew(index, damage):
     assert (report.indexed, report.unchanged) == (1, 2)
     assert archive.arrays(index) == before
     assert index.verify() == {}
-
-
-def _flipped(content, place=400):
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+    with np.load(index.directory / "videos" / name, allow_pickle=False) as file:
+        assert set(file) == {*storage.VideoArrays._fields, "facts"}
 
 
 def test_no_index_and_another_format_are_one_line_each(index, tmp_path):
