@@ -2,9 +2,8 @@
 
 __main__        the command: programs by name, and their report
 measure         the clock, the floor of a piece of work, rows of a report, random data
-step            training: a step, an epoch
+step            training: a step, an epoch, preparation of data, compiling
 query           search in the corpus of a model, and in archives of one's own videos
-startup         preparation of data, compiling, the first result of a process
 extract         videos to vectors
 geometry        distances and maps of the Lorentz model
 pytorch_peer    the authors' released code, run from a checkout beside ours

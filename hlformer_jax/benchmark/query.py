@@ -8,7 +8,13 @@ video is ever kept. A library over it is asked as `search query` asks it.
 
 import functools
 import hashlib
+import inspect
+import json
+import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +26,10 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import models, parallel
-from hlformer_jax.benchmark import measure, startup
+from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
 from hlformer_jax.data.feed import VideoFeed, in_order
-from hlformer_jax.errors import optional
+from hlformer_jax.errors import UserError, optional
 from hlformer_jax.models.registry import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
@@ -224,7 +230,7 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
                 index = archive.write(Path(own) / "index", encoder, places)
                 yield from _queries(archive, index, encoder, options.repeats)
                 if archive.videos == archives[-1].videos:
-                    yield from startup.first_results(index.directory, min(3, options.repeats))
+                    yield from first_results(index.directory, min(3, options.repeats))
 
 
 def _queries(archive: Archive, index: Index, encoder: Any, repeats: int) -> Iterator[Row]:
@@ -247,3 +253,48 @@ def _queries(archive: Archive, index: Index, encoder: Any, repeats: int) -> Iter
     with index.writing():
         archive.put(index, archive.videos)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
+
+
+def first_results(directory: Path, count: int) -> Iterator[Row]:
+    """So many processes, one after another, that open an index and answer twice."""
+    # Its source alone is run: nothing that this module imports is to count.
+    code = f"{inspect.getsource(_open_and_ask)}\nimport sys\n_open_and_ask(*sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if jax.default_backend() != "cpu":
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    times: list[dict[str, float]] = []
+    for _ in range(count):
+        start = [sys.executable, "-c", code, str(directory), repr(time.time())]
+        ended = subprocess.run(start, env=environment, capture_output=True, text=True)
+        if ended.returncode:
+            last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"a process that opens the index failed: {last}")
+        times.append(json.loads(ended.stdout.splitlines()[-1]))
+    parts = list(times[0])
+    total = summary([sum(one[part] for part in parts[:-1]) for one in times])
+    yield Row("first result of a fresh process", total)
+    for part in parts:
+        yield Row(f"  {part}", summary([one[part] for one in times]))
+
+
+def _open_and_ask(directory: str, start: str) -> None:
+    """Opens an index, asks it twice, and prints what took how long since `start`, as JSON."""
+    import json
+    import time
+
+    from hlformer_jax import search
+    from hlformer_jax.errors import optional
+
+    sentence = "a person opens the fridge"
+    optional("hlformer_jax.encoders", "search")
+    marks = [float(start), time.time()]
+    library = search.open(directory)
+    marks.append(time.time())
+    library.encoder.sentences([sentence])
+    marks.append(time.time())
+    for _ in range(2):
+        library.query(sentence)
+        marks.append(time.time())
+    parts = "start and imports", "opening", "encoder's first sentence", "query", "the next query"
+    seconds = [end - begin for begin, end in zip(marks[:-1], marks[1:], strict=True)]
+    print(json.dumps(dict(zip(parts, seconds, strict=True))))

@@ -1,7 +1,8 @@
-"""Training: a step and an epoch, with the package's own programs and feeds."""
+"""Training: a step, an epoch, and what is waited for before: prepared data, compiling."""
 
 import functools
 import itertools
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from ml_collections import ConfigDict
 from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, timed
+from hlformer_jax.data import prepared
 from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
+from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.training import checkpoints, optim, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
@@ -142,3 +145,42 @@ def epoch(config: ConfigDict, options: Options) -> Iterator[Row]:
         timing = timed(lambda: series.save(next(numbers), state, {}), repeats=options.repeats)
         series.close()
     yield Row("checkpoint", timing, None, {"GB": parallel.nbytes(state) / 1e9})
+
+
+def prepare(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Released files to records, in input bytes a second."""
+    with tempfile.TemporaryDirectory() as directory:
+        collection = measure.released_files(directory, options.videos or 400, config)
+        paths = (collection.feature_dir / "feature.bin", collection.text_features)
+        size = sum(path.stat().st_size for path in paths)
+        clocks, copies = [], []
+        for repeat in range(3):
+            target = Path(directory) / str(repeat)
+            clocks.append(clock(prepared.prepare, collection, target, config.data.storage))
+            copies.append(sum(clock(shutil.copy, path, target) for path in paths))
+    timing = summary(clocks)
+    # What is read must be written: at best in the time in which the files themselves are copied.
+    floor = Floor(0.0, 2.0 * size, float(np.median(copies)))
+    yield Row("prepare", timing, floor, {"MB": size / 1e6, "MB/s": size / 1e6 / timing.median})
+
+
+def compilation(config: ConfigDict, options: Options) -> Iterator[Row]:
+    """Time to trace and compile the programs of a run, nothing kept from earlier ones."""
+    del options  # once, as a second time would be another
+    jax.config.update("jax_enable_compilation_cache", False)
+    model = models.build(config)
+
+    def evaluate() -> None:
+        split = measure.simulated_split(
+            config.eval.video_batch, 2 * config.eval.video_batch, config
+        )
+        evaluator = Evaluator(model, config, parallel.mesh())
+        params = parallel.replicate(parallel.mesh(), models.init_params(model, config))
+        evaluator.evaluate(params, evaluator.feed(split))
+
+    for name, run in (
+        ("initial parameters", lambda: models.init_params(model, config)),
+        ("training", lambda: Training(config, config.train.batch_size, 1)),
+        ("evaluation", evaluate),
+    ):
+        yield Row(name, summary([clock(run)]))

@@ -44,34 +44,20 @@ _DRAWS_AT_ONCE = 500
 
 
 class Scores(NamedTuple):
-    """What the queries of a corpus add to SumR, by variant.
+    """What the queries of a corpus add to SumR, by variant."""
 
-    Attributes:
-      sums: for each variant, sums over the queries of each video, a row for each run.
-      counts: number of queries of each video.
-    """
-
-    sums: Mapping[str, Float[np.ndarray, "S V"]]
-    counts: Float[np.ndarray, " V"]
+    sums: Mapping[str, Float[np.ndarray, "S V"]]  # over the queries of each video, for each run
+    counts: Float[np.ndarray, " V"]  # queries of each video
 
 
 def compare(
     pairs: Sequence[tuple[str, str]], runs: Sequence[Run], root: Path
 ) -> list[dict[str, Any]]:
-    """Compares pairs of variants by their finished runs.
+    """Compares the pairs of variants that have finished runs on a common corpus.
 
-    Args:
-      pairs: names of variants.
-      runs: all runs of the sweep.
-      root: its directory.
-
-    Returns:
-      For each pair that has finished runs on a common corpus: the names "first" and "second", the
-      "difference", the intervals "queries" and "queries_seeds", and whether it is "real"; the last
-      two are None where one of the two has no more than a run on each.
-
-    Raises:
-      OSError: when the ranks of a run cannot be read.
+    Each has the names "first" and "second", the "difference", the intervals "queries" and
+    "queries_seeds", and whether it is "real"; the last two are None where one of the two has no
+    more than a run on each corpus.
     """
     named = {name for pair in pairs for name in pair}
     corpora = list(dict.fromkeys(run.corpus for run in runs))
@@ -124,18 +110,11 @@ def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
 
 
 class Draws(NamedTuple):
-    """SumR of a variant on a corpus.
-
-    Attributes:
-      value: as it is.
-      queries: for each draw of videos, with the runs as they are.
-      seeds: what a draw of runs adds to that.
-      runs: number of runs.
-    """
+    """SumR of a variant on a corpus."""
 
     value: float
-    queries: Float[np.ndarray, " draws"]
-    seeds: Float[np.ndarray, " draws"]
+    queries: Float[np.ndarray, " draws"]  # for each draw of videos, with the runs as they are
+    seeds: Float[np.ndarray, " draws"]  # what a draw of runs adds to that
     runs: int
 
 

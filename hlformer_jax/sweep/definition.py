@@ -24,20 +24,12 @@ METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 
 
 class Run(NamedTuple):
-    """One training run of a sweep.
-
-    Attributes:
-      variant: the name of its variant.
-      seed: its seed.
-      config: its complete configuration.
-      directory: its directory, relative to the sweep's.
-      corpus: the name of its corpus, "" in a sweep without corpora.
-    """
+    """One training run of a sweep, with its complete configuration."""
 
     variant: str
     seed: int
     config: ConfigDict
-    directory: Path
+    directory: Path  # relative to the sweep's
     corpus: str = ""
 
     @property
@@ -87,12 +79,6 @@ def define(
       corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
         without any, on what the configuration says.
       pairs: pairs of variants that are compared query by query (`comparison`).
-
-    Returns:
-      The sweep, locked.
-
-    Raises:
-      ConfigError: when `name` is another, or a configuration file is not there.
     """
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
@@ -129,12 +115,6 @@ def metrics(*figures: float) -> dict[str, float]:
 def expand(sweep: ConfigDict) -> list[Run]:
     """The runs of a sweep: all variants with the first seed on each corpus, then with the next.
 
-    Args:
-      sweep: what `define` gives, the command line's changes applied.
-
-    Returns:
-      The runs, each with the configuration that it trains with.
-
     Raises:
       ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
         directory, or has a variant whose configuration makes no sense.
@@ -162,11 +142,7 @@ def expand(sweep: ConfigDict) -> list[Run]:
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
-    """The runs of one of several tasks: every `tasks`-th, from index `task` on.
-
-    Raises:
-      ConfigError: when there is no such task.
-    """
+    """The runs of one of several tasks: every `tasks`-th, from index `task` on."""
     if not 0 <= task < tasks:
         raise ConfigError(
             f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
@@ -190,8 +166,7 @@ def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
     """The index of this task in a Slurm array and the count of its tasks; 0 and 1 outside of one.
 
-    Raises:
-      ConfigError: when the array's indices have gaps that differ, or a task has several processes.
+    Refuses indices with gaps that differ, and a task of several processes.
     """
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")

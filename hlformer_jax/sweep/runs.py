@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
 from hlformer_jax.config import ConfigError
@@ -34,12 +33,8 @@ RESULT, FAILURE = "result.json", "failure.json"
 def check(runs: Sequence[Run], root: Path) -> None:
     """Refuses a sweep of which a run would not start, before any does.
 
-    Args:
-      runs: all runs of the sweep.
-      root: its directory.
-
     Raises:
-      ConfigError: when a variant cannot be trained (`Family.check_trainable`); names the variant.
+      ConfigError: naming the variant that cannot be trained.
       WorkdirError: when a run's directory holds a run of another configuration.
     """
     for run in {run.variant: run for run in runs}.values():
@@ -63,14 +58,10 @@ def perform(
     after: Callable[[Run], None] = lambda run: None,
     execute: Callable[[Run, Path], dict[str, Any]] | None = None,
 ) -> dict[Path, str]:
-    """Does the runs that are not finished; one that fails does not stop those after it.
+    """Does a task's runs that are not finished; one that fails does not stop those after it.
 
-    Args:
-      runs: the runs of this task.
-      root: the sweep's directory.
-      report: takes one line on the progress.
-      after: called after each run, finished or failed.
-      execute: does one run in its directory and returns its result; None trains.
+    `report` takes a line on the progress, `after` each run, finished or failed. `execute` does one
+    run and returns its result; None trains.
 
     Returns:
       Directories of the runs that failed, each with the reason in one line.
@@ -112,24 +103,14 @@ def perform(
 
 
 def open_data(runs: Sequence[Run], root: Path) -> None:
-    """Prepares the data of runs where that is not done; refuses runs begun on other data.
-
-    Raises:
-      DataError: when the data is missing or wrong.
-      WorkdirError: when a run was started on other data.
-    """
+    """Prepares the data of runs where that is not done; refuses runs begun on other data."""
     fingerprints: dict[str, str] = {}
     for run in runs:
-        key = _data_fields(run.config)
+        sections = [run.config[name] for name in ("data", "trees") if name in run.config]
+        key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
             fingerprints[key] = families.build(run.config).fingerprint
         checkpoints.check_workdir(root / run.directory, run.config, fingerprints[key])
-
-
-def _data_fields(config: ConfigDict) -> str:
-    """The fields that say which data a run is on."""
-    sections = ("data", "trees")
-    return "".join(config[section].to_json() for section in sections if section in config)
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:

@@ -47,11 +47,7 @@ COSTS = {
 
 
 def check_place(root: Path, replace: files.Replace) -> None:
-    """Refuses a directory whose tables or plot must not be replaced.
-
-    Raises:
-      OSError: saying which.
-    """
+    """Refuses a directory whose tables or plot must not be replaced."""
     for name in NAMES:
         files.check_output(root / name, replace)
 
@@ -59,19 +55,10 @@ def check_place(root: Path, replace: files.Replace) -> None:
 def publish(
     sweep: ConfigDict, runs: Sequence[Run], root: Path, replace: files.Replace = "own"
 ) -> Table:
-    """Writes the tables and the plot of a sweep.
+    """Writes the tables and the plot of a sweep, of all its runs and not only this task's.
 
     Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
     writes again, so that what the last leaves is complete.
-
-    Args:
-      sweep: its configuration.
-      runs: all its runs, not only those of this task.
-      root: its directory.
-      replace: which tables and plots there are replaced.
-
-    Returns:
-      The table.
     """
     table = collect(sweep, runs, root)
     while True:
@@ -91,19 +78,7 @@ def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
 
 
 def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
-    """Collects the results of a sweep's runs so far.
-
-    Args:
-      sweep: its configuration.
-      runs: all its runs.
-      root: its directory.
-
-    Returns:
-      The content of table.json.
-
-    Raises:
-      ConfigError: when a result lacks one of the sweep's metrics.
-    """
+    """Collects the results of a sweep's runs so far."""
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
     known = [result["metrics"] for result in finished.values() if result is not None]
@@ -112,15 +87,12 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
     for name in sweep.variants:
         results, failures, missing = [], [], []
         for run in (run for run in runs if run.variant == name):
-            directory = root / run.directory
-            result = finished[run.directory]
-            if result is not None:
+            if (result := finished[run.directory]) is not None:
                 place = {"directory": str(run.directory), "title": run.title}
                 results.append({**result, **place})
                 continue
             missing.append(run.seed)
-            failure = read_result(directory / FAILURE)
-            if failure is not None:
+            if failure := read_result(root / run.directory / FAILURE):
                 failures.append({"title": run.title, "reason": failure["reason"]})
         value = sweep["values"].get(name)
         rows.append(
@@ -169,9 +141,7 @@ def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict
     return {
         "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
         "std": {name: _deviation(results, x) for name, x in metrics.items()},
-        "parameters": first.get("parameters"),
-        "flops_video": first.get("flops_video"),
-        "flops_caption": first.get("flops_caption"),
+        **{name: first.get(name) for name in COSTS},
         "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
     }
 
@@ -198,13 +168,7 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 class Section(NamedTuple):
-    """A part of what is printed and of table.md.
-
-    Attributes:
-      title: its title.
-      rows: its cells, first those of the head.
-      note: what is to be known of it.
-    """
+    """A part of what is printed and of table.md: cells, first those of the head, and a note."""
 
     title: str
     rows: list[list[str]]
@@ -291,10 +255,10 @@ def markdown(table: Table) -> str:
     """The tables in GitHub's Markdown."""
     line = lambda row: f"| {' | '.join(_escaped(cell) for cell in row)} |"
     lines: list[str] = []
-    for level, section in enumerate(sections(table)):
+    for section in sections(table):
         head, *rows = section.rows
         lines += (
-            ["", f"## {_escaped(section.title)}"] if level else [f"# {_escaped(section.title)}"]
+            ["", f"## {_escaped(section.title)}"] if lines else [f"# {_escaped(section.title)}"]
         )
         lines += ["", line(head), line(["---", *["---:"] * (len(head) - 1)]), *map(line, rows)]
         lines += ["", section.note]
@@ -328,11 +292,8 @@ def show(table: Table) -> None:
     """Prints the tables and their notes to standard output."""
     console = rich.console.Console()
     for section in sections(table):
-        view = rich.table.Table(
-            title=rich.markup.escape(section.title),
-            box=rich.box.SIMPLE_HEAD,
-            title_justify="left",
-        )
+        title = rich.markup.escape(section.title)
+        view = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
         head, *rows = section.rows
         for index, column in enumerate(head):
             view.add_column(column, justify="right" if index else "left")
@@ -360,9 +321,7 @@ def _published(metric: str, value: float | None) -> str:
 
 
 def _formatted(value: float | None, form: str, unit: float = 1) -> str:
-    if value is None:
-        return "-"
-    return format(value if unit == 1 else value / unit, form)
+    return "-" if value is None else format(value if unit == 1 else value / unit, form)
 
 
 def _escaped(text: str) -> str:

@@ -1,10 +1,12 @@
-"""Operations of a step, counted by hand, and its memory."""
+"""Operations of a step, counted by hand, its memory, preparation and compiling."""
 
 import jax
 import pytest
 import runs
 
 from hlformer_jax import models, parallel
+from hlformer_jax.benchmark import step as measured
+from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.benchmark.step import Training
 from hlformer_jax.config import default
 from hlformer_jax.training import optim, prvr, step
@@ -113,3 +115,23 @@ def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
     # The parameters, their gradients and what the optimiser keeps of them stay.
     assert less["temporary"] < 0.75 * plan["temporary"]
     assert in_parts.flops() == plain.flops() > 1e8
+
+
+def test_the_rate_is_that_of_the_bytes_read_and_the_floor_that_of_copying_them():
+    config = default()
+    config.data.update(visual_dim=6, text_dim=5, max_frames=30)
+    [row] = measured.prepare(config, Options(videos=9))
+    assert row.timing.repeats == 3 and row.timing.low > 0
+    assert row.facts["MB/s"] == row.facts["MB"] / row.timing.median
+    assert row.floor.bytes == 2e6 * row.facts["MB"]
+    assert 0 < row.floor.seconds < row.timing.median
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_compiling_is_timed_part_by_part():
+    keeps = jax.config.jax_enable_compilation_cache
+    try:
+        rows = list(measured.compilation(runs.retrieval(""), Options()))
+    finally:
+        jax.config.update("jax_enable_compilation_cache", keeps)
+    assert [row.what for row in rows] == ["initial parameters", "training", "evaluation"]
