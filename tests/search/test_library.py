@@ -68,13 +68,18 @@ def videos(hits):
 
 def test_filters_by_folder_and_date(library):
     assert videos(library.query("red")) == list(DAYS)
+    assert videos(library.query("red", folder="trips")) == ["trips/c.film"]
     assert videos(library.query("red", folder="trips/")) == ["trips/c.film"]
     with pytest.raises(SearchError, match="did you mean 'trips'"):
         library.query("red", folder="trip")
     assert videos(library.query("red", since="2026-03-02")) == ["b.film", "trips/c.film"]
+    assert videos(library.query("red", until="2026-03-02")) == ["a.film", "b.film"]
     day = datetime.date(2026, 3, 2)
     assert videos(library.query("red", since=day, until=day)) == ["b.film"]
+    noon = datetime.datetime(2026, 3, 2, 12)
+    assert videos(library.query("red", until=noon)) == ["a.film", "b.film"]
     assert library.query("red", k=1)[0].date_of == "file"
+    assert videos(library.query("red", until="2026-03-02T11:59")) == ["a.film"]
     assert videos(library.query("red", folder="trips", until="2026-03-02")) == []
     with pytest.raises(SearchError, match="'yesterday' is no date"):
         library.query("red", since="yesterday")
