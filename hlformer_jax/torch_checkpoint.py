@@ -24,13 +24,13 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from absl import app
 
-from hlformer_jax.config.published import DEFINITIONS
+from hlformer_jax.config.published import DATA_SETS, DEFINITIONS
 from hlformer_jax.errors import UserError, command_line
 from hlformer_jax.training import checkpoints
 
@@ -117,8 +117,7 @@ OPTIONS = {
 }
 """Options in the file that no tensor's shape tells: our field, and its type."""
 
-_DATA_SETS = {"activitynet": "anet", "tvr": "tvr", "charades": "charades"}
-"""The data set of a configuration, by the collection's name in the released codes."""
+_DATA_SETS = {fields["collection"]: name for name, fields in DATA_SETS.items()}
 
 _REQUIRED = (
     *("query_input", "query_position", "query_encoder", "query_pooling"),
@@ -157,9 +156,11 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
     if missing := [name for name in _REQUIRED if name not in params]:
         raise ConversionError(f"is not a whole checkpoint: it has no {', '.join(missing)}")
     options = _section(content, "config", "model_cfg") or {}
+    collection = options.get("collection")
+    named = isinstance(collection, str) and collection in _DATA_SETS
     return params, {
         **_progress(content),
-        **_collection(options),
+        **({"collection": collection} if named else {}),
         **_definition(model),
         **_sizes(params),
         **_options(options),
@@ -168,8 +169,7 @@ def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, An
 
 def _section(content: Mapping[Any, Any], *names: str) -> Mapping[Any, Any] | None:
     """The first of these entries that is a dictionary: the released codes differ in its name."""
-    candidates = (content.get(name) for name in names)
-    return next((value for value in candidates if isinstance(value, Mapping)), None)
+    return next((content[k] for k in names if isinstance(content.get(k), Mapping)), None)
 
 
 def _tensors(state: Mapping[Any, Any], file_size: int) -> dict[str, np.ndarray]:
@@ -196,12 +196,11 @@ def _tensors(state: Mapping[Any, Any], file_size: int) -> dict[str, np.ndarray]:
 def _definition(model: str) -> dict[str, Any]:
     """What the released code of a model does not leave to its options."""
     defined = DEFINITIONS[model]["model"]
-    fields = {
-        name: list(value) if isinstance(value, tuple) else value
+    fixed: dict[str, Any] = {
+        f"model.{name}": list(value) if isinstance(value, tuple) else value
         for name, value in defined.items()
         if not name.endswith("_blocks")  # which the tensors tell
     }
-    fixed = {f"model.{name}": value for name, value in fields.items()}
     fixed |= {"model.name": model, "model.window": "released"}
     if not defined["lorentz_blocks"]:
         fixed["model.lorentz_blocks"] = 0
@@ -223,13 +222,6 @@ def _progress(content: Mapping[Any, Any]) -> dict[str, Any]:
     if type(sum_recall) in (int, float) and 0 <= sum_recall <= 400:
         progress["validation_SumR"] = float(sum_recall)
     return progress
-
-
-def _collection(options: Mapping[Any, Any]) -> dict[str, str]:
-    """The collection that the file says it was trained on, if it is one of the three."""
-    collection: Any = options.get("collection")
-    named = isinstance(collection, str) and collection in _DATA_SETS
-    return {"collection": collection} if named else {}
 
 
 def _options(options: Mapping[Any, Any]) -> dict[str, float]:
@@ -284,14 +276,6 @@ def _matrix_shape(params: Mapping[str, Any], path: str) -> tuple[int, int]:
 # a bank in a list; here they are slices of one array, so a released name stands for a path and,
 # within a bank, an index on the leading axis. Linear weights are stored transposed (PyTorch: out,
 # in).
-
-
-class Location(NamedTuple):
-    """Keys into our nested parameters, index within a bank, and whether ours is the transpose."""
-
-    path: tuple[str, ...]
-    block: int | None
-    transposed: bool
 
 
 NOT_PARAMETERS = re.compile(r"(^|\.)manifold\.k$|^A_query_input_proj\.")
@@ -365,8 +349,8 @@ def recognise(names: Iterable[str]) -> str | None:
     return next(models, None)
 
 
-def locate(name: str, model: str = "hlformer") -> Location:
-    """Returns where the released parameter `name` of that model lives in ours."""
+def locate(name: str, model: str = "hlformer") -> tuple[tuple[str, ...], int | None, bool]:
+    """Where a released parameter lives in ours: keys, index in a bank, whether transposed."""
     ours = name
     for prefixes in (_OF_MODEL.get(model, ()), _PREFIXES):
         for pattern, replacement in prefixes:
@@ -377,7 +361,7 @@ def locate(name: str, model: str = "hlformer") -> Location:
         ours = re.sub(pattern, replacement, ours)
     block = re.search(r"\.\[(\d+)\]", ours)
     path = tuple(re.sub(r"\.\[\d+\]", "", ours).split("."))
-    return Location(path, int(block[1]) if block else None, path[-1] == "kernel")
+    return path, int(block[1]) if block else None, path[-1] == "kernel"
 
 
 def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -457,15 +441,14 @@ def load(path: str | Path) -> dict[Any, Any]:
 
 def _check_format(head: bytes) -> None:
     """Refuses what is no zip file, and PyTorch's older formats by their names."""
-    if head.startswith(b"PK\x03\x04"):
-        return
-    if head[257:262] == b"ustar" or head.startswith(b"\x80"):
-        kind = "tar" if head[257:262] == b"ustar" else "raw pickle"
+    kind = "tar" if head[257:262] == b"ustar" else "raw pickle"
+    if kind == "tar" or head.startswith(b"\x80"):
         raise TorchFileError(
-            f"is in PyTorch's legacy format ({kind}), which is not read: load it with a current "
-            "torch, if you trust it, and save it again with torch.save"
+            f"is in PyTorch's legacy format ({kind}), which is not read: load it with a"
+            " current torch, if you trust it, and save it again with torch.save"
         )
-    raise TorchFileError("is not a PyTorch checkpoint: a zip file was expected")
+    if not head.startswith(b"PK\x03\x04"):
+        raise TorchFileError("is not a PyTorch checkpoint: a zip file was expected")
 
 
 class _Entries:

@@ -87,10 +87,5 @@ class DLDKD(TwoBranch):
 
 
 def repeat_first(encoded: Float[Array, "V F H"], mask: Bool[Array, "V F"]) -> Float[Array, "V F H"]:
-    """Puts the first position of a sequence where there is padding: no maximum changes.
-
-    Args:
-      encoded: sequences whose first position is real, if any is.
-      mask: True for real positions.
-    """
+    """Puts the first position, real if any is, where there is padding: no maximum changes."""
     return jnp.where(mask[..., None], encoded, encoded[:, :1])

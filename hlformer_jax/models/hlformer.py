@@ -86,11 +86,6 @@ class HLFormer(TwoBranch):
 def lift(tangent: Float[Array, "*batch n"], c: Float[Array, ""]) -> Float[Array, "*batch n1"]:
     """Exponential map at the origin with the released limit on its argument.
 
-    Args:
-      tangent: tangent coordinates.
-      c: curvature is -c.
-
-    Returns:
-      Points [time, space]; beyond the limit the norm no longer depends on the tangent's.
+    Tangents, at curvature -c, to points [time, space]; beyond the limit all are equally far.
     """
     return lorentz.exp_map0(limit_norm(tangent, math.asinh(MAX_SINH) / jnp.sqrt(c)), c)

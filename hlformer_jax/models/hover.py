@@ -243,9 +243,6 @@ class VideoEncoder(nn.Module):
     """Linear where D is not H, LSTM with a residual, unit frames, their mean.
 
     Real frames come first; what follows them is masked.
-
-    Attributes:
-      options: see `options_of`.
     """
 
     options: FrozenConfigDict
@@ -273,11 +270,7 @@ class VideoEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Sentence vectors as they are, or words by their mean or by attention.
-
-    Attributes:
-      options: see `options_of`.
-    """
+    """Sentence vectors as they are, or words by their mean or by attention."""
 
     options: FrozenConfigDict
 
@@ -304,12 +297,7 @@ class TextEncoder(nn.Module):
 
 
 class Points(NamedTuple):
-    """Embedded nodes.
-
-    Attributes:
-      video: points of the nodes' frames.
-      text: points of the nodes' texts.
-    """
+    """Embedded nodes: points of their frames and of their texts."""
 
     video: Float[Array, "U n"]
     text: Float[Array, "U n"]
@@ -319,11 +307,7 @@ class HyperbolicLinear(nn.Module):
     """A hyperbolic linear layer on features of the tangent space at the origin.
 
     M ⊗ exp_0(f) = exp_0(M f), so that it is exp_0(M f) ⊕ exp_0(b); its parameters are Euclidean.
-
-    Attributes:
-      features: coordinates n of the points.
-      space: the space of the points.
-      start: "identity", without bias, or "kaiming", uniform from ±1/√H.
+    They start as the "identity", without bias, or ("kaiming") uniform from ±1/√H.
     """
 
     features: int
@@ -346,11 +330,7 @@ class HyperbolicLinear(nn.Module):
 
 
 class Lift(nn.Module):
-    """A feature to a point: its length, then the hyperbolic linear layer.
-
-    Attributes:
-      options: see `options_of`.
-    """
+    """A feature to a point: its length, then the hyperbolic linear layer."""
 
     options: FrozenConfigDict
 
@@ -385,11 +365,7 @@ def as_parameter_of_the_ball(x: Float[Array, "*batch n"], c: float) -> Float[Arr
 
 
 class Hover(nn.Module):
-    """The model of HOVER.
-
-    Attributes:
-      options: see `options_of`.
-    """
+    """The model of HOVER; its options are those of `options_of`."""
 
     options: FrozenConfigDict
 

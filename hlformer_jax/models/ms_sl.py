@@ -23,12 +23,7 @@ from hlformer_jax.typing import Array, Videos
 
 
 class GuidedEncoding(NamedTuple):
-    """Encoded videos of a model whose clips guide what is read from the frames.
-
-    Attributes:
-      clips: the proposals.
-      guided: for each proposal, the frames that it attends to, as one vector.
-    """
+    """The proposals of videos, and for each the frames that it attends to, as one vector."""
 
     clips: Float[Array, "V P H"]
     guided: Float[Array, "V P H"]
@@ -83,11 +78,7 @@ GUIDED_MASKED = -1e9
 def sliding_means(clips: Float[Array, "V C H"]) -> Float[Array, "V P H"]:
     """Means over all windows of consecutive positions, by their length, then their start.
 
-    Args:
-      clips: encoded positions.
-
-    Returns:
-      P = C (C + 1) / 2 means; the first C are the positions themselves.
+    P = C (C + 1) / 2 of them; the first C are the positions themselves.
     """
     starts, ends = proposals(clips.shape[-2])
     positions = np.arange(clips.shape[-2])

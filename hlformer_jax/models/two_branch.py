@@ -36,18 +36,8 @@ MAX_CURVATURE_FACTOR = 10.0
 class TwoBranchOptions:
     """Options of a `TwoBranch`; the fields of `config.model`, see config/fields.py.
 
-    Attributes:
-      hidden_size: width H of every encoding.
-      max_frames: number of rows of a branch's position embedding.
-      max_words: number of rows of the query encoder's position embedding.
-      bank: options of the banks of both branches, and of the query encoder's block.
-      fusion: a key of `nn.fusion.FUSIONS`.
-      input_dropout: rate of the dropout before the blocks.
-      gaze: whether there is a frame branch.
-      glance: whether there is a clip branch.
-      video_level: whether frames are pooled to one vector a video.
-      shared_curvature: whether all Lorentz blocks learn one curvature, from 1, which else is fixed.
-      curvature: initial curvature of the lift, of a model that has one.
+    Positions of either branch share a table of `max_frames` rows. With `shared_curvature` all
+    Lorentz blocks learn one curvature, from 1, else fixed; `curvature` is that of the lift.
     """
 
     hidden_size: int
@@ -64,13 +54,7 @@ class TwoBranchOptions:
 
 
 class Hyperparameters(NamedTuple):
-    """Numbers of a model that are arguments of its programs: changing them does not recompile.
-
-    Attributes:
-      temperature: tau of the fusion weights.
-      clip_windows: windows of the clip branch.
-      frame_windows: windows of the frame branch.
-    """
+    """Numbers that are arguments of a model's programs: tau of the fusion weights, and windows."""
 
     temperature: Float[Array, ""]
     clip_windows: Windows
@@ -129,12 +113,7 @@ class VideoEncoding(NamedTuple):
 
 
 class Branch(nn.Module):
-    """One granularity of the video encoder: features to encoded positions.
-
-    Attributes:
-      options: options of the model.
-      num_layers: number of banks that follow one another.
-    """
+    """One granularity of the video encoder: features to encoded positions, through its banks."""
 
     options: TwoBranchOptions
     num_layers: int = 1
@@ -166,11 +145,7 @@ class Branch(nn.Module):
 
 
 class TwoBranch(nn.Module):
-    """A model of the family.
-
-    Attributes:
-      options: options of the model.
-    """
+    """A model of the family."""
 
     options: TwoBranchOptions
 

@@ -226,11 +226,11 @@ def open_params(path: Path) -> Series:
 class Progress(NamedTuple):
     """The progress of a run, saved beside its state."""
 
-    best_epoch: int = -1
-    best_metric: float | None = None
-    epochs: int = 0
-    log_position: int = 0
-    seconds: float = 0.0
+    best_epoch: int = -1  # before the first validation
+    best_metric: float | None = None  # of `config.eval.select`
+    epochs: int = 0  # that were validated
+    log_position: int = 0  # bytes of metrics.jsonl
+    seconds: float = 0.0  # of training alone; nothing else depends on the clock
 
     def validated(self, epoch: int, metric: float) -> "Progress":
         """The progress after the validation of an epoch; the first of equal ones stays the best."""

@@ -253,7 +253,7 @@ def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
     decays = recording.golden["train/weight_decay"]
     for name, decay in zip(recording.names, decays, strict=True):
         value = mask
-        for key in recording.place(name).path:
+        for key in recording.place(name)[0]:
             value = value[key]
         assert value == (decay > 0), name
 
