@@ -77,31 +77,6 @@ def _numpy_diversity(queries, pairs, margin, scale, gamma):
     return total / len(queries)
 
 
-def test_triplet_equals_a_loop_over_videos(float64):
-    pairs = _pairs()
-    scores, ranks = _scores(pairs), _ranks(pairs)
-    expected = _numpy_triplet(scores, pairs, ranks, 0.3)
-    ours = jax.jit(ranking.triplet)(scores, pairs, ranks, 0.3)
-    np.testing.assert_allclose(ours, expected, rtol=1e-13)
-
-
-def test_nce_equals_a_loop_over_videos(float64):
-    pairs = _pairs()
-    scores = 5 * _scores(pairs)
-    ours = jax.jit(ranking.nce)(scores, pairs)
-    np.testing.assert_allclose(ours, _numpy_nce(scores, pairs), rtol=1e-13)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
-def test_diversity_equals_a_loop_over_pairs(float64, gamma):
-    pairs = _pairs()
-    queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
-    ours = embeddings.query_diversity(queries, pairs, 0.15, 32.0, gamma)
-    np.testing.assert_allclose(
-        ours, _numpy_diversity(queries, pairs, 0.15, 32.0, gamma), rtol=1e-12
-    )
-
-
 def _numpy_caption_diversity(queries, pairs, margin, scale):
     unit = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
     total = 0.0
@@ -111,25 +86,33 @@ def _numpy_caption_diversity(queries, pairs, margin, scale):
     return total / len(queries)
 
 
-def test_the_first_diversity_equals_a_loop_over_captions(float64):
-    pairs = _pairs()
-    queries = np.random.default_rng(2).normal(size=(sum(COUNTS), 6))
-    ours = embeddings.caption_diversity(queries, pairs, 0.15, 32.0)
-    np.testing.assert_allclose(
-        ours, _numpy_caption_diversity(queries, pairs, 0.15, 32.0), rtol=1e-12
-    )
-
-
-def test_joint_nce_equals_a_loop_over_captions(float64):
-    scores = np.random.default_rng(4).normal(size=(7, 7))
-    mask = np.ones(7, bool)
-    expected = np.mean(
+def _numpy_joint_nce(scores, mask):
+    return np.mean(
         [
-            np.log(np.exp(scores[q]).sum() + np.exp(scores[:, q]).sum()) - scores[q, q]
-            for q in range(7)
+            np.log(np.exp(row).sum() + np.exp(scores[:, q]).sum()) - row[q]
+            for q, row in enumerate(scores)
         ]
     )
-    np.testing.assert_allclose(ranking.joint_nce(scores, mask), expected, rtol=1e-13)
+
+
+def test_losses_equal_loops_over_videos_and_captions(float64):
+    pairs, rng = _pairs(), np.random.default_rng(2)
+    scores, ranks, queries = _scores(pairs), _ranks(pairs), rng.normal(size=(sum(COUNTS), 6))
+    square = rng.normal(size=(7, 7)), np.ones(7, bool)
+    diversity = embeddings.query_diversity, _numpy_diversity
+    for ours, theirs, given, rtol in (
+        (ranking.triplet, _numpy_triplet, (scores, pairs, ranks, 0.3), 1e-13),
+        (ranking.nce, _numpy_nce, (5 * scores, pairs), 1e-13),
+        (ranking.joint_nce, _numpy_joint_nce, square, 1e-13),
+        *((*diversity, (queries, pairs, 0.15, 32.0, gamma), 1e-12) for gamma in (0.0, 1.0, 2.5)),
+        (
+            embeddings.caption_diversity,
+            _numpy_caption_diversity,
+            (queries, pairs, 0.15, 32.0),
+            1e-12,
+        ),
+    ):
+        np.testing.assert_allclose(jax.jit(ours)(*given), theirs(*given), rtol=rtol)
 
 
 def _numpy_matching(queries, clips, pairs):
@@ -216,14 +199,8 @@ def _terms(pairs, filler):
 
 
 TERMS = (
-    "triplet",
-    "nce",
-    "diversity",
-    "caption diversity",
-    "joint nce",
-    "matching",
-    "partial_order",
-)
+    "triplet", "nce", "diversity", "caption diversity", "joint nce", "matching", "partial_order",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TERMS)

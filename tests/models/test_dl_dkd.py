@@ -10,7 +10,6 @@ import tiny
 from hlformer_jax import models
 from hlformer_jax.models.dl_dkd import repeat_first
 from hlformer_jax.retrieval import scoring
-from hlformer_jax.typing import Batch
 
 BATCH = tiny.batch()
 
@@ -73,25 +72,6 @@ def test_a_branch_alone_has_one_embedding_of_a_sentence(off):
     assert queries.shape == (tiny.CAPTIONS, config.model.hidden_size)
     assert (videos.clips is None, videos.frames is None) == (off == "glance", off == "gaze")
     assert (similar.clip_dot is None, similar.frame_dot is None) == (off == "glance", off == "gaze")
-
-
-@pytest.mark.slow
-def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
-    config = tiny.case("dl_dkd")
-    config.dtype = "float64"
-    with jax.numpy_dtype_promotion("standard"):
-        params = jax.tree.map(lambda x: x.astype(np.float64), tiny.params(config))
-        batch = tiny.batch(dtype=np.float64, taught=True)
-        pad = lambda n: lambda x: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
-        parts = zip(batch, (2, 4), strict=True)
-        padded = Batch(*(jax.tree.map(pad(n), part) for part, n in parts))
-        key = jax.random.key(5)
-        grad = jax.jit(jax.value_and_grad(lambda p, b: tiny.loss(config, p, b, key)[0]))
-        value, gradient = grad(params, batch)
-        value2, gradient2 = grad(params, padded)
-    np.testing.assert_allclose(value2, value, rtol=1e-12)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(gradient2), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-12)
 
 
 def test_the_gradient_of_a_repeated_position_goes_to_the_first():

@@ -12,14 +12,6 @@ from hlformer_jax import models
 from hlformer_jax.losses import embeddings, ranking
 from hlformer_jax.models import hlformer
 from hlformer_jax.training import prvr
-from hlformer_jax.typing import Batch
-
-
-def _loss(config, params, batch, dropout_key=None):
-    negatives = prvr.draw_negatives(jax.random.key(1), batch, True, 1)
-    loss = prvr.build_objective(config, models.build(config))
-    return loss.evaluate(params, batch, negatives, dropout_key)
-
 
 # What sets the branches apart is under test elsewhere, and one of them compiles in half the time.
 ONE_BRANCH = {"model.glance": False}
@@ -49,7 +41,7 @@ OPTIONS = {
 def _value_and_gradient(name):
     config, batch = tiny.config(**OPTIONS[name]), tiny.batch()
     params = tiny.params(config)
-    loss = lambda params: _loss(config, params, batch)
+    loss = lambda params: tiny.loss(config, params, batch)
     return params, *jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
@@ -70,34 +62,12 @@ def test_every_option_has_finite_gradients_and_changes_the_loss(name):
 
 
 @pytest.mark.slow
-def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64):
-    config = tiny.config(dtype="float64", **ONE_BRANCH)
-    config.model.update(dropout=0.2, input_dropout=0.2)  # its masks are not to move either
-    with jax.numpy_dtype_promotion("standard"):
-        params = tiny.params(config)
-        params = jax.tree.map(lambda x: x.astype(np.float64), params)
-        batch = tiny.batch(dtype=np.float64)
-        pad = lambda x, n: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
-        padded = Batch(
-            jax.tree.map(lambda x: pad(x, 2), batch.videos),
-            jax.tree.map(lambda x: pad(x, 4), batch.captions),
-        )
-        key = jax.random.key(5)
-        grad = jax.jit(jax.value_and_grad(lambda p, b: _loss(config, p, b, key)[0]))
-        value, gradient = grad(params, batch)
-        value2, gradient2 = grad(params, padded)
-    np.testing.assert_allclose(value2, value, rtol=1e-12)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(gradient2), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, 0.9])
 def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
     config = tiny.config(**ONE_BRANCH, **{"model.dropout": rate, "model.input_dropout": rate})
     params = tiny.params(config)
     batch = tiny.batch()
-    grad = jax.jit(jax.value_and_grad(lambda p, key: _loss(config, p, batch, key)[0]))
+    grad = jax.jit(jax.value_and_grad(lambda p, key: tiny.loss(config, p, batch, key)[0]))
     values = set()
     for seed in range(12):
         value, gradient = grad(params, jax.random.key(seed))
@@ -112,7 +82,7 @@ def test_bfloat16_changes_losses_and_gradients_by_its_rounding_alone():
     config, half, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
     with jax.numpy_dtype_promotion("standard"):
         params = tiny.params(config)
-        loss = lambda c: jax.value_and_grad(lambda p: _loss(c, p, batch), has_aux=True)
+        loss = lambda c: jax.value_and_grad(lambda p: tiny.loss(c, p, batch), has_aux=True)
         (_, exact), gradient = jax.jit(loss(config))(params)
         (_, terms), rounded = jax.jit(loss(half))(params)
     for name, value in terms.items():

@@ -335,10 +335,3 @@ def test_another_seed_draws_other_parameters():
         jax.tree.leaves(params["video_encoder"]["recurrent"])[0],
     )
     assert all(np.any(x != y) for x, y in zip(drawn(one), drawn(other), strict=True))
-
-
-def test_nodes_of_zeros_have_the_shapes_of_the_configuration_and_are_all_real():
-    nodes = hover.zero_nodes(small(), 3)
-    assert nodes.frames.shape == (3, FRAMES, D)
-    assert nodes.words.shape == (3, WORDS, E)
-    assert all(np.all(x) for x in (nodes.frame_mask, nodes.word_mask, nodes.mask))

@@ -17,6 +17,7 @@ from hlformer_jax.models.two_branch import block_widths
 from hlformer_jax.nn import fusion
 from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
+from hlformer_jax.typing import Batch
 
 # Every gradient of the first four is held against a recorded one besides (test_parity.py).
 SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted")
@@ -205,3 +206,23 @@ def test_parts_of_a_batch_do_not_change_the_count():
     other = tiny.config(**PLAIN, **{"train.encode_parts": 4})
     assert cost(other) == cost(tiny.config(**PLAIN))
     assert other.train.encode_parts == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hlformer", "dl_dkd"])
+def test_padded_videos_and_captions_change_neither_loss_nor_gradient(float64, name):
+    # With dropout, whose masks are not to move either.
+    drop = {"model.dropout": 0.2, "model.input_dropout": 0.2, "model.glance": False}
+    config = tiny.case(name) if name in tiny.CASES else tiny.config(**drop)
+    config.dtype = "float64"
+    with jax.numpy_dtype_promotion("standard"):
+        params = jax.tree.map(lambda x: x.astype(np.float64), tiny.params(config))
+        batch = tiny.batch(dtype=np.float64, taught=config.data.teacher_dim > 0)
+        pad = lambda n: lambda x: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
+        padded = Batch(*(jax.tree.map(pad(n), part) for part, n in zip(batch, (2, 4), strict=True)))
+        loss = lambda p, b: tiny.loss(config, p, b, jax.random.key(5))[0]
+        both = jax.jit(jax.value_and_grad(loss))
+        (value, gradient), (other, others) = both(params, batch), both(params, padded)
+    np.testing.assert_allclose(other, value, rtol=1e-12)
+    for one, padded in zip(*map(jax.tree.leaves, (gradient, others)), strict=True):
+        np.testing.assert_allclose(padded, one, rtol=1e-8, atol=1e-12)

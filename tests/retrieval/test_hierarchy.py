@@ -68,15 +68,6 @@ def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, found):
         assert sorted(ranked) == sorted(_rank(scores[u], w, others) for w in children)
 
 
-def test_candidates_may_be_those_of_trees_with_as_many_leaves(pool, vectors):
-    found = hierarchy.node_ranks(
-        *vectors, hierarchy.relatives(pool, by_group=True), 64, parallel.mesh()
-    )
-    scores, groups = vectors[0] @ vectors[1].T, np.minimum(pool.leaves, 5)
-    for u, rank in enumerate(found.rank):
-        assert rank == _rank(scores[u], u, np.flatnonzero(groups == groups[u]))
-
-
 def test_groups_of_leaves_weigh_up_to_all(pool, found):
     groups = hierarchy.leaf_groups(pool)
     named = hierarchy.metrics_by_leaves({"t2v": found, "v2t": found}, groups)

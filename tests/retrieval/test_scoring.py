@@ -54,23 +54,6 @@ def test_losses_see_the_maxima_over_the_positions_of_each_branch(missing):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_the_score_is_the_weighted_sum_and_its_positions_are_those_of_the_maxima():
-    videos, queries = _encoded()
-    scorer = MaximumSimilarity(np.asarray([0.7, 0.3], np.float32))
-    stored = scorer.store(videos, "float32")
-    clip, frame = (tiny.cosine_maxima(queries, branch)[0] for branch in videos)
-    np.testing.assert_allclose(scorer.scores(queries, stored), 0.7 * clip + 0.3 * frame, atol=1e-6)
-    own = jax.tree.map(lambda x: x[:3], stored)  # one video for each query
-    for name, branch in videos._asdict().items():
-        each = [
-            tiny.cosine_maxima(q[None], v[:, None])[0][0]
-            for q, v in zip(queries, branch, strict=False)
-        ]
-        np.testing.assert_array_equal(scorer.locate(queries, own)[name], np.argmax(each, axis=1))
-    assert scorer.similarities_per_video(stored) == 2 + 5
-    assert scorer.width(stored) == 6
-
-
 X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype(np.float32) * 10
 X[1, 2] = 0
 VECTORS = np.random.default_rng(1).normal(size=(5, 16)).astype(np.float32)

@@ -237,14 +237,6 @@ def _state(step):
     return TrainState(jnp.asarray(step), {"x": jnp.full(3, float(step))}, ())
 
 
-def _saved(path):
-    """The checkpoints of a run whose first epoch is its best."""
-    series = RunCheckpoints(path, 0.0)
-    series.keep_best(3, _state(3).params, {"epoch": 0})
-    series.save(_state(3), Progress().validated(0, 3.5))
-    return series
-
-
 def test_state_progress_and_best_parameters_come_back(tmp_path):
     series, state = RunCheckpoints(tmp_path, 0.0), _state(3)
     assert series.restore(_state(0)) is None and series.due()
@@ -259,17 +251,6 @@ def test_state_progress_and_best_parameters_come_back(tmp_path):
     assert int(restored.step) == 6 and progress == second
     np.testing.assert_array_equal(restored.params["x"], np.full(3, 6.0))
     np.testing.assert_array_equal(again.best.restore(_state(0).params)["x"], np.full(3, 3.0))
-
-
-def test_a_best_epoch_that_the_newest_state_does_not_know_is_forgotten(tmp_path):
-    _saved(tmp_path).best.save(6, _state(6).params, {"epoch": 1})  # and then the run is killed
-    assert RunCheckpoints(tmp_path, 0.0).best.latest() == 3
-
-
-def test_a_state_whose_best_epoch_is_missing_is_refused(tmp_path):
-    RunCheckpoints(tmp_path, 0.0).save(_state(3), Progress().validated(0, 1.0))
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        RunCheckpoints(tmp_path, 0.0).restore(_state(0))
 
 
 def _after(*metrics):
