@@ -31,15 +31,7 @@ SPLITS = ("train", "val", "test")
 
 
 class Caption(NamedTuple):
-    """A sentence on a video.
-
-    Attributes:
-      video: path relative to the indexed folder, with slashes.
-      sentence: what happens there.
-      start: second at which it begins; None where that is not known.
-      end: second at which it ends; None where that is not known.
-      split: train, val or test; "" where that is not said.
-    """
+    """A sentence on a video; see the module. `split` is "" where that is not said."""
 
     video: str
     sentence: str
@@ -49,13 +41,7 @@ class Caption(NamedTuple):
 
 
 def read(path: Path) -> list[Caption]:
-    """Reads a file of captions.
-
-    Args:
-      path: the file.
-
-    Returns:
-      Its captions in their order, at least one.
+    """The captions of a file in their order, at least one.
 
     Raises:
       SearchError: when a line is wrong; names it, and says what is.
@@ -105,12 +91,7 @@ def evaluate(
     captions: Sequence[Caption],
     progress: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
-    """Asks every caption.
-
-    Args:
-      library: the library.
-      captions: captions of its videos, at least one.
-      progress: called after each caption.
+    """Asks every caption; `progress` is called after each.
 
     Returns:
       R@1, R@5, R@10, R@100 and SumR of the videos, and the metrics of localisation, all in percent;
@@ -158,17 +139,8 @@ def write_features(
 ) -> dict[str, int]:
     """Writes a folder of features that `configs/own.py` trains on.
 
-    Args:
-      index: the videos, indexed.
-      encoder: the encoder of the index.
-      captions: sentences on these videos.
-      out: the folder.
-      seed: seed of the splits, where the captions name none.
-      tell: takes a line about what is left out.
-      overwrite: whether features that are there are replaced.
-
-    Returns:
-      The number of captions of each split.
+    The seed is that of the splits, where the captions name none; `tell` takes lines about what is
+    left out. Returns the number of captions of each split.
 
     Raises:
       SearchError: when no video of the captions is indexed, or a split would be empty.
@@ -190,8 +162,8 @@ def write_features(
         known -= {one for one in asked if index.manifest.videos[one].content in error.contents}
     kept = [caption for caption in captions if caption.video in known]
     splits = divide(kept, seed)
-    sentences = {one.caption_id: one.sentence for of in splits.values() for own in of.values()
-                 for one in own}  # fmt: skip
+    every = [one for of in splits.values() for own in of.values() for one in own]
+    sentences = {one.caption_id: one.sentence for one in every}
     videos = sorted({video for of in splits.values() for video in of})
     facts = index.manifest.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
@@ -212,15 +184,7 @@ def divide(
 ) -> dict[str, dict[str, tuple[source.Caption, ...]]]:
     """Divides captions into train, val and test: as they say, or else by video at random.
 
-    Args:
-      captions: the captions.
-      seed: seed of the order of the videos.
-
-    Returns:
-      The captions of every video of every split.
-
-    Raises:
-      SearchError: when only some captions name a split, or a split would be empty.
+    Returns the captions of every video of every split.
     """
     named = [caption for caption in captions if caption.split]
     videos = sorted({caption.video for caption in captions})

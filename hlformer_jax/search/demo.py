@@ -6,9 +6,6 @@ like any other, and its meaning is real though small: colours, shapes and what t
 
 A shape trails paler copies of itself where it was; one that grows holds smaller outlines of itself,
 and one that shrinks has paler larger ones behind it. So a single frame tells what happens.
-
-`render_training` renders ten times as many, to train models of the family on; docs/search.md has
-the commands and what came of it.
 """
 
 import json
@@ -36,7 +33,7 @@ from hlformer_jax.search import storage
 from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index, load_encoder
 
-# ---- scenes: pure data, made from a seed
+# Scenes: pure data, made from a seed
 
 COLOURS = {
     "red": (230, 40, 40),
@@ -46,7 +43,6 @@ COLOURS = {
     "purple": (160, 60, 200),
     "white": (245, 245, 245),
 }
-"""RGB of each colour's name."""
 
 Shape = Literal["circle", "square", "triangle", "star"]
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -54,19 +50,11 @@ SHAPES: tuple[Shape, ...] = get_args(Shape)
 Action = Literal["left", "right", "up", "down", "grows", "shrinks", "meets"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
-SCENE_SECONDS = (3, 7)
-"""Whole seconds of a scene, from and up to."""
-
+SCENE_SECONDS = (3, 7)  # whole seconds, from and up to
 VIDEO_SECONDS = (20, 40)
-"""Seconds of a video, from and up to."""
-
 FOLDERS = ("morning", "noon", "evening")
-
-_QUIET = 0.3
-"""Probability that after a scene with a shape there is one without, and so without a sentence."""
-
-_PAIRS = 120
-"""Meetings among the events that the demo's videos draw from."""
+_QUIET = 0.3  # probability that after a scene with a shape there is one without, and no sentence
+_PAIRS = 120  # meetings among the events that the demo's videos draw from
 
 _WORDS: dict[Action, tuple[str, ...]] = {
     "left": ("moves to the left", "moves left"),
@@ -100,23 +88,14 @@ Event = tuple[Action, tuple[Thing, ...]]
 
 @dataclass(frozen=True)
 class Scene:
-    """A few seconds of a video in which one thing happens, or nothing.
-
-    Attributes:
-      start: second of the video.
-      end: second of the video.
-      action: what happens; None: nothing, and no shape is there.
-      things: the shapes: two that meet, else one.
-      lane: where the shape is across its way, from 0 to 1; where it is, when it grows.
-      size: half of its width in a picture of height 1.
-    """
+    """A few seconds of a video in which one thing happens, or nothing."""
 
     start: float
     end: float
-    action: Action | None = None
-    things: tuple[Thing, ...] = ()
-    lane: tuple[float, float] = (0.5, 0.5)
-    size: float = 0.24
+    action: Action | None = None  # None: nothing happens, and no shape is there
+    things: tuple[Thing, ...] = ()  # two that meet, else one
+    lane: tuple[float, float] = (0.5, 0.5)  # where it is across its way; or, when it grows, where
+    size: float = 0.24  # half of its width in a picture of height 1
 
     @property
     def sentence(self) -> str | None:
@@ -126,17 +105,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class Story:
-    """A video that is to be rendered.
+    """A video that is to be rendered."""
 
-    Attributes:
-      name: its path below the folder of videos.
-      scenes: one after the other, without gaps.
-      seed: seed of what the background looks like.
-    """
-
-    name: str
-    scenes: tuple[Scene, ...]
-    seed: int
+    name: str  # path below the folder of videos
+    scenes: tuple[Scene, ...]  # one after the other, without gaps
+    seed: int  # of the background
 
     @property
     def duration(self) -> float:
@@ -155,9 +128,6 @@ def stories(seed: int, count: int) -> list[Story]:
 
     No sentence is true of two scenes, but parts of every sentence are true of many: a search has to
     tell colour, shape and action together.
-
-    Raises:
-      ValueError: when so many videos cannot be told apart.
     """
     if not 1 <= count <= 40:
         raise ValueError(f"the demo has 1 to 40 videos, not {count}")
@@ -216,25 +186,15 @@ def _scene(
     return Scene(start, end, action, things, lane, float(rng.uniform(0.22, 0.26)))
 
 
-# ---- drawing
+# Drawing
 
-WIDTH, HEIGHT, RATE = 192, 144, 12
-"""Pixels of a frame, and frames a second."""
-
-_FINER = 2
-"""Shapes are drawn so many times as large and scaled down, for smooth edges."""
-
+WIDTH, HEIGHT, RATE = 192, 144, 12  # pixels of a frame, and frames a second
+_FINER = 2  # shapes are drawn so many times as large and scaled down, for smooth edges
 _ECHOES = 4
-_ECHO_STEP = 0.1
-"""Between two echoes of a shape that moves, in heights of the picture ..."""
-_ECHO_SCALE = 0.14
-"""... and in sizes of a shape that grows or shrinks."""
-
-_TRAVEL = 0.2
-"""Half of the way of a shape that moves, as a share of the picture."""
-
-_DARKEST, _LIGHTEST = 25, 60
-"""Of backgrounds, so that every shape stands out."""
+_ECHO_STEP = 0.1  # between two echoes of a shape that moves, in heights of the picture ...
+_ECHO_SCALE = 0.14  # ... and in sizes of a shape that grows or shrinks
+_TRAVEL = 0.2  # half of the way of a shape that moves, as a share of the picture
+_DARKEST, _LIGHTEST = 25, 60  # of backgrounds, so that every shape stands out
 
 Picture = UInt8[np.ndarray, "144 192 3"]
 
@@ -243,7 +203,6 @@ class Background:
     """A dull pattern that drifts, with noise: never the same in two videos."""
 
     def __init__(self, seed: int) -> None:
-        """Draws the pattern."""
         rng = np.random.default_rng(seed)
         coarse = rng.uniform(_DARKEST, _LIGHTEST, (4, 8, 1)) + rng.uniform(-8, 8, (4, 8, 3))
         coarse = np.concatenate([coarse, coarse[:, :1]], axis=1)  # so that it drifts without a seam
@@ -374,26 +333,17 @@ def _mixed(colour: tuple[int, ...], other: tuple[int, ...], share: float) -> tup
     return tuple(round((1 - share) * a + share * b) for a, b in zip(colour, other, strict=True))
 
 
-# ---- making
+# Making
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
 """The file that makes a directory a demo's, and what stands in it."""
 
-VIDEOS = 24
-"""Of the demo, at most 40."""
-
-FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3
-"""Frames that the encoder is trained on, steps of its training, and its learning rate."""
-
-TRAINING_GROUPS, GROUP = 5, 40
-"""Groups of videos that `render_training` adds to train on, and the videos of a group."""
-
-PIXELS, PATCH, TOKENS = 48, 12, 12
-"""Of the encoder: small, since a shape fills half of a frame and a sentence has eight words."""
-
+VIDEOS = 24  # of the demo, at most 40
+TRAINING_GROUPS, GROUP = 5, 40  # of videos that `render_training` adds, and videos of a group
+FRAMES, STEPS, LEARNING_RATE = 6000, 1200, 1.5e-3  # of the encoder's training
+PIXELS, PATCH, TOKENS = 48, 12, 12  # a shape fills half of a frame; a sentence has eight words
 _DAY = 86_400
-_FIRST_DAY = 1_767_600_000
-"""Seconds since the epoch, in January 2026: the day of the first video."""
+_FIRST_DAY = 1_767_600_000  # seconds since the epoch, in January 2026: the day of the first video
 
 
 class DemoError(UserError, ValueError):
@@ -405,20 +355,12 @@ def make(
 ) -> None:
     """Makes a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
-    A step whose result is there is not done again. Nothing is replaced or removed but the
-    captions that this wrote itself.
-
-    Args:
-      out: the directory DIR: a new or an empty one, or that of a demo of the same seed.
-      seed: equal seeds give equal videos.
-      tell: called with a line on each step.
-      videos: their number, at most 40.
+    DIR, `out`, is a new or empty directory, or that of a demo of the same seed. A step whose result
+    is there is not done again. Nothing is replaced or removed but the captions that this wrote
+    itself.
 
     Raises:
       DemoError: when the directory holds something else, or a demo of another seed.
-      UserError: when another step cannot be done.
-      OSError: when a file cannot be written.
-      ValueError: when the number of videos is not from 1 to 40.
     """
     out = Path(out)
     told = stories(seed, videos)
@@ -438,15 +380,6 @@ def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] 
     """Renders captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
 
     Five groups of 40 are for training, one for validation; the demo's own videos are for testing.
-    Sentences are those that the demo has, of other videos.
-
-    Args:
-      out: the directory DIR of a demo.
-      seed: the demo's.
-      tell: called with a line at the end.
-
-    Raises:
-      OSError: when a file cannot be written.
     """
     out, started = Path(out), time.monotonic()
     folder = out / "training"
@@ -469,13 +402,7 @@ def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] 
 
 
 def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
-    """The sentences of all scenes: lines of JSON with video, sentence, start and end in seconds.
-
-    Args:
-      told: the videos.
-      folder: stands before their names.
-      more: further fields of every line.
-    """
+    """The sentences of all scenes: lines of JSON with video, sentence, times, and fields `more`."""
     lines = ""
     for story in told:
         for scene in story.scenes:
@@ -504,11 +431,7 @@ def _claim(out: Path, settings: dict[str, int]) -> None:
 
 
 def _settings(out: Path) -> dict[str, int]:
-    """What a demo is made of.
-
-    Raises:
-      DemoError: when the directory has no note that it is a demo's.
-    """
+    """What the note of a demo says of it."""
     try:
         note = files.parse_json((out / NOTE).read_bytes())
         if note["made_by"] == MADE_BY:

@@ -1,12 +1,10 @@
 """A trained model of the family as a ranker of an index.
 
 The model reads what it was trained on: the vectors of frames as visual features, and the token
-features of the same encoder as words. Frames are pooled and sampled as for training
-(`data.transforms`). The run's directory says which model it is (`config.json`); the directory of
-its features which encoder made them (`encoder.json`, of the command `features`), and another
-encoder is refused. A video's score, and those of its frames, are the model's own, by the scorer of
-`retrieval`. The encoded videos are kept beside the index under a name that says of which videos and
-parameters, so that a model encodes them once.
+features of the same encoder as words, pooled and sampled as for training. Features that another
+encoder made are refused. A video's score, and those of its frames, are the model's own, by the
+scorer of `retrieval`. The encoded videos are kept beside the index under a name that says of which
+videos and parameters, so that a model encodes them once.
 """
 
 import contextlib
@@ -39,14 +37,7 @@ from hlformer_jax.typing import Captions, Videos
 
 
 class Model(NamedTuple):
-    """A trained model.
-
-    Attributes:
-      config: its configuration.
-      model: the model.
-      params: its parameters.
-      scorer: its scorer.
-    """
+    """A trained model."""
 
     config: ConfigDict
     model: models.Model
@@ -55,10 +46,7 @@ class Model(NamedTuple):
 
 
 def load(path: Path) -> Model:
-    """Loads the best epoch of a run.
-
-    Args:
-      path: the run's directory.
+    """Loads the best epoch of the run in a directory.
 
     Raises:
       SearchError: when it has no configuration that this version reads.
@@ -78,11 +66,7 @@ def load(path: Path) -> Model:
 
 
 def read_config(path: Path) -> ConfigDict:
-    """The configuration of a run.
-
-    Raises:
-      SearchError: when the directory has none that this version reads.
-    """
+    """The configuration of the run in a directory, or a `SearchError`."""
     try:
         return loaded_run.read_config(path)
     except RunError as error:
@@ -99,24 +83,9 @@ def identity(path: Path) -> str:
 
 
 def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
-    """Refuses a run whose features another encoder made.
-
-    Args:
-      config: the configuration of the run; its `data.manual_dir` is the directory of features.
-      path: the run's directory.
-      ours: the encoder of the index.
-
-    Raises:
-      SearchError: saying what to do.
-    """
-    facts = next(
-        (
-            folder / extracted.ENCODER
-            for folder in (path, Path(config.data.manual_dir))
-            if (folder / extracted.ENCODER).is_file()
-        ),
-        None,
-    )
+    """Refuses a run, in the directory `path`, whose features another encoder than ours made."""
+    notes = [folder / extracted.ENCODER for folder in (path, Path(config.data.manual_dir))]
+    facts = next((note for note in notes if note.is_file()), None)
     if facts is None:
         raise SearchError(
             f"--checkpoint={path} does not say which encoder made its features: it was not trained"
@@ -141,13 +110,7 @@ def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
 
 
 def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
-    """A batch of videos as a model reads it.
-
-    Args:
-      vectors: vectors of the frames of each video.
-      data: `config.data`.
-      size: number of videos of the batch; zeros fill it up.
-    """
+    """A batch of `size` videos, from the vectors of their frames; zeros fill it up."""
     dtype = np.dtype(data.dtype)
     clips = np.zeros((size, data.max_clips, data.visual_dim), dtype)
     frames = np.zeros((size, data.max_frames, data.visual_dim), dtype)
@@ -163,12 +126,7 @@ def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, siz
 
 
 def empty_corpus(run: Model, count: int) -> Corpus:
-    """A corpus of the model without videos, in `config.eval.corpus`'s dtype.
-
-    Args:
-      run: the model.
-      count: number of videos that it is for, at least 1.
-    """
+    """A corpus of the model for `count` >= 1 videos, still without them."""
     mesh = parallel.mesh()
     size = parallel.round_up(min(run.config.eval.video_batch, count), mesh.size)
     encode = lambda videos: models.encode_video(run.model, run.params, videos)
@@ -178,16 +136,7 @@ def empty_corpus(run: Model, count: int) -> Corpus:
 
 
 def encode_videos(run: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count: int) -> Corpus:
-    """Encodes the videos of an index, a batch at a time.
-
-    Args:
-      run: the model.
-      vectors: vectors of the frames of each video, read as they are needed.
-      count: number of videos, at least 1.
-
-    Returns:
-      A corpus of them, in `config.eval.corpus`'s dtype.
-    """
+    """Encodes `count` videos, read as they are needed, a batch at a time."""
     data, stored = run.config.data, empty_corpus(run, count)
     blocks, size = stored.mask.shape
 
@@ -205,15 +154,7 @@ def encode_videos(run: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count
 
 
 def encode_query(run: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
-    """The unit vector of a sentence.
-
-    Args:
-      run: the model.
-      tokens: token features of the encoder, [W, E].
-
-    Raises:
-      SearchError: when the model was trained on token features of another width.
-    """
+    """The unit vector of a sentence, from the encoder's token features."""
     data = run.config.data
     if tokens.shape[-1] != data.text_dim:
         raise SearchError(
@@ -240,17 +181,7 @@ class Trained:
     calibrated = False
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
-        """Loads the model and encodes all contents.
-
-        Args:
-          path: the run's directory.
-          index: the index.
-          records: a record of each content, indexed; None where a store ranks (`store`): nothing is
-            encoded, and of no content is to be asked.
-
-        Raises:
-          UserError: when the run or a file of the index cannot be read, or the encoders differ.
-        """
+        """Loads the run of a directory and encodes all contents; None: a store ranks them."""
         check_encoder(read_config(path), path, index.manifest.encoder)
         self._model = load(path)
         self._count = len(records or ())
@@ -309,24 +240,18 @@ class Trained:
     def of_positions(
         self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " _"]
     ) -> Float[np.ndarray, " F"]:
-        """What the positions over each frame say.
-
-        Args:
-          own: vectors of a video by their branch, as `retrieval.scoring.Stored` has them.
-          frames: its number of frames, F.
-          query: the model's vector of a sentence.
-        """
+        """Scores of the frames of a video, from its vectors: of the positions over each frame."""
         parts = self._model.scorer.of_branches(query)
-        cosines = {name: rows @ _unit(np.asarray(parts[name])) for name, rows in own.items()}
+        unit_length = lambda part: part / max(float(np.linalg.norm(part)), 1e-12)
+        cosines = {
+            name: rows @ unit_length(np.asarray(parts[name])).astype(np.float32)
+            for name, rows in own.items()
+        }
         data = self._model.config.data
         scores: np.ndarray = self._model.scorer.over_time(
             cosines, frames, data.max_clips, data.max_frames
         )
         return scores.astype(np.float32)
-
-
-def _unit(query: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
-    return (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
 
 
 def _float32(stored: Vectors) -> np.ndarray:
