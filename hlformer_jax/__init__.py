@@ -18,7 +18,10 @@ As a library, where a namespace is loaded at its first use:
 
     import hlformer_jax as hl
 
-    hl.lorentz, hl.poincare, hl.cones, hl.means, hl.manifolds, hl.optim, hl.attention, hl.windows
+    hl.lorentz, hl.poincare, hl.cones, hl.means    geometry: functions of arrays
+    hl.manifolds, hl.optim                         spaces as pytrees, optimisers of points
+    hl.attention, hl.windows, hl.nn                layers
+    hl.losses, hl.retrieval                        losses; ranks, recalls, a corpus to search
 """
 
 import importlib
@@ -26,6 +29,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hlformer_jax import losses, nn, retrieval
     from hlformer_jax.ops import (
         attention,
         cones,
@@ -39,14 +43,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["attention", "cones", "lorentz", "manifolds", "means", "optim", "poincare", "windows"]
+_PACKAGES = ("losses", "nn", "retrieval")
+
+__all__ = [
+    "attention", "cones", "losses", "lorentz", "manifolds", "means", "nn", "optim", "poincare",
+    "retrieval", "windows",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:
-    """A namespace of `ops`, loaded at its first use."""
+    """A namespace, loaded at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.ops.{name}")
+    return importlib.import_module(f"{__name__}.{name if name in _PACKAGES else f'ops.{name}'}")
 
 
 def __dir__() -> list[str]:

@@ -15,16 +15,17 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
 MAY_IMPORT = {
     "typing": set(),
     "errors": set(),
+    "lazy": set(),
     "files": {"errors"},
     "config": {"errors"},
     "command": {"errors", "config"},
     "ops": {"typing", "errors"},
     "parallel": {"typing", "errors"},
     "data": {"typing", "errors", "config", "parallel", "files"},
-    "losses": {"typing", "ops"},
-    "nn": {"typing", "ops"},
+    "losses": {"lazy", "typing", "ops"},
+    "nn": {"lazy", "typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
-    "retrieval": {"typing", "config", "ops", "parallel", "files", "data", "models"},
+    "retrieval": {"lazy", "typing", "config", "ops", "parallel", "files", "data", "models"},
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
         "retrieval",
@@ -49,7 +50,7 @@ MAY_IMPORT = {
         "retrieval", "training", "figures", "encoders", "video", "search",
     },
     "main": {"errors", "command", "config", "parallel", "files", "data", "retrieval", "training"},
-    "": {"ops"},  # the package itself, whose namespaces are loaded at their first use
+    "": {"ops", "nn", "losses", "retrieval"},  # the package itself: what it loads at first use
 }  # fmt: skip
 
 # The only module that may import it.

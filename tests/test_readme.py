@@ -29,7 +29,9 @@ def test_the_example_of_the_geometry_prints_what_it_says(capsys):
 def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
     examples = _examples((ROOT / "docs" / "geometry.md").read_text(encoding="utf-8"))
     exec(compile("\n".join(examples), "docs/geometry.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == ["True True", "Lorentz ()", "True True"]
+    assert capsys.readouterr().out.splitlines() == [
+        *("True True", "Lorentz ()", "True True", "(2, 6, 3)", "(5, 8)")
+    ]
 
 
 def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):

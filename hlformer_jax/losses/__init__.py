@@ -11,14 +11,30 @@ flags, are part of the program.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Float
-from ml_collections import ConfigDict, FrozenConfigDict
 
+from hlformer_jax import lazy
 from hlformer_jax.typing import Array
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict, FrozenConfigDict
+else:  # for who has no configuration, and need not load them
+    ConfigDict = FrozenConfigDict = object
+
+__getattr__, __dir__, _public = lazy.namespace(
+    __name__,
+    {
+        "ranking": "NegativeRanks Pairs draw_negative_ranks identity_pairs joint_nce nce triplet",
+        "embeddings": "caption_diversity distillation optimal_matching partial_order"
+        " query_diversity",
+        "trees": "alignment entailment hinge tree",
+    },
+)
+__all__ = ["numbers", "options", "weighted_sum", *_public]
 
 Terms = dict[str, Float[Array, ""]]
 
@@ -31,6 +47,8 @@ def numbers(loss: ConfigDict, dtype: DTypeLike) -> dict[str, Array]:
 
 def options(loss: ConfigDict) -> FrozenConfigDict:
     """The options of `config.loss`, hashable."""
+    from ml_collections import FrozenConfigDict
+
     return FrozenConfigDict({name: x for name, x in loss.items() if isinstance(x, str | bool)})
 
 

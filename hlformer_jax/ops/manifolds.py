@@ -129,6 +129,14 @@ class Poincare(_Hyperbolic):
     functions: ClassVar[ModuleType] = poincare
     c: Any = 1.0
 
+    def to_lorentz(self, x: Points) -> Points:
+        """The same points in the Lorentz model."""
+        return poincare.to_lorentz(x, self.c)
+
+    def from_lorentz(self, x: Points) -> Points:
+        """The inverse of `to_lorentz`."""
+        return poincare.from_lorentz(x, self.c)
+
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
         """The gradient over λ_x."""
         return poincare.transport0(x, gradient, self.c) / 2
@@ -153,6 +161,12 @@ class Lorentz(_Hyperbolic):
 
     functions: ClassVar[ModuleType] = lorentz
     c: Any = 1.0
+
+    def to_lorentz(self, x: Points) -> Points:
+        """The points, their time components set; see `Poincare.to_lorentz`."""
+        return self.project(x)
+
+    from_lorentz = to_lorentz
 
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
         """Derivatives along the frame; `lorentz.egrad_to_rgrad` transported to the origin."""

@@ -9,3 +9,17 @@
 
 docs/training.md has an example.
 """
+
+from hlformer_jax import lazy
+
+__getattr__, __dir__, __all__ = lazy.namespace(
+    __name__,
+    {
+        "ranking": "mean_reciprocal_rank metrics rank_among ranks recall_at_k sum_recall",
+        "scoring": "",
+        "corpus": "",
+        "evaluation": "",
+        "hierarchy": "",
+        "localisation": "",
+    },
+)

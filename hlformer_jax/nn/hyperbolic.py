@@ -1,0 +1,316 @@
+"""Layers of hyperbolic space, in the Lorentz model and in the Poincaré ball.
+
+A layer is a pure function of a space (`manifolds.Lorentz` or `Poincare`, c a number), of points of
+it and of parameters; the Linen module of the same name owns the parameters and calls it. In NNX
+`flax.nnx.bridge.ToNNX(Linear(8, space), rngs)` is such a layer.
+
+Each is defined once, by the space components s of the hyperboloid, x = [√(1/c + |s|²), s]; points
+of the ball go there and back by the isometry, so that both models compute the same (joining points
+aside). As c → 0 it becomes the layer of Euclidean space that has its name. Whatever the dtype of
+the inputs, all is computed, and returned, in float32 at least; values and gradients are finite at
+the origin, at zero parameters and as far out as points go.
+
+The curvature may be learned: a parent makes the space from a parameter of its own, and hands it to
+its layers. Those have parameters that any optimiser may train, but for the points of `Embedding`,
+which want `optim.riemannian`.
+
+References:
+  Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Shimizu, Mukuta and
+  Harada, Hyperbolic neural networks++, ICLR 2021. Chen et al., Fully hyperbolic neural networks,
+  ACL 2022. Bdeir, Schwethelm and Landwehr, Fully hyperbolic convolutional neural networks, ICLR
+  2024.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool, Float, Int
+
+from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.manifolds import Lorentz, Poincare
+from hlformer_jax.ops.numerics import limit_norm, max_hyperbolic_norm, sinhc_sqrt
+from hlformer_jax.typing import Array
+
+Space: TypeAlias = Lorentz | Poincare
+
+
+def linear(
+    space: Space,
+    x: Float[Array, "*batch n"],
+    normals: Float[Array, "features m"],
+    offsets: Float[Array, " features"],
+) -> Float[Array, "*batch k"]:
+    """The point whose signed distances from coordinate hyperplanes are the logits of `mlr`.
+
+    Args:
+      space: the space.
+      x: points of dimension m.
+      normals: normals of the hyperplanes of ``x``, in the place of the rows of a matrix; see `mlr`.
+      offsets: their signed distances from the origin.
+
+    Returns:
+      Points of dimension ``features`` with space components sinh(√c v) / √c for logits v, of which
+      vectors longer than `max_hyperbolic_norm` / √c are shortened to that.
+
+    References:
+      Shimizu, Mukuta and Harada, 2021, eq. 7, with normals of half the length.
+    """
+    v = mlr(space, x, normals, offsets)
+    c = jnp.asarray(space.c, v.dtype)
+    v = limit_norm(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(c))
+    return _from_space(space, v * sinhc_sqrt(c * v * v))
+
+
+def mlr(
+    space: Space,
+    x: Float[Array, "*batch n"],
+    normals: Float[Array, "classes m"],
+    offsets: Float[Array, " classes"],
+) -> Float[Array, "*batch classes"]:
+    """Logits of multinomial logistic regression, those of `lorentz.mlr` in both models.
+
+    Args:
+      space: the space.
+      x: points of dimension m.
+      normals: normals of the hyperplanes of the classes, tangent at the origin; |z| times the
+        signed distance is the logit.
+      offsets: signed distances of the hyperplanes from the origin.
+    """
+    return lorentz.mlr(space.to_lorentz(x), normals, offsets, space.c)
+
+
+def attention(
+    space: Space,
+    query: Float[Array, "*#batch M n"],
+    key: Float[Array, "*#batch L n"],
+    value: Float[Array, "*#batch L k"],
+    scale: ArrayLike,
+    mask: Bool[Array, "*#batch L"] | None = None,
+) -> Float[Array, "*batch M k"]:
+    """Centroids of values, weighted by a softmax of minus squared Lorentzian distances over scale.
+
+    Args:
+      space: the space.
+      query: points at M positions.
+      key: points at L positions.
+      value: points at L positions, of any dimension.
+      scale: a number, positive.
+      mask: True for real keys; where none is real, all count equally.
+
+    Returns:
+      Points; errors are those of `lorentz.centroid` that is not exact.
+
+    References:
+      Chen et al., 2022. HLFormer, eq. 15, at c = 1; see `ops.attention.lorentz_attention`.
+    """
+    query, key, value = map(space.to_lorentz, (query, key, value))
+    logits = -lorentz.pairwise_squared_distance(query, key, space.c) / scale
+    if mask is not None:
+        logits = jnp.where(mask[..., None, :], logits, float(jnp.finfo(logits.dtype).min) / 2)
+    weights = jax.nn.softmax(logits, axis=-1)
+    return space.from_lorentz(lorentz.centroid(value, weights, space.c, exact=False))
+
+
+def layer_norm(
+    space: Space,
+    x: Float[Array, "*batch n"],
+    scale: Float[Array, " m"],
+    bias: Float[Array, " m"],
+    epsilon: float = 1e-5,
+) -> Float[Array, "*batch n"]:
+    """Layer norm of the space components.
+
+    Args:
+      space: the space.
+      x: points of dimension m.
+      scale: factors of the normalised components.
+      bias: what is added to them.
+      epsilon: added to their variance.
+    """
+    s = space.to_lorentz(x)[..., 1:]
+    # Of the rescaled vector, as the squares of far points overflow.
+    longest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(s), axis=-1, keepdims=True), 1))
+    s = s / longest
+    s = s - jnp.mean(s, axis=-1, keepdims=True)
+    variance = jnp.mean(s * s, axis=-1, keepdims=True)
+    s = s * jax.lax.rsqrt(variance + epsilon / longest / longest)
+    over_batch = lambda v: jnp.broadcast_to(jnp.asarray(v, s.dtype), s.shape)
+    return _from_space(space, s * over_batch(scale) + over_batch(bias))
+
+
+def residual(
+    space: Space,
+    x: Float[Array, "*#batch n"],
+    y: Float[Array, "*#batch n"],
+    weight: ArrayLike = 1.0,
+) -> Float[Array, "*#batch n"]:
+    """The point with the sum of the space components of x and, times a weight, y.
+
+    It commutes and grows with the logarithm of the depth; `lorentz.boost` and `poincare.mobius_add`
+    are the isometries.
+
+    References:
+      Bdeir, Schwethelm and Landwehr, 2024, for the weight 1.
+    """
+    x, y = space.to_lorentz(x)[..., 1:], space.to_lorentz(y)[..., 1:]
+    return _from_space(space, x + jnp.asarray(weight, y.dtype) * y)
+
+
+def embed(
+    space: Space, table: Float[Array, "entries n"], index: Int[Array, "*batch"]
+) -> Float[Array, "*batch n"]:
+    """The points of a table at some indices, put onto the manifold."""
+    return space.project(jnp.take(table, index, axis=0))
+
+
+def concatenate(space: Space, points: Sequence[Float[Array, "..."]]) -> Float[Array, "..."]:
+    """The point of a larger space that joins several: `lorentz.` or `poincare.concatenate`.
+
+    They are no isometries of each other: the first joins space components, the second tangent
+    vectors at the origin, rescaled.
+    """
+    return space.functions.concatenate(points, space.c)
+
+
+def _from_space(space: Space, s: Float[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+    return space.from_lorentz(lorentz.from_space(s, space.c))
+
+
+def _dimension(space: Space, x: Array) -> int:
+    return x.shape[-1] - isinstance(space, Lorentz)
+
+
+class _Hyperplanes(nn.Module):
+    """The normals and offsets of hyperplanes in a space of dimension n."""
+
+    count: int
+
+    @nn.compact
+    def __call__(self, n: int) -> tuple[Array, Array]:
+        initialiser = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        normals = self.param("normals", initialiser, (self.count, n))
+        return normals, self.param("offsets", nn.initializers.zeros, (self.count,))
+
+
+class Linear(nn.Module):
+    """`linear`, to points of dimension ``features``."""
+
+    features: int
+    space: Space
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch n"]) -> Float[Array, "*batch k"]:
+        planes = _Hyperplanes(self.features, name="hyperplanes")(_dimension(self.space, x))
+        return linear(self.space, x, *planes)
+
+
+class MLR(nn.Module):
+    """`mlr`."""
+
+    classes: int
+    space: Space
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch n"]) -> Float[Array, "*batch classes"]:
+        planes = _Hyperplanes(self.classes, name="hyperplanes")(_dimension(self.space, x))
+        return mlr(self.space, x, *planes)
+
+
+class Attention(nn.Module):
+    """`attention` in several heads: `Linear` maps before it and, of the heads' points, after it.
+
+    Space components of a point are parted into those of the heads, and joined again.
+
+    Attributes:
+      features: dimension of the points returned, divisible by the number of heads.
+      num_heads: number of heads.
+      space: the space.
+    """
+
+    features: int
+    num_heads: int
+    space: Space
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch M n"],
+        context: Float[Array, "*batch L n"] | None = None,
+        mask: Bool[Array, "*batch L"] | None = None,
+    ) -> Float[Array, "*batch M k"]:
+        context = x if context is None else context
+        hyperboloid, width = Lorentz(self.space.c), self.features // self.num_heads
+
+        def heads(name: str, points: Array) -> Array:
+            points = self.space.to_lorentz(points)
+            space = Linear(self.features, hyperboloid, name=name)(points)[..., 1:]
+            space = space.reshape(*space.shape[:-1], self.num_heads, width)
+            return _from_space(hyperboloid, jnp.moveaxis(space, -2, -3))
+
+        log_scale = self.param("log_scale", nn.initializers.zeros, ())
+        attended = attention(
+            hyperboloid,
+            heads("query", x),
+            heads("key", context),
+            heads("value", context),
+            jnp.exp(log_scale) * width**0.5,
+            None if mask is None else mask[..., None, :],
+        )
+        joined = jnp.moveaxis(attended[..., 1:], -3, -2).reshape(*x.shape[:-1], self.features)
+        return Linear(self.features, self.space, name="out")(_from_space(self.space, joined))
+
+
+class LayerNorm(nn.Module):
+    """`layer_norm`."""
+
+    space: Space
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+        shape = (_dimension(self.space, x),)
+        scale = self.param("scale", nn.initializers.ones, shape)
+        return layer_norm(
+            self.space, x, scale, self.param("bias", nn.initializers.zeros, shape), self.epsilon
+        )
+
+
+class Embedding(nn.Module):
+    """`embed` of a table of points of dimension ``features``, drawn near the origin."""
+
+    entries: int
+    features: int
+    space: Space
+    deviation: float = 0.01
+
+    @nn.compact
+    def __call__(self, index: Int[Array, "*batch"]) -> Float[Array, "*batch n"]:
+        draw = nn.initializers.normal(self.deviation)
+        points = lambda key: self.space.exp_map0(draw(key, (self.entries, self.features)))
+        return embed(self.space, self.param("embedding", points), index)
+
+
+class Residual(nn.Module):
+    """`residual` of points and of what a layer makes of them, with a weight that is learned."""
+
+    layer: nn.Module
+    space: Space
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*batch n"], *args: Any, **kwargs: Any
+    ) -> Float[Array, "*batch n"]:
+        y = self.layer(x, *args, **kwargs)
+        return residual(self.space, x, y, self.param("weight", nn.initializers.ones, ()))
+
+
+class Concatenate(nn.Module):
+    """`concatenate`, without parameters."""
+
+    space: Space
+
+    def __call__(self, points: Sequence[Float[Array, "..."]]) -> Float[Array, "..."]:
+        return concatenate(self.space, points)
