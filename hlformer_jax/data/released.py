@@ -672,11 +672,9 @@ class FeatureFile:
     def _count(self, item: str, listed: str) -> int:
         name, kind, links = item.encode(), self.kind, self._file.id.links
         if not links.exists(name):
-            group = next(self._groups(), None)
-            hint = f"; {self.path} nests them in groups such as {group!r}" if group else ""
             raise DataError(
-                f"{listed}: {kind.item} {item!r} has no features in {self.path}{hint}; they must "
-                f"be a dataset of that name at the top level, correct the id or download both again"
+                f"{listed}: {kind.item} {item!r} has no features in {self.path}; they must be a "
+                f"dataset of that name at the top level, correct the id or download both again"
             )
         if links.get_info(name).type != h5py.h5l.TYPE_HARD:
             # It may lead to another file, which opening it would open, whatever that is.
@@ -719,10 +717,3 @@ class FeatureFile:
             chunk = properties.get_chunk()  # a whole one is read, however few of its values are
             if math.prod(chunk) > self.kind.max_rows * self.width:
                 raise self._fault(item, f"are stored in chunks of {chunk} values")
-
-    def _groups(self) -> Iterator[str]:
-        """Groups among the first hundred names of the file."""
-        for name, _ in zip(self._file, range(100), strict=False):
-            if self._file.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
-                if self._file.get(name, getclass=True) is h5py.Group:
-                    yield name

@@ -182,13 +182,6 @@ def test_several_prepared_sets_without_source_are_listed(tiny, write, tmp_path):
     assert all(found.fingerprint in str(error.value) for found in sets)
 
 
-def test_nothing_at_all_says_what_to_download(tmp_path):
-    collection = Collection(tmp_path / "none", "activitynet", "i3d", 1024, 1024)
-    with pytest.raises(DataError, match="MS-SL.*FeatureData/i3d/feature.bin") as error:
-        prepare(collection, tmp_path / "out")
-    assert str(tmp_path / "out") in str(error.value)
-
-
 def test_storage_that_is_unknown_is_refused(tmp_path):
     with pytest.raises(ValueError, match="data.storage.*float32"):
         prepare(Collection("", "tiny", "feat", 6, 5), tmp_path, "bfloat16")
