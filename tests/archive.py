@@ -47,9 +47,6 @@ class Encoder:
         self.preparation = SimpleNamespace(apply=preprocess)
         self.seen = 0
 
-    def preprocess(self, image):
-        return preprocess(image)
-
     def images(self, pixels):
         self.seen += len(pixels)
         return embed(pixels.astype(np.float64).mean(axis=(1, 2)))

@@ -60,7 +60,7 @@ def _rows(folder: Path, directory: Path, encoder: Any) -> Iterator[Row]:
     paths = list(video.find(folder, lambda line: None))
     if not paths:
         raise SearchError(f"{folder} holds no video that FFmpeg reads")
-    preprocess = extraction.preprocessing(encoder)
+    preprocess = encoder.preparation.apply
     size = LARGER * encoder.image_size
     sample = lambda: [frame.image for path in paths for frame in video.sample(path, 1.0, size)]
     frames = sample()

@@ -74,13 +74,6 @@ class Job(NamedTuple):
         return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
 
 
-def preprocessing(encoder: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What brings a frame to an encoder's size, without the encoder's weights where they part."""
-    preparation = getattr(encoder, "preparation", None)
-    prepare: Callable[[np.ndarray], np.ndarray] = getattr(preparation, "apply", encoder.preprocess)
-    return prepare
-
-
 class Opened(NamedTuple):
     """A video was opened: its length in seconds, and when it was recorded (`video.Info`)."""
 
@@ -587,7 +580,7 @@ class _Run:
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
         root, encoder = self.index.root, self.encoder
         size, fps = LARGER * encoder.image_size, self.index.manifest.fps
-        job = Job(self.video, fps, size, preprocessing(encoder), self.timeout)
+        job = Job(self.video, fps, size, encoder.preparation.apply, self.timeout)
         of_path = {root / files[0].name: content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()

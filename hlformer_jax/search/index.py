@@ -41,33 +41,19 @@ from hlformer_jax.search.storage import (
 
 
 class Entry(NamedTuple):
-    """A video of an index.
+    """A video of an index."""
 
-    Attributes:
-      id: 16 hexadecimal digits, of the content's fingerprint.
-      video: path relative to the indexed folder, with slashes.
-      folder: the folder of `video`; "" for the indexed folder itself.
-      path: absolute path.
-      size: bytes.
-      modified: time of its last modification, seconds since the epoch.
-      duration: seconds; 0 where it failed.
-      frames: number of frames that were encoded.
-      state: "indexed", "failed", or "offline" where its file is not there now.
-      reason: why it failed, or what of it could not be used; "" where all is well.
-      recorded: when it was recorded, seconds since the epoch; 0 where the file does not say.
-    """
-
-    id: str
-    video: str
-    folder: str
-    path: Path
-    size: int
-    modified: float
-    duration: float
-    frames: int
-    state: str
-    reason: str
-    recorded: float = 0.0
+    id: str  # 16 hexadecimal digits, of the content's fingerprint
+    video: str  # path relative to the indexed folder, with slashes
+    folder: str  # of `video`; "" for the indexed folder itself
+    path: Path  # absolute
+    size: int  # bytes
+    modified: float  # time of its last modification, seconds since the epoch
+    duration: float  # seconds; 0 where it failed
+    frames: int  # that were encoded
+    state: str  # "indexed", "failed", or "offline" where its file is not there now
+    reason: str  # why it failed, or what of it could not be used; "" where all is well
+    recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
 
     @property
     def date(self) -> float:

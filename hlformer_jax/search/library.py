@@ -28,33 +28,19 @@ T = TypeVar("T")
 
 
 class Hit(NamedTuple):
-    """A video that answers a query.
+    """A video that answers a query."""
 
-    Attributes:
-      id: its id in the index.
-      video: its path relative to the indexed folder.
-      folder: the folder of `video`.
-      path: its absolute path.
-      score: its score; a probability where the encoder has them (SigLIP), else a cosine.
-      moments: its best moments, best first, with scores of the same kind.
-      times: seconds of its frames.
-      scores: scores of its frames.
-      duration: its length in seconds.
-      date: when it was recorded or else last modified, seconds since the epoch.
-      date_of: what `date` is, "recording" or "file".
-    """
-
-    id: str
-    video: str
-    folder: str
-    path: Path
-    score: float
-    moments: list[Moment]
-    times: Float[np.ndarray, " F"]
-    scores: Float[np.ndarray, " F"]
-    duration: float
-    date: float
-    date_of: str
+    id: str  # in the index
+    video: str  # its path relative to the indexed folder
+    folder: str  # of `video`
+    path: Path  # absolute
+    score: float  # a probability where the encoder has them (SigLIP), else a cosine
+    moments: list[Moment]  # its best, best first, with scores of the same kind
+    times: Float[np.ndarray, " F"]  # seconds of its frames
+    scores: Float[np.ndarray, " F"]  # of its frames
+    duration: float  # seconds
+    date: float  # when it was recorded or else last modified, seconds since the epoch
+    date_of: str  # what `date` is, "recording" or "file"
 
 
 class Hits(list[Hit]):
@@ -153,10 +139,7 @@ class Library:
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
 
     def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
-        """Brings the store up to date with the index; see `store`.
-
-        Args:
-          progress: is called with the numbers of videos that are done, and of all.
+        """Brings the store up to date; `progress` takes how many videos are done, and of how many.
 
         Raises:
           SearchError: when there is no store, it does not answer, or its collection is another's.
@@ -188,15 +171,9 @@ class Library:
     def examine(
         self, sentence: str, position: int, moments: int = 1
     ) -> tuple[Float[np.ndarray, " V"], Hit]:
-        """What a sentence says of all videos, and of one.
+        """The scores of a sentence by which `ranked` is ranked, and a video of that as a hit.
 
-        Args:
-          sentence: the sentence.
-          position: the video's place in `ranked`.
-          moments: how many of its moments.
-
-        Returns:
-          The scores by which `ranked` is ranked, not yet probabilities, and that video as a hit.
+        The scores are not yet probabilities; `position` is the video's place in `ranked`.
         """
         now, encoder = self._ready()
         query = now.ranker.encode(encoder, sentence)

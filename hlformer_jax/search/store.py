@@ -54,8 +54,11 @@ NAME = "hlformer"
 OTHER = "name another in --store=http://HOST:6333/COLLECTION"
 """What to do where a collection is not the right one."""
 
-NAMES = {"encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder"}
-"""What a person calls the facts that make vectors."""
+NAMES = {
+    "encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder",
+    "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
+}  # fmt: skip
+"""What a person calls the facts of a collection."""
 
 POINTS_AT_ONCE = 1000
 """Payloads of an answer."""
@@ -127,13 +130,11 @@ class Store:
     """A collection of a Qdrant server."""
 
     def __init__(self, address: str) -> None:
-        """Connects; asks nothing yet.
-
-        Args:
-          address: http://HOST:6333/COLLECTION, or `MEMORY`.
+        """Connects to http://HOST:6333/COLLECTION, or `MEMORY`; asks nothing yet.
 
         Raises:
-          SearchError: when it is no such address, or the client is not installed.
+          SearchError: when it is no such address.
+          MissingExtra: when the client is not installed.
         """
         self.address = address
         self._local = address == MEMORY
@@ -161,8 +162,8 @@ class Store:
             check_compatibility=False,
         )
 
-    def check(self, index: Index, form: MaxSim) -> None:
-        """Refuses a collection that is not of an index's encoder and a ranker."""
+    def check(self, index: Index, form: MaxSim, upload: bool = False) -> None:
+        """Refuses a collection of another encoder or ranker, to upload of another folder too."""
         places = f"--index={index.directory}", f"--store={self.address}"
         with self._asking():
             if not self._qdrant.collection_exists(self._name):
@@ -177,17 +178,13 @@ class Store:
                 f" 1.16: {OTHER}"
             )
         ours = _facts(index, form)
-        if theirs["key"] != ours["key"]:
-            differ, *_ = [key for key in ("encoder", "fps", "key") if theirs[key] != ours[key]]
-            raise SearchError(
-                f"the collection {self._name!r} holds vectors of another {NAMES[differ]}"
-                f" ({theirs[differ]}, the index {ours[differ]}): {OTHER}"
-            )
-        if theirs["ranker"] != form.identity:
-            raise SearchError(
-                f"the collection {self._name!r} is for the ranker {theirs['ranker']!r}, and"
-                f" {form.identity!r} is asked for: {OTHER}"
-            )
+        made = ["ranker"] if theirs["key"] == ours["key"] else ["encoder", "fps", "key"]
+        for fact in made + ["folder"] * upload:
+            if theirs[fact] != ours[fact]:
+                raise SearchError(
+                    f"the collection {self._name!r} is of another {NAMES[fact]}"
+                    f" ({theirs[fact]}, and here {ours[fact]}): {OTHER}"
+                )
 
     def best(
         self,
@@ -238,7 +235,7 @@ class Store:
 
     def prepare(self, index: Index, form: MaxSim) -> None:
         """Makes the collection, or checks the one that is there, before an upload."""
-        facts, models = _facts(index, form), _client().models
+        models = _client().models
         with self._asking():
             if not self._qdrant.collection_exists(self._name):
                 largest = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
@@ -248,20 +245,13 @@ class Store:
                         size=form.width, distance=models.Distance.DOT, multivector_config=largest
                     ),
                     hnsw_config=models.HnswConfigDiff(m=0),  # no graph: every search is exact
-                    metadata=facts,
+                    metadata=_facts(index, form),
                 )
                 if not self._local:
                     kinds = models.PayloadSchemaType
                     self._qdrant.create_payload_index(self._name, "folders", kinds.KEYWORD)
                     self._qdrant.create_payload_index(self._name, "date", kinds.FLOAT)
-        self.check(index, form)
-        with self._asking():
-            theirs = self._qdrant.get_collection(self._name).config.metadata["folder"]
-        if theirs != facts["folder"]:
-            raise SearchError(
-                f"the collection {self._name!r} holds the videos of {theirs}, which an upload of"
-                f" {facts['folder']} would delete: {OTHER}"
-            )
+        self.check(index, form, upload=True)
 
     def payloads(self) -> dict[str, dict[str, Any]]:
         """The payloads of all points, without the times, by the points' ids."""
@@ -347,10 +337,7 @@ class Stored:
         since: When,
         until: When,
     ) -> list[tuple[int, float]]:
-        """Positions of the best k entries that pass the filters, and their scores, best first.
-
-        Of equal scores, the first come first.
-        """
+        """Places and scores of the best k entries that pass the filters, best first."""
         position = {entry.id: i for i, entry in enumerate(entries)}
         rows = self._form.queries(query)
         best = self._store.best(rows, k, position, "id", conditions(folder, since, until))
