@@ -45,7 +45,7 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
-PEER = flags.DEFINE_string("peer", None, "step, evaluate: checkout of the released code.")
+PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
 VIDEOS = flags.DEFINE_string(
     "videos", "0", "Videos of a split or a corpus; 0: ActivityNet's. extract: a folder of videos."
 )
@@ -101,8 +101,8 @@ def main(argv: Sequence[str]) -> int:
         parallel.configure(config)
         peer = None
         if PEER.value:
-            if name not in ("step", "evaluate"):
-                return command.fail("--peer goes with step and evaluate")
+            if name != "step":
+                return command.fail("--peer goes with step")
             # It needs room beside us, of which JAX would take most at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"

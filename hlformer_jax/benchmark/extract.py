@@ -1,7 +1,7 @@
 """Videos to vectors, as the command `index` does it, and the share of its parts.
 
-The whole is what the command `index` does: processes that decode and preprocess beside one that
-encodes. The parts are timed one after another in this process, and each has a floor of its own:
+The whole has processes that decode and preprocess beside one that encodes. The parts are timed one
+after another in this process, and each has a floor of its own:
 
     decoding        FFmpeg decoding every frame by PyAV, and converting none. Frames to which no
                     other refers are passed over by `video`, so that it may take less
@@ -13,7 +13,6 @@ The floor of the whole: that of encoding, which takes all cores, and of the rest
 
 import tempfile
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,15 @@ from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import LARGER, default_workers, index_folder, real_video
 from hlformer_jax.search.index import Index
 
-RENDERED, ENLARGED, RATE = 4, 5, 25
-"""Videos that are rendered; how many times the demo's 192 x 144 pixels; their frames a second."""
+RENDERED = 4
+"""Videos of the demo that are rendered where no folder is given."""
 
 ROUNDS = 3
 """How often decoding, preprocessing and the whole are timed."""
 
 
 def extract(config: ConfigDict, options: Options) -> Iterator[Row]:
-    """Videos of a folder, or some that are rendered, to vectors of a frame a second."""
+    """Videos of a folder, or some of the demo's, to vectors of a frame a second."""
     del config  # it has no sizes of these
     with tempfile.TemporaryDirectory(prefix="extract-") as temporary:
         directory = Path(temporary)
@@ -51,7 +50,7 @@ def extract(config: ConfigDict, options: Options) -> Iterator[Row]:
         folder = options.folder or directory / "videos"
         if options.folder is None:
             for story in demo.stories(0, options.videos or RENDERED):
-                _render(story, folder / story.name)
+                demo.write_video(story, folder / story.name)
         yield from _rows(folder, directory, encoder)
 
 
@@ -157,27 +156,3 @@ def operations(vision: Vision) -> float:
     layer = projections + 2 * tokens**2 * width
     head = 2 * tokens * width**2 + 2 * width**2 + 2 * tokens * width + 2 * width * hidden
     return 2.0 * (patches + vision.layers * layer + head)
-
-
-def _render(story: demo.Story, path: Path) -> None:
-    """A video of the demo, enlarged, each of its pictures shown for one or two frames."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    background = demo.Background(story.seed)
-    options = {"preset": "veryfast", "crf": "23"}
-    with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=RATE, options=options)
-        stream.width, stream.height = ENLARGED * demo.WIDTH, ENLARGED * demo.HEIGHT
-        stream.pix_fmt = "yuv420p"
-        number = 0
-        for scene in story.scenes:
-            for drawn in range(round(scene.start * demo.RATE), round(scene.end * demo.RATE)):
-                time = drawn / demo.RATE
-                small = av.VideoFrame.from_ndarray(
-                    demo.draw(scene, time, background.at(time)), "rgb24"
-                )
-                large = small.reformat(stream.width, stream.height, "yuv420p")
-                while number < (drawn + 1) * RATE / demo.RATE:
-                    large.pts, large.time_base = number, Fraction(1, RATE)
-                    container.mux(stream.encode(large))
-                    number += 1
-        container.mux(stream.encode(None))

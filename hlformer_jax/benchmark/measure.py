@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
     videos: int = 0  # those of ActivityNet Captions
     repeats: int = 20
-    folder: Path | None = None  # videos to extract from; else some that are rendered
+    folder: Path | None = None  # videos to extract from; else some of the demo's
     encoder: str = "base"
     hours: float = 1000.0
 

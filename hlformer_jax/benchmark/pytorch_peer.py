@@ -1,9 +1,9 @@
 """The authors' released PyTorch code, run from a checkout beside ours, so that both can be timed.
 
 Nothing of it is in this package. `Released` imports it at run time and drives it the way its own
-`main.py` does: its model, loss, optimiser and validation, with the sizes and constants of our
-configuration, in float32 whatever `config.dtype` is. Its progress bars are not shown, and on a CPU,
-which it was not written for, its calls of `.cuda()` do nothing.
+`main.py` does: its model, loss and optimiser, with the sizes and constants of our configuration, in
+float32 whatever `config.dtype` is. On a CPU, which it was not written for, its calls of `.cuda()`
+do nothing.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import importlib
 import io
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.typing import Batch, Captions, Videos
+from hlformer_jax.typing import Batch
 
 MODULES = (
     "Models.builder",
     "Losses.builder",
     "Opts.builder",
-    "Validations.builder",
     "Datasets.data_provider",
     "Utils.utils",
 )
@@ -33,9 +32,6 @@ MODULES = (
 
 REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
 """Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
-
-VIDEO_BATCH, QUERY_BATCH = 100, 50
-"""Batch sizes of its evaluation, the same in all its `Configs`."""
 
 HARD_WIRED: Mapping[str, Any] = {
     "data.max_frames": 128,
@@ -63,18 +59,8 @@ class PeerError(UserError, ValueError):
     """The released code cannot be run; the message says why and what to do."""
 
 
-class _Batches(list[Any]):
-    """A loader as the released validation sees one: batches in memory, and the data's length."""
-
-    def __init__(self, items: Sequence[Any], size: int, collate: Callable[[list[Any]], Any]):
-        super().__init__(
-            collate(list(items[start : start + size])) for start in range(0, len(items), size)
-        )
-        self.dataset = items
-
-
 class Released:
-    """The released training and evaluation on one device."""
+    """The released training on one device."""
 
     def __init__(self, checkout: Path, config: ConfigDict, device: str) -> None:
         """Builds model, loss and optimiser from a checkout, seeded with the configuration's seed.
@@ -94,7 +80,6 @@ class Released:
         self._modules["Utils.utils"].set_seed(config.seed)
         self._model = self._modules["Models.builder"].get_models(self._settings).to(device)
         self._loss = self._modules["Losses.builder"].get_losses(self._settings)
-        self._validate = self._modules["Validations.builder"].get_validations(self._settings)
         # The learning rate's schedule takes the length of a loader: of one epoch of 1,000 steps.
         get_opts = self._modules["Opts.builder"].get_opts
         self._optimiser = get_opts(self._settings, self._model, range(1000))
@@ -107,12 +92,27 @@ class Released:
         """
         if batch.videos.mask.sum() < 2 or batch.captions.mask.sum() < 2:
             raise PeerError("the released code needs two videos and two captions in a batch")
-        captions = self._words(batch.captions)
-        items = [
-            (clips[None], frames, [words for at, words in captions if at == row], row, (), "")
-            for row, clips, frames in self._videos(batch.videos)
+        tensor = self._torch.from_numpy
+        words, mask, video, real = map(np.asarray, batch.captions)
+        captions = [
+            (int(video[row]), tensor(words[row][mask[row]])) for row in np.flatnonzero(real)
         ]
-        return self._to_device(self._modules["Datasets.data_provider"].collate_train(items))
+        clips, frames, mask, real = map(np.asarray, batch.videos)
+        items = [
+            (
+                tensor(clips[row].copy())[None],
+                tensor(frames[row][mask[row]]),
+                [own for at, own in captions if at == row],
+                int(row),
+                (),
+                "",
+            )
+            for row in np.flatnonzero(real)
+        ]
+        with self._as_released():
+            collated = self._modules["Datasets.data_provider"].collate_train(items)
+            moved: dict[str, Any] = self._modules["Utils.utils"].gpu(collated)
+        return moved
 
     def step(self, batch: Mapping[str, Any]) -> float:
         """One training step as in its loop, on what `convert` returned; the loss, when all is done.
@@ -125,56 +125,9 @@ class Released:
             loss = self._loss(self._model(batch), batch)
             loss.backward()
             self._optimiser.step()
-        value = loss.cpu().item()
-        self._synchronise()
-        return float(value)
-
-    def convert_corpus(self, videos: Videos, captions: Captions) -> tuple[Any, Any]:
-        """Videos and their captions as batches of its two evaluation loaders, on the device."""
-        data = self._modules["Datasets.data_provider"]
-        context = [
-            (clips[None], frames, row, f"v_{row:011d}")
-            for row, clips, frames in self._videos(videos)
-        ]
-        queries = [
-            (words, index, f"v_{video:011d}#enc#{index}")
-            for index, (video, words) in enumerate(self._words(captions))
-        ]
-        loaders = (
-            _Batches(context, VIDEO_BATCH, data.collate_frame_val),
-            _Batches(queries, QUERY_BATCH, data.collate_text_val),
-        )
-        for loader in loaders:
-            loader[:] = map(self._to_device, loader)
-        return loaders
-
-    def evaluate(self, corpus: tuple[Any, Any]) -> list[float]:
-        """Its validation on what `convert_corpus` returned: R@1, 5, 10, 100 and their sum, in %."""
-        with self._as_released(), self._torch.no_grad():
-            metrics = self._validate(self._model, *corpus)
-        self._synchronise()
-        return [float(value) for value in metrics]
-
-    def _videos(self, videos: Videos) -> Iterator[tuple[int, Any, Any]]:
-        clips, frames, mask, real = map(np.asarray, videos)
-        tensor = self._torch.from_numpy
-        for row in np.flatnonzero(real):
-            yield int(row), tensor(clips[row].copy()), tensor(frames[row][mask[row]])
-
-    def _words(self, captions: Captions) -> list[tuple[int, Any]]:
-        words, mask, video, real = map(np.asarray, captions)
-        return [
-            (int(video[row]), self._torch.from_numpy(words[row][mask[row]]))
-            for row in np.flatnonzero(real)
-        ]
-
-    def _to_device(self, batch: Any) -> Any:
-        with self._as_released():
-            return self._modules["Utils.utils"].gpu(batch)
-
-    def _synchronise(self) -> None:
         if self._device == "cuda":
             self._torch.cuda.synchronize()
+        return float(loss.cpu().item())
 
     @contextlib.contextmanager
     def _as_released(self) -> Iterator[None]:
@@ -236,9 +189,6 @@ def settings(config: ConfigDict) -> dict[str, Any]:
         "wd": optim.weight_decay,
         "n_epoch": 1,
         "batchsize": config.train.batch_size,
-        "eval_context_bsz": VIDEO_BATCH,
-        "eval_query_bsz": QUERY_BATCH,
-        "pin_memory": True,
     }
 
 

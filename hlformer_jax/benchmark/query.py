@@ -28,7 +28,6 @@ from ml_collections import ConfigDict
 from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
-from hlformer_jax.data.feed import VideoFeed, in_order
 from hlformer_jax.errors import UserError, optional
 from hlformer_jax.models.registry import cost
 from hlformer_jax.retrieval import corpus, scoring
@@ -55,7 +54,7 @@ INTERVAL = 3
 """Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""
 
 
-def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator[Row]:
+def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
     videos = options.videos or VALIDATION[0]
     captions = round(videos * VALIDATION[1] / VALIDATION[0])
@@ -78,16 +77,6 @@ def evaluate(config: ConfigDict, options: Options, peer: Any = None) -> Iterator
     yield Row("evaluate", whole, both, {"videos": float(videos), "captions": float(captions)})
     yield Row("  encode", encode, encode_floor, {"corpus GB": parallel.nbytes(stored) / 1e9})
     yield Row("  rank", rank, rank_floor)
-    if peer is None:
-        return
-    whole_split = VideoFeed(split, in_order(videos, videos, 1), mesh, videos, resident=True)
-    (window,) = whole_split.chunks()
-    theirs = peer.convert_corpus(*measure.first_batch(whole_split, window))
-    clocks = [clock(peer.evaluate, theirs) for _ in range(2)]
-    yield Row("evaluation of the released code", summary(clocks))
-    ours = timed(measured, repeats=3)
-    faster = {"times as fast": float(np.median(clocks) / ours.median)}
-    yield Row("ours, after it", ours, None, faster)
 
 
 def query(config: ConfigDict, options: Options) -> Iterator[Row]:

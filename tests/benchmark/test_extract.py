@@ -1,7 +1,5 @@
 """Extraction as the benchmark measures it: its parts, and the operations that it counts."""
 
-import shutil
-
 import jax
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from hlformer_jax import parallel
 from hlformer_jax.benchmark import extract
 from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.encoders import train, transformer
-from hlformer_jax.video import probe
+from hlformer_jax.search import demo
 
 
 def test_operations_of_an_image_are_those_that_a_compiler_counts():
@@ -27,29 +25,15 @@ def test_operations_of_an_image_are_those_that_a_compiler_counts():
 
 
 @pytest.mark.slow  # it renders and encodes videos
-def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch, tmp_path):
-    for name in ("ENLARGED", "ROUNDS", "RENDERED"):
+def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch):
+    for name in ("ROUNDS", "RENDERED"):
         monkeypatch.setattr(extract, name, 1)
-    rendered = []
-    monkeypatch.setattr(extract, "_render", _kept(extract._render, rendered, tmp_path))
     found = extract.extract(ConfigDict(), Options(repeats=1, encoder="tiny"))
     rows = {row.what.strip(): row for row in found}
-    facts = probe(rendered[0])
-    assert (facts.width, facts.height, facts.rate) == (192, 144, 25)
     parts = [rows[name].facts for name in ("decoding", "preprocessing", "encoding")]
     assert sum(part["share, %"] for part in parts) == pytest.approx(100)
     whole = rows["index"]
     length = whole.facts["seconds of video"]
-    assert length == round(facts.duration) >= 20
+    assert length == round(demo.stories(0, 1)[0].duration) >= 20
     assert whole.facts["x real time"] * whole.timing.median == pytest.approx(length)
     assert whole.floor.seconds > rows["encoding"].floor.seconds > 0
-
-
-def _kept(render, rendered, folder):
-    """A function that renders, and keeps a copy of each video."""
-
-    def run(story, path):
-        render(story, path)
-        rendered.append(shutil.copy(path, folder / path.name))
-
-    return run

@@ -9,7 +9,7 @@ from processes import calls
 CASES = {
     "no name": ((), "give one name: step"),
     "unknown name": (("speed",), "give one name: step"),
-    "peer of another": (("query", "--peer=nowhere"), "--peer goes with step and evaluate"),
+    "peer of another": (("query", "--peer=nowhere"), "--peer goes with step"),
     "another family": (
         ("query", f"--config={processes.ROOT}/configs/hover.py:synthetic"),
         "configs/anet.py",

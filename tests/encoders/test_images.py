@@ -24,14 +24,6 @@ def test_an_image_of_the_right_size_stays():
         np.testing.assert_array_equal(images.read(content, family, "f").apply(image), image)
 
 
-def test_the_middle_is_cropped_of_a_long_image():
-    clip = images.read(CLIP, "clip", "f")
-    image = np.zeros((32, 96, 3), np.uint8)
-    image[:, 32:64] = 200
-    np.testing.assert_array_equal(clip.apply(image), 200)
-    np.testing.assert_array_equal(clip.apply(image.transpose(1, 0, 2)), 200)
-
-
 def test_an_image_smaller_than_the_crop_is_framed_in_black():
     clip = images.read({"size": 20, "crop_size": 23}, "clip", "f")
     found = clip.apply(np.full((20, 20, 3), 9, np.uint8))
