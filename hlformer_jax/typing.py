@@ -84,9 +84,6 @@ class Nodes(NamedTuple):
         last.
       word_mask: True for real words.
       mask: True for real nodes.
-      tree: number of the node's tree in its split; -1 where padded.
-      level: height above the leaves; 0 for a leaf.
-      position: among the leaves of the tree in time order, the first below the node, from 0.
     """
 
     frames: Float[Array, "U F D"]
@@ -94,9 +91,6 @@ class Nodes(NamedTuple):
     words: Float[Array, "U W E"]
     word_mask: Bool[Array, "U W"]
     mask: Bool[Array, " U"]
-    tree: Int[Array, " U"]
-    level: Int[Array, " U"]
-    position: Int[Array, " U"]
 
 
 class Subtrees(NamedTuple):

@@ -105,9 +105,6 @@ class NodeIndices(NamedTuple):
     frames: Int[Array, "U F"]  # the first of the interval that each of F frames is drawn from
     choices: Int[Array, "U F"]  # number of frames of that interval, at least 1
     words: Int[Array, "U W"]
-    tree: Int[Array, " U"]  # see `typing.Nodes`, for this and what follows
-    level: Int[Array, " U"]
-    position: Int[Array, " U"]
 
 
 class TreeIndices(NamedTuple):
@@ -138,9 +135,6 @@ def gather_nodes(
         words=feed.take_masked(mesh, features.words, jnp.maximum(indices.words, 0), word_mask),
         word_mask=word_mask,
         mask=real,
-        tree=jnp.asarray(indices.tree),
-        level=jnp.asarray(indices.level),
-        position=jnp.asarray(indices.position),
     )
     return parallel.constrain(mesh, nodes)
 
@@ -206,9 +200,6 @@ class _TreeFeed(DeviceFeed[B]):
             frames=padded(real[:, None] & (low >= 0), low + frame[:, None]),
             choices=count,
             words=padded(real[:, None] & (words >= 0), words + word[:, None]),
-            tree=padded(real, pool.tree[some]),
-            level=np.where(real, pool.level[some], 0).astype(np.int32),
-            position=np.where(real, pool.position[some], 0).astype(np.int32),
         )
         return self._gathered(step, nodes)
 

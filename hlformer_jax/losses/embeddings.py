@@ -36,9 +36,6 @@ def query_diversity(
       scale: alpha.
       gamma: exponent of the focal factor; 0 is HLFormer's printed form.
 
-    Returns:
-      The loss.
-
     References:
       HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
     """
@@ -64,9 +61,6 @@ def caption_diversity(
       pairs: captions and videos.
       margin: delta.
       scale: alpha.
-
-    Returns:
-      The loss.
 
     References:
       GMMFormer's query diverse loss, as in the released code.

@@ -120,9 +120,6 @@ def triplet(
       negatives: rank of the negatives in descending order of score.
       margin: m.
 
-    Returns:
-      The sum of both directions.
-
     References:
       HLFormer eq. 29.
     """
@@ -162,9 +159,6 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     Args:
       scores: dot-product maxima of one branch.
       pairs: captions and videos.
-
-    Returns:
-      The sum of both directions.
 
     References:
       HLFormer eq. 30, as in the released code.

@@ -57,9 +57,6 @@ def tree(
       related: entry (i, j) is True where child j is no negative of parent i; None for none.
       reduction: "mean" or "sum" over rows.
 
-    Returns:
-      The loss.
-
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """

@@ -422,14 +422,12 @@ def build(config: ConfigDict) -> Hover:
 def zero_nodes(config: ConfigDict, count: int = 1) -> Nodes:
     """Nodes of zeros, none of them padding: shapes to initialise or compile with."""
     data, frames = config.data, config.trees.node_frames
-    number = jnp.zeros(count, jnp.int32)
     return Nodes(
         jnp.zeros((count, frames, data.visual_dim)),
         jnp.ones((count, frames), bool),
         jnp.zeros((count, data.max_words, data.text_dim)),
         jnp.ones((count, data.max_words), bool),
         jnp.ones(count, bool),
-        *(number, number, number),
     )
 
 

@@ -35,11 +35,16 @@ class NonFiniteLossError(UserError, ArithmeticError):
 
 
 class ScalarLog:
-    """metrics.jsonl, and TensorBoard beside it."""
+    """metrics.jsonl, and TensorBoard beside it; of several processes one `writes`.
+
+    TensorBoard's file is a view: a failure to write it is said, and ends no run. (tensorboardX's
+    own writer hands events to a thread; when that has died of a full disk, the run would wait for
+    it for ever.) A new file hides what earlier ones have from its first step on.
+    """
 
     def __init__(self, workdir: Path, position: int, step: int, writes: bool = True) -> None:
-        """Opens both where they stood; of several processes one `writes`."""
         self._file: Any = None
+        self._events: EventsWriter | None = None
         if not writes:
             return
         path = workdir / "metrics.jsonl"
@@ -53,21 +58,29 @@ class ScalarLog:
         self._file = path.open("r+", encoding="utf-8")
         self._file.truncate(position)
         self._file.seek(position)
-        self._board = _Board(workdir / "tensorboard", step)
+        with self._as_far_as_it_goes():
+            (workdir / "tensorboard").mkdir(exist_ok=True)
+            self._events = EventsWriter(str(workdir / "tensorboard" / "events"))
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(step=step, file_version="brain.Event:2"))
+            self._events.write_event(Event(step=step, session_log=start))
 
     def write(self, step: int, scalars: Mapping[str, float], **where: int) -> None:
         """Records scalars at a step; `where` (the epoch) goes into the JSON line alone."""
         if self._file is None:
             return
-        line = {"step": step, **where, **scalars}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps({"step": step, **where, **scalars}) + "\n")
         self._file.flush()
         self.board(step, scalars)
 
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows scalars in TensorBoard alone: rates, which no two runs share."""
-        if self._file is not None:
-            self._board.show(step, scalars)
+        with self._as_far_as_it_goes():
+            for name, value in scalars.items():
+                if self._events is None:
+                    break
+                summary = scalar(name.replace("@", "_"), value)  # it knows no @
+                self._events.write_event(Event(step=step, wall_time=time.time(), summary=summary))
 
     def position(self) -> int:
         """Length of the record so far, in bytes; what is before it is on disk."""
@@ -75,64 +88,28 @@ class ScalarLog:
             return 0
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._board.flush()
+        with self._as_far_as_it_goes():
+            if self._events:
+                self._events.flush()
         return self._file.tell()
 
     def close(self) -> None:
         """Closes both."""
-        if self._file is None:
-            return
-        self._file.close()
-        self._board.close()
-
-
-class _Board:
-    """A TensorBoard file. It is a view: a failure to write it is said, and ends no run.
-
-    tensorboardX's own writer hands events to a thread; when that has died of a full disk, the run
-    would wait for it for ever.
-    """
-
-    def __init__(self, directory: Path, step: int) -> None:
-        """Starts a file, which hides what earlier ones have from that step on."""
-        self._writer: EventsWriter | None = None
-        with self._given_up():
-            directory.mkdir(parents=True, exist_ok=True)
-            self._writer = EventsWriter(str(directory / "events"))
-            start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(step=step, file_version="brain.Event:2"))
-            self._writer.write_event(Event(step=step, session_log=start))
-
-    def show(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Adds scalars of a step, by names without the @ that TensorBoard does not know."""
-        with self._given_up():
-            if self._writer is None:
-                return
-            for name, value in scalars.items():
-                summary = scalar(name.replace("@", "_"), value)
-                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=summary))
-
-    def flush(self) -> None:
-        """Brings what there is to the disk."""
-        with self._given_up():
-            if self._writer:
-                self._writer.flush()
-
-    def close(self) -> None:
-        """Ends the file."""
-        with self._given_up():
-            if self._writer:
-                self._writer.close()
+        if self._file:
+            self._file.close()
+        with self._as_far_as_it_goes():
+            if self._events:
+                self._events.close()
 
     @contextlib.contextmanager
-    def _given_up(self) -> Iterator[None]:
+    def _as_far_as_it_goes(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            writer, self._writer = self._writer, None
+            events, self._events = self._events, None
             with contextlib.suppress(OSError):
-                if writer:
-                    writer.close()
+                if events:
+                    events.close()
             logging.warning("TensorBoard's file is given up: %s", error)
 
 

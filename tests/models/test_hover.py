@@ -32,11 +32,8 @@ def nodes_of(junk=0.0):
     word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 2, 0])[:, None]
     frames = np.where(frame_mask[..., None], rng.normal(size=(COUNT, FRAMES, D)), junk)
     words = np.where(word_mask[..., None], rng.normal(size=(COUNT, WORDS, E)), junk)
-    number = np.zeros(COUNT, np.int32)
-    return Nodes(
-        *(frames.astype(np.float32), frame_mask, words.astype(np.float32), word_mask),
-        *(np.arange(COUNT) < 4, number, number, number),
-    )
+    features = frames.astype(np.float32), frame_mask, words.astype(np.float32), word_mask
+    return Nodes(*features, np.arange(COUNT) < 4)
 
 
 def _mobius_add(x, y, c):

@@ -32,14 +32,10 @@ def _trees(items=(0, 1, 2, 3, 4), padding=0):
     below = np.zeros((count, count), bool)
     for node, under in BELOW.items():
         below[node, list(under)] = True
-    number = lambda values: np.array([*values, *[0] * padding], np.int32)
     real = np.arange(len(items) + padding) < len(items)
     pair = np.array([PAIR[k] for k in items] + [False] * padding)
     empty = np.zeros((count, 1, 1), np.float32)
-    nodes = Nodes(
-        *(empty, np.ones((count, 1), bool), empty, np.ones((count, 1), bool)),
-        *(used, number(TREE), number(LEVEL), number(POSITION)),
-    )
+    nodes = Nodes(empty, np.ones((count, 1), bool), empty, np.ones((count, 1), bool), used)
     return TreeBatch(nodes, Subtrees(rows, pair, real), below)
 
 
@@ -376,9 +372,9 @@ MOST = 5
 def _batch(items):
     """Items that share no node: the parents, then the left, then the right children."""
     real = np.arange(MOST) < items
-    number, rows = np.zeros(3 * MOST, np.int32), np.arange(3 * MOST, dtype=np.int32)
+    rows = np.arange(3 * MOST, dtype=np.int32)
     empty, some = np.zeros((3 * MOST, 1, 1), np.float32), np.ones((3 * MOST, 1), bool)
-    nodes = Nodes(empty, some, empty, some, np.tile(real, 3), number, number, number)
+    nodes = Nodes(empty, some, empty, some, np.tile(real, 3))
     subtrees = Subtrees(rows.reshape(3, MOST).T * real[:, None], real, real)
     return TreeBatch(nodes, subtrees, np.zeros((3 * MOST, 3 * MOST), bool))
 
