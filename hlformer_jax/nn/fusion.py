@@ -93,7 +93,9 @@ class MeanGuided(Fusion):
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
-        return jnp.einsum("k...l,k...lh->...lh", weights.astype(blocks.dtype), blocks)
+        # A matrix product would have the blocks in another order, and copy them for it.
+        weighted = weights.astype(blocks.dtype)[..., None] * blocks
+        return jnp.sum(weighted, axis=0)
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:

@@ -7,13 +7,16 @@ Names matter: `UNDECAYED` has those of parameters that the released optimiser do
 torch_checkpoint.py maps released names to these.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from hlformer_jax.ops.dropout import dropout
+from hlformer_jax.ops.dropout import dropout, relu_dropout
+from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
@@ -23,28 +26,98 @@ UNDECAYED = ("bias", "LayerNorm")
 """Names of parameters that do not decay, and of norms whose scale does not."""
 
 
-def layer_norm(name: str, dtype: Any) -> nn.LayerNorm:
-    """A layer norm as released (epsilon 1e-5); Flax computes its statistics in float32."""
+class LayerNorm(nn.Module):
+    """A layer norm as released (epsilon 1e-5), with its statistics in float32 at least."""
+
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch H"]) -> Float[Array, "*batch H"]:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        exact = as_float(x).dtype
+        normal: Array = _normalised(x, scale.astype(exact), bias.astype(exact))
+        return normal.astype(self.dtype)
+
+
+@jax.custom_vjp
+def _normalised(
+    x: Float[Array, "*batch H"], scale: Float[Array, " H"], bias: Float[Array, " H"]
+) -> Float[Array, "*batch H"]:
+    return _normalised_forward(x, scale, bias)[0]
+
+
+def _normalised_forward(x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
+    exact = x.astype(scale.dtype)
+    mean = jnp.mean(exact, axis=-1, keepdims=True)
     # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
-    return nn.LayerNorm(LAYER_NORM_EPSILON, dtype=dtype, use_fast_variance=False, name=name)
+    variance = jnp.mean(jnp.square(exact - mean), axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
+    row = (1,) * (x.ndim - 1) + (-1,)
+    normal = (exact - mean) * inverse * scale.reshape(row) + bias.reshape(row)
+    # Kept as they are: made again, they would keep the sums of the gradient out of one kernel.
+    return normal, (x, *jax.lax.optimization_barrier((mean, inverse)), scale)
 
 
-def dense(features: int, name: str, dtype: Any) -> nn.Dense:
-    """A linear layer initialised as released."""
-    return nn.Dense(features, dtype=dtype, kernel_init=INITIALISER, name=name)
+def _normalised_backward(kept: tuple, gradient: Array) -> tuple[Array, Array, Array]:
+    x, mean, inverse, scale = kept
+    normal = (x.astype(scale.dtype) - mean) * inverse
+    rows = tuple(range(x.ndim - 1))
+    along = gradient * scale.reshape((1,) * len(rows) + (-1,))
+    centred = along - jnp.mean(along, axis=-1, keepdims=True)
+    slope = centred - normal * jnp.mean(along * normal, axis=-1, keepdims=True)
+    by_scale, by_bias = (jnp.sum(one, axis=rows) for one in (gradient * normal, gradient))
+    return (slope * inverse).astype(x.dtype), by_scale, by_bias
+
+
+_normalised.defvjp(_normalised_forward, _normalised_backward)
+
+
+class Dense(nn.Module):
+    """A linear layer initialised as released.
+
+    It is one of rows: for the gradient of the kernel XLA would copy what has several leading axes.
+    """
+
+    features: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch H"]:
+        kernel = self.param("kernel", INITIALISER, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        rows = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
+        rows = rows + bias.astype(self.dtype)[None]
+        return rows.reshape(*x.shape[:-1], self.features)
+
+
+def layer_norm(name: str, dtype: Any) -> LayerNorm:
+    """A layer norm by its name."""
+    return LayerNorm(dtype, name=name)
+
+
+def dense(features: int, name: str, dtype: Any) -> Dense:
+    """A linear layer by its name."""
+    return Dense(features, dtype, name=name)
 
 
 class Dropout(nn.Module):
-    """Dropout in training, the identity else; takes the `dropout` random stream."""
+    """Dropout in training, the identity else; takes the `dropout` random stream.
+
+    Attributes:
+      rate: probability of 0.
+      train: whether it is on.
+      drop: `dropout`, or `relu_dropout` for a ReLU before it.
+    """
 
     rate: float
     train: bool
+    drop: Callable[[Array | None, Array, float], Array] = dropout
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        if not self.train or self.rate == 0:
-            return x
-        return dropout(self.make_rng("dropout"), x, self.rate)
+        on = self.train and self.rate > 0
+        return self.drop(self.make_rng("dropout") if on else None, x, self.rate)
 
 
 class InputProjection(nn.Module):
@@ -58,7 +131,7 @@ class InputProjection(nn.Module):
     def __call__(self, x: Float[Array, "*batch L D"], train: bool) -> Float[Array, "*batch L H"]:
         x = layer_norm("LayerNorm", self.dtype)(x)
         x = Dropout(self.dropout, train)(x)
-        return nn.relu(dense(self.features, "dense", self.dtype)(x))
+        return relu_dropout(None, dense(self.features, "dense", self.dtype)(x), 0.0)
 
 
 class PositionEmbedding(nn.Module):
@@ -91,6 +164,6 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch L H"], train: bool) -> Float[Array, "*batch L H"]:
         features = x.shape[-1]
-        x = nn.relu(dense(self.hidden, "layer1", self.dtype)(x))
-        x = Dropout(self.dropout, train)(x)
+        x = dense(self.hidden, "layer1", self.dtype)(x)
+        x = Dropout(self.dropout, train, relu_dropout)(x)
         return dense(features, "layer2", self.dtype)(x)

@@ -8,6 +8,7 @@ The Lorentz model here is that of curvature -1, as in the paper: points are [tim
 <x, x>_L = -1.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -65,9 +66,7 @@ def euclidean_attention(
       HLFormer eq. 10.
     """
     check_floating(query, key, value)
-    logits: Array = jnp.einsum(
-        "...md,...ld->...ml", query, key, preferred_element_type=wide(query.dtype)
-    )
+    logits = _exact_einsum("...md,...ld->...ml", query, key)
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
@@ -127,7 +126,7 @@ def single_query_attention(
     check_floating(query, inputs)
     exact = wide(query.dtype)
     asked = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
-    logits: Array = jnp.einsum("...nh,...lh->...nl", asked, inputs, preferred_element_type=exact)
+    logits = _exact_einsum("...nh,...lh->...nl", asked, inputs)
     shift = jnp.einsum("...nd,nd->...n", query, key.bias, preferred_element_type=exact)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -179,7 +178,9 @@ def lorentz_attention(
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes a window or a log_window, not both")
     query, key, value = as_float(query), as_float(key), as_float(value)
-    logits = (2 + 2 * lorentz.pairwise_inner(query, key)) / scale + bias
+    # The scale meets the coordinates, so that its gradient is a sum over these and not over pairs.
+    slope = 2 / jnp.asarray(scale, query.dtype)
+    logits = lorentz.pairwise_inner(slope * query, key) + (slope + bias)
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if log_window is not None:
@@ -188,6 +189,34 @@ def lorentz_attention(
         masked = _lorentz_masked(logits.dtype)
         logits = jnp.where(mask[..., None, None, :], logits, masked)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
+
+
+def _exact_einsum(subscripts: str, x: Array, y: Array) -> Array:
+    """An einsum in float32 at least, whose gradient multiplies in the dtype of the factors."""
+    if wide(x.dtype) == x.dtype:
+        return jnp.einsum(subscripts, x, y)
+    return _widened_einsum(subscripts, x, y)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _widened_einsum(subscripts: str, x: Array, y: Array) -> Array:
+    return jnp.einsum(subscripts, x, y, preferred_element_type=wide(x.dtype))
+
+
+def _widened_forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _widened_einsum(subscripts, x, y), (x, y)
+
+
+def _widened_backward(
+    subscripts: str, factors: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+    # JAX would cast the factors to float32, and multiply in it.
+    _, pull = jax.vjp(lambda x, y: jnp.einsum(subscripts, x, y), *factors)
+    pulled: tuple[Array, Array] = pull(gradient.astype(factors[0].dtype))
+    return pulled
+
+
+_widened_einsum.defvjp(_widened_forward, _widened_backward)
 
 
 def concatenate_heads_released(

@@ -12,6 +12,7 @@ It is meant for masks. Its streams pass the tests of uniformity and independence
 Keys are derived from a seed, a name and a step: none is carried or stored.
 """
 
+import functools
 import zlib
 
 import jax
@@ -72,6 +73,35 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     threshold = jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     kept = random_bits(key, x.shape) >= threshold
     return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
+
+
+def relu_dropout(key: Array | None, x: Array, rate: float) -> Array:
+    """`dropout` of max(x, 0), whose gradient is read off the result, which is kept anyhow.
+
+    Where the result is positive, x is and was kept: neither x nor a mask is stored or made again.
+
+    Args:
+      key: a JAX random key; None switches dropout off.
+      x: any floating array.
+      rate: probability, in [0, 1].
+    """
+    result = jax.lax.stop_gradient(dropout(key, jax.nn.relu(x), rate))
+    return _where_positive(0.0 if key is None else rate, result, x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _where_positive(rate: float, result: Array, x: Array) -> Array:
+    """`result`, with the gradient 1 / (1 - rate) by x where it is positive, else 0."""
+    del rate, x
+    return result
+
+
+@_where_positive.defjvp
+def _where_positive_jvp(rate: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    result, slope = primals[0], tangents[1]
+    if 0 < rate < 1:
+        slope = slope / jnp.asarray(1 - rate, slope.dtype)
+    return result, jnp.where(result > 0, slope, jnp.zeros((), slope.dtype))
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
