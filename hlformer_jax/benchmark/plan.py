@@ -36,10 +36,11 @@ from hlformer_jax.training.step import chunk_of_steps, init_state
 
 
 class Program(NamedTuple):
-    """A program to be compiled, and the turns of a loop that has its number from an argument."""
+    """A program to be compiled, the turns of its loop, and its units; see `roofline.summary`."""
 
     lowered: Any
     turns: float = 1
+    units: float = 1
 
 
 def _lower(mesh: Mesh, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -51,7 +52,7 @@ def _params(config: ConfigDict) -> Any:
 
 
 def _step(config: ConfigDict, mesh: Mesh) -> Program:
-    """A chunk of steps, as training compiles it, in which one step is taken."""
+    """A step of a chunk of them, as training compiles it; the memory is that of the chunk."""
     model, size, steps = models.build(config), config.train.batch_size, config.train.log_every
     count = size * steps
     split = measure.simulated_split(count, round(count * CAPTIONS_PER_VIDEO), config)
@@ -68,7 +69,7 @@ def _step(config: ConfigDict, mesh: Mesh) -> Program:
     state, loss, number = parallel.abstract(
         mesh, (state, jax.tree.map(np.asarray, loss), np.zeros((), np.int32))
     )
-    return Program(program.lower(state, *feed.shapes(), number, loss))
+    return Program(program.lower(state, *feed.shapes(), number, loss), steps, steps)
 
 
 def _corpus(config: ConfigDict, mesh: Mesh, videos: int, dtype: str) -> corpus.Corpus:
@@ -195,19 +196,19 @@ def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
     return parallel.mesh(described.devices)
 
 
-def compiled(name: str, gpu: Gpu, config: ConfigDict, devices: int = 1) -> tuple[Any, float]:
-    """A program, compiled for described GPUs, and the turns of its loop.
+def compiled(name: str, gpu: Gpu, config: ConfigDict, devices: int = 1) -> tuple[Any, Program]:
+    """A program, compiled for described GPUs, and what it was compiled from.
 
     Raises:
       ConfigError: as `mesh` does.
     """
     described = mesh(gpu, devices)
-    precision = "highest" if config.dtype == "float32" else None
-    with jax.default_matmul_precision(precision or "default"):
+    precision = "highest" if config.dtype == "float32" else "default"
+    with jax.default_matmul_precision(precision):
         program = PROGRAMS[name](config, described)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.
         options: Any = {"xla_gpu_enable_triton_gemm": False}
-        return program.lowered.compile(options), program.turns
+        return program.lowered.compile(options), program
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -235,9 +236,10 @@ def plan(name: str, gpu: str, config: ConfigDict) -> dict[str, Any]:
             f"--config is of the model {config.model.name!r}: give one of partially relevant video"
             " retrieval, for example configs/anet.py"
         )
-    program, turns = compiled(name, GPUS[gpu], config)
+    program, source = compiled(name, GPUS[gpu], config)
     about = {"program": name, "gpu": gpu, "dtype": config.dtype, "jax": jax.__version__}
-    return about | summary(program.as_text(), GPUS[gpu], parallel.memory_plan(program), turns)
+    memory, counts = parallel.memory_plan(program), (source.turns, source.units)
+    return about | summary(program.as_text(), GPUS[gpu], memory, *counts)
 
 
 # Output

@@ -124,6 +124,11 @@ def nbytes(text: str) -> int:
     return sum(_itemsize(dtype) * int(np.prod(shape)) for dtype, shape in arrays(text))
 
 
+def _elements(text: str) -> float:
+    """Elements of all arrays of a type."""
+    return float(sum(np.prod(shape) for _, shape in arrays(text)))
+
+
 def _itemsize(dtype: str) -> int:
     if dtype in ("token", "opaque"):
         return 0
@@ -276,15 +281,17 @@ def _moved(body: Computation) -> float:
             users[name].append(one)
 
     def read(one: Instruction) -> float:
-        total = 0.0
+        """Elements of an operand that are read."""
+        total, whole = 0.0, _elements(one.result)
         for user in users[one.name]:
-            if user.opcode in ("bitcast", "reshape"):
+            first = user.operands[0] == one.name
+            if user.opcode in ("bitcast", "reshape", "convert", "copy"):
                 total += read(user)
             elif user.opcode in ("slice", "dynamic-slice", "gather"):
-                total += nbytes(user.result) if user.operands[0] == one.name else nbytes(one.result)
-            elif user.opcode != "dynamic-update-slice" or user.operands[0] != one.name:
-                return nbytes(one.result)
-        return min(total, nbytes(one.result))
+                total += _elements(user.result) if first else whole
+            elif user.opcode != "dynamic-update-slice" or not first:
+                return whole
+        return min(total, whole)
 
     def written(one: Instruction) -> float:
         if one.opcode in ("tuple", "bitcast"):
@@ -293,11 +300,17 @@ def _moved(body: Computation) -> float:
             return nbytes(body[one.operands[1]].result)
         return nbytes(one.result)
 
-    inputs = sum(read(one) for one in body.values() if one.opcode == "parameter")
+    inputs = sum(
+        read(one) * nbytes(one.result) / max(_elements(one.result), 1)
+        for one in body.values()
+        if one.opcode == "parameter"
+    )
     return inputs + sum(written(one) for one in body.values() if one.root)
 
 
-def summary(text: str, gpu: Gpu, memory: Mapping[str, float], turns: float = 1) -> dict[str, Any]:
+def summary(
+    text: str, gpu: Gpu, memory: Mapping[str, float], turns: float = 1, units: float = 1
+) -> dict[str, Any]:
     """The plan of a program, as JSON has it.
 
     Args:
@@ -305,8 +318,9 @@ def summary(text: str, gpu: Gpu, memory: Mapping[str, float], turns: float = 1) 
       gpu: the GPU that it is for.
       memory: bytes, see `parallel.memory_plan`.
       turns: see `kernels`.
+      units: what the rest is given for one of: as many as the program computes.
     """
-    every = list(kernels(Hlo(text), turns))
+    every = list(kernels(Hlo(text), turns, times=1 / units))
     total: dict[str, float] = collections.defaultdict(float)
     bound: dict[str, float] = collections.defaultdict(float)
     lines: dict[str, float] = collections.defaultdict(float)

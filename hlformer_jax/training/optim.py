@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from hlformer_jax.training.rows import Rows
+
 Params = Any
 
 TORCH_CLIP_EPSILON = 1e-6
@@ -49,14 +51,42 @@ def schedule(form: str, learning_rate: float, warmup: float, total_steps: int) -
     return rate
 
 
+class RowWise(optax.GradientTransformation):
+    """One that takes trees, and the same as `Rows`."""
+
+
 def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
     """Scales the updates of parameters that have, or are in a module that has, one of the names."""
 
-    def scale(path: tuple, update: jax.Array) -> jax.Array:
-        factor = next((factors[name] for name in _names(path) if name in factors), 1.0)
-        return update * jnp.asarray(factor, update.dtype)
+    def factor(path: tuple) -> float:
+        return next((factors[name] for name in _names(path) if name in factors), 1.0)
 
-    return _of_each(scale)
+    def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
+        del params
+        return _scaled(updates, factor), state
+
+    return RowWise(lambda params: optax.EmptyState(), update)
+
+
+def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.GradientTransformation:
+    """Adds `rate` times the parameters that decay, see `decay_mask`."""
+    plain = optax.add_decayed_weights(rate, mask=lambda params: decay_mask(params, undecayed))
+
+    def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
+        if not isinstance(updates, Rows):
+            return plain.update(updates, state, params)
+        share = lambda path: 0.0 if _any_name(path, undecayed) else rate
+        return jax.tree.map(jnp.add, updates, _scaled(params, share)), state
+
+    return RowWise(plain.init, update)
+
+
+def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
+    """A tree times a number for each path."""
+    scale = lambda array, by: array * jnp.asarray(by, array.dtype)
+    if isinstance(tree, Rows):
+        return tree.map(scale, tree.of_rows(factor))
+    return jax.tree_util.tree_map_with_path(lambda path, x: scale(x, factor(path)), tree)
 
 
 def clip_by_tensor_norm(
@@ -64,23 +94,21 @@ def clip_by_tensor_norm(
 ) -> optax.GradientTransformation:
     """Scales each released tensor's gradient to a norm of at most `max_norm`."""
 
-    def clip(path: tuple, gradient: jax.Array) -> jax.Array:
-        first = 1 if _any_name(path, stacked) else 0
-        axes = tuple(range(first, gradient.ndim))
-        norm = jnp.sqrt(jnp.sum(jnp.square(gradient), axis=axes, keepdims=True))
+    def clip(gradient: jax.Array, norm: jax.Array) -> jax.Array:
         return gradient * jnp.minimum(max_norm / (norm + TORCH_CLIP_EPSILON), 1)
 
-    return _of_each(clip)
-
-
-def _of_each(function: Callable[[tuple, jax.Array], jax.Array]) -> optax.GradientTransformation:
-    """A transformation without a state of each update by its path."""
+    def clip_tensor(path: tuple, gradient: jax.Array) -> jax.Array:
+        first = 1 if _any_name(path, stacked) else 0
+        axes = tuple(range(first, gradient.ndim))
+        return clip(gradient, jnp.sqrt(jnp.sum(jnp.square(gradient), axis=axes, keepdims=True)))
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         del params
-        return jax.tree_util.tree_map_with_path(function, updates), state
+        if isinstance(updates, Rows):
+            return updates.map(clip, updates.norms(lambda path: _any_name(path, stacked))), state
+        return jax.tree_util.tree_map_with_path(clip_tensor, updates), state
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return RowWise(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
@@ -125,9 +153,7 @@ def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTr
     chain = [
         clip_by_tensor_norm(fields.clip_norm, module.stacked),
         scale_by_bert_adam(fields.beta1, fields.beta2, fields.epsilon),
-        optax.add_decayed_weights(
-            fields.weight_decay, mask=lambda params: decay_mask(params, module.undecayed)
-        ),
+        add_decayed_weights(fields.weight_decay, module.undecayed),
         optax.scale_by_learning_rate(rate),
     ]
     if "global_clip" in fields:
@@ -135,4 +161,4 @@ def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTr
     if module.rates:
         rates = {name: fields[field] for name, field in module.rates.items()}
         chain.append(scale_by_name({n: x / fields.learning_rate for n, x in rates.items()}))
-    return optax.chain(*chain)
+    return RowWise(*optax.chain(*chain))

@@ -20,6 +20,8 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Chunk
+from hlformer_jax.training.optim import RowWise
+from hlformer_jax.training.rows import Rows
 from hlformer_jax.typing import Array
 
 Params = Any
@@ -114,12 +116,17 @@ def train_step(
     """
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Scalars]:
+        rows = state.params if isinstance(state.params, Rows) else None
         gradient_of = jax.value_and_grad(loss, has_aux=True)
-        (total, terms), gradient = gradient_of(state.params, batch, state.step)
+        params = state.params if rows is None else rows.tree()
+        (total, terms), gradient = gradient_of(params, batch, state.step)
+        gradient = gradient if rows is None else rows.like(gradient)
         updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
-        params = project(optax.apply_updates(state.params, updates))
+        moved = optax.apply_updates(state.params, updates)
+        params = project(moved) if rows is None else moved.apply(project)
         scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
-        scalars["gradient_norm"] = optax.tree.norm(gradient)
+        squares = None if rows is None else sum(map(jnp.sum, gradient.squares()))
+        scalars["gradient_norm"] = optax.tree.norm(gradient) if rows is None else jnp.sqrt(squares)
         return TrainState(state.step + 1, params, optimiser_state), scalars
 
     return step
@@ -151,9 +158,21 @@ def chunk_of_steps(
 
         longest = len(jax.tree.leaves(indices)[0])
         empty = {name: jnp.zeros(longest) for name in scalar_names(loss)}
-        return jax.lax.fori_loop(0, count, body, (state, empty))
+        start = joined(state) if isinstance(optimiser, RowWise) else state
+        end, scalars = jax.lax.fori_loop(0, count, body, (start, empty))
+        separate = lambda part: part.tree() if isinstance(part, Rows) else part
+        return jax.tree.map(separate, end, is_leaf=lambda part: isinstance(part, Rows)), scalars
 
     return steps
+
+
+def joined(state: TrainState) -> TrainState:
+    """The state with the parameters, and all that the optimiser keeps of each, as `Rows`."""
+    rows = Rows.of(state.params)
+    structure = jax.tree.structure(state.params)
+    alike = lambda part: jax.tree.structure(part) == structure
+    join = lambda part: rows.like(part) if alike(part) else part
+    return state.replace(params=rows, optimiser=jax.tree.map(join, state.optimiser, is_leaf=alike))
 
 
 def compile_steps(
