@@ -7,6 +7,7 @@ kernel a matrix. Each array, or slice of one with few slices along its first axi
 zeros fill its last: what is done to an array as a whole is done to rows.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ class Rows:
         start = 0
         for index, (path, leaf) in enumerate(leaves):
             start = start if index % ARRAYS else 0
-            slices = leaf.shape[0] if leaf.ndim > 1 and leaf.shape[0] <= MAX_SLICES else 1
+            slices = leaf.shape[0] if leaf.ndim and leaf.shape[0] <= MAX_SLICES else 1
             rows = -(-max(leaf.size, 1) // (slices * WIDTH))
             places.append(Place(path, leaf.shape, slices, index // ARRAYS, start, rows))
             start = places[-1].stop
@@ -111,7 +112,7 @@ class Rows:
                 matrices[place.matrix] = matrix.at[place.start : place.stop].set(block)
         return Rows(tuple(matrices), self._structure, self.places)
 
-    def map(self, function: Callable[[Array, Any], Array], columns: list[Any]) -> "Rows":
+    def map(self, function: Callable[[Any, Any], Any], columns: list[Any]) -> "Rows":
         """A function of each matrix and a column of a number for each of its rows."""
         matrices = tuple(map(function, self.matrices, columns))
         return Rows(matrices, self._structure, self.places)
@@ -127,14 +128,22 @@ class Rows:
         """Sums of squares of the rows of each matrix."""
         return [jnp.sum(jnp.square(matrix), axis=1) for matrix in self.matrices]
 
-    def norms(self, stacked: Callable[[tuple], bool]) -> list[Float[Array, "R 1"]]:
-        """The norm of the array, of its slice where it is stacked, that each row belongs to."""
-        columns = []
+    def norm(self) -> Array:
+        """The norm of all arrays together."""
+        return jnp.sqrt(functools.reduce(jnp.add, map(jnp.sum, self.squares())))
+
+    def norms(self, stacked: Callable[[tuple], bool]) -> list[Array]:
+        """Of each row, [R, 1]: the norm of its array, or of its slice where that is stacked."""
+        columns: list[Array] = []
         for number, squares in enumerate(self.squares()):
             ranges = []
             for place in self.places:
                 if place.matrix == number:
-                    parts = place.slices if stacked(place.path) else 1
+                    parts = place.shape[0] if stacked(place.path) else 1
+                    if parts > MAX_SLICES:
+                        raise ValueError(
+                            f"{place.path}: a stack of {parts}, of {MAX_SLICES} at most"
+                        )
                     ranges += np.split(np.arange(place.start, place.stop), parts)
             # A gather and a sum in place of a scatter, whose order would differ from run to run.
             longest = max(map(len, ranges))

@@ -125,8 +125,8 @@ def train_step(
         moved = optax.apply_updates(state.params, updates)
         params = project(moved) if rows is None else moved.apply(project)
         scalars = {"loss": total} | {f"loss/{name}": value for name, value in terms.items()}
-        squares = None if rows is None else sum(map(jnp.sum, gradient.squares()))
-        scalars["gradient_norm"] = optax.tree.norm(gradient) if rows is None else jnp.sqrt(squares)
+        norm = optax.tree.norm if rows is None else Rows.norm
+        scalars["gradient_norm"] = norm(gradient)
         return TrainState(state.step + 1, params, optimiser_state), scalars
 
     return step
@@ -169,10 +169,10 @@ def chunk_of_steps(
 def joined(state: TrainState) -> TrainState:
     """The state with the parameters, and all that the optimiser keeps of each, as `Rows`."""
     rows = Rows.of(state.params)
-    structure = jax.tree.structure(state.params)
-    alike = lambda part: jax.tree.structure(part) == structure
+    structure: Any = jax.tree.structure(state.params)
+    alike = lambda part: bool(structure == jax.tree.structure(part))
     join = lambda part: rows.like(part) if alike(part) else part
-    return state.replace(params=rows, optimiser=jax.tree.map(join, state.optimiser, is_leaf=alike))
+    return TrainState(state.step, rows, jax.tree.map(join, state.optimiser, is_leaf=alike))
 
 
 def compile_steps(

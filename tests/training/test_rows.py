@@ -16,7 +16,7 @@ from hlformer_jax.training.rows import Rows
 def _tree(seed):
     rng = np.random.default_rng(seed)
     shapes = {
-        "bank": {"kernel": (3, 40, 50), "bias": (3, 50)},
+        "bank": {"kernel": (3, 40, 50), "bias": (3, 50), "scale": (3,)},
         "dense": {"kernel": (70, 30), "bias": (30,)},
         "tall": (70, 1),
         "scale": (),
@@ -68,3 +68,6 @@ def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
     apart = lambda part: part.tree() if isinstance(part, Rows) else part
     kept = jax.tree.map(apart, found.optimiser, is_leaf=lambda part: isinstance(part, Rows))
     jax.tree.map(close, kept, expected.optimiser)
+    norms = [optax.tree.norm(given) for given in (_tree(1), Rows.of(_tree(1)))]
+    close(Rows.of(_tree(1)).norm(), norms[0])
+    close(*norms)
