@@ -14,12 +14,7 @@ from hlformer_jax.typing import Array
 
 
 class Windows(NamedTuple):
-    """Windows of a bank over L positions; None for a geometry without blocks.
-
-    Attributes:
-      euclidean: windows of the Euclidean blocks.
-      log_lorentz: logarithms of the windows of the Lorentz blocks.
-    """
+    """Windows of a bank, logarithms for the Lorentz blocks; None for a geometry without blocks."""
 
     euclidean: Float[Array, "K L L"] | None
     log_lorentz: Float[Array, "K L L"] | None
@@ -27,14 +22,7 @@ class Windows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BankOptions:
-    """Options of a bank of K blocks.
-
-    Attributes:
-      block: options that all blocks share.
-      lorentz: options of the Lorentz blocks.
-      euclidean_blocks: number of Euclidean blocks.
-      lorentz_blocks: number of Lorentz blocks.
-    """
+    """Options of a bank: of all blocks, of the Lorentz blocks, and the numbers of either."""
 
     block: BlockOptions
     lorentz: LorentzOptions
@@ -49,14 +37,9 @@ def make_windows(
     kind: str,
     dtype: DTypeLike,
 ) -> Windows:
-    """The windows of a bank, as constants.
+    """The windows of a bank over L positions, of a kind of `ops.windows.KINDS`, as constants.
 
-    Args:
-      euclidean_widths: width of the window of each Euclidean block; 0 is no window.
-      lorentz_widths: width of the window of each Lorentz block.
-      length: number of positions L.
-      kind: a kind of `ops.windows.KINDS`.
-      dtype: dtype of the windows.
+    Each block has a width; 0 is no window.
     """
     euclidean = log_lorentz = None
     if euclidean_widths:

@@ -43,35 +43,22 @@ MAX_TANGENT_NORM = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class BlockOptions:
-    """Options that blocks of both geometries share.
-
-    Attributes:
-      num_heads: number of heads N.
-      dropout: rate of every dropout in the block.
-      expansion: width of the feed-forward network over H; 0 leaves it out and puts one linear layer
-        after the attention (see `_post_norm`).
-      dtype: compute dtype of the dense layers.
-    """
+    """Options that blocks of both geometries share."""
 
     num_heads: int
     dropout: float
+    # Width of the feed-forward network over H; 0: one linear layer instead (see `_post_norm`).
     expansion: int = 4
     dtype: Any = jnp.float32
 
 
 @dataclasses.dataclass(frozen=True)
 class LorentzOptions:
-    """Options of the Lorentz attention.
+    """Options of the Lorentz attention."""
 
-    Attributes:
-      dim: Lorentz dimension n; points have n + 1 coordinates, divisible by the number of heads.
-      window: use of the window, a key of `LORENTZ_WINDOWS`.
-      head_merge: merge of the heads, a key of `HEAD_MERGES`.
-    """
-
-    dim: int
-    window: str
-    head_merge: str
+    dim: int  # n; points have n + 1 coordinates, divisible by the number of heads
+    window: str  # a key of `LORENTZ_WINDOWS`
+    head_merge: str  # a key of `HEAD_MERGES`
 
 
 class EuclideanAttention(nn.Module):
@@ -149,11 +136,9 @@ class HeadProjection(nn.Module):
 
 
 class EuclideanBlock(nn.Module):
-    """Post-norm transformer block; cross-attention when `key_value` differs from `x`.
+    """Post-norm transformer block; cross-attention when ``key_value`` differs from ``x``.
 
-    Attributes:
-      options: options of the block.
-      attention: module of the attention, `SingleQueryAttention` where M is 1.
+    Where M is 1, ``attention`` is `SingleQueryAttention`.
     """
 
     options: BlockOptions

@@ -1,7 +1,7 @@
 """Fusion of a bank of blocks into one sequence, and pooling of a sequence into one vector.
 
-`FUSIONS` holds the fusions by their names in `config.model.fusion`. One that asks with a learned
-token says so by `uses_token`; `make_token` adds it to the model, whose branches share it.
+`FUSIONS` holds the fusions by their names in `config.model.fusion`. Where one asks with a learned
+token (`uses_token`), `make_token` adds it to the model, whose branches share it.
 """
 
 import dataclasses
@@ -20,29 +20,19 @@ from hlformer_jax.typing import Array
 
 
 class FusionInputs(NamedTuple):
-    """What a fusion may ask of a bank, each what it needs.
-
-    Attributes:
-      blocks: outputs of the blocks.
-      inputs: common input of the blocks.
-      mask: True for real positions; None where there is no padding.
-      temperature: tau, which divides the logits of the weights.
-      token: learned token of a fusion with `uses_token`, else None.
-    """
+    """What a fusion may ask of a bank: outputs and common input of its blocks, and more."""
 
     blocks: Float[Array, "K *batch L H"]
     inputs: Float[Array, "*batch L H"]
     mask: Bool[Array, "*batch L"] | None
-    temperature: Float[Array, ""]
-    token: Float[Array, " H"] | None
+    temperature: Float[Array, ""]  # tau, which divides the logits of the weights
+    token: Float[Array, " H"] | None  # of a fusion with `uses_token`
 
 
 class Fusion(nn.Module):
-    """What all fusions share: called with `FusionInputs` and whether dropout is on.
+    """A module called with `FusionInputs` and whether dropout is on.
 
-    Attributes:
-      options: options of the blocks; the cross-attention of a fusion has those of their number of
-        heads, dropout and dtype.
+    The cross-attention of a fusion has the number of heads, dropout and dtype of ``options``.
     """
 
     options: BlockOptions
@@ -59,19 +49,15 @@ class Fusion(nn.Module):
 
     @property
     def cross_options(self) -> BlockOptions:
-        """Options of the cross-attention by which weights are asked for."""
         return dataclasses.replace(self.options, expansion=1)
 
 
 class MeanGuided(Fusion):
-    """Weights of the blocks at every position, asked for by their mean: MAIM.
+    """Weights of the blocks at every position, asked for by their mean: MAIM (HLFormer eq. 17).
 
     A shared cross-attention block lets the question look at each block in turn; a small network
     turns what it saw into one logit per position, which is why the number of positions is part of
     the parameters. The mean is over blocks and over all positions, padding included, as released.
-
-    References:
-      HLFormer eq. 17.
     """
 
     @nn.compact
@@ -99,30 +85,23 @@ class MeanGuided(Fusion):
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
-        """What asks for the weights."""
         return jnp.mean(bank.blocks, axis=(0, -2))[..., None, :]
 
 
 class TemporalConsolidation(MeanGuided):
-    """`MeanGuided` whose question is a learned token.
-
-    References:
-      GMMFormer v2 eq. 1-3.
-    """
+    """`MeanGuided` whose question is a learned token (GMMFormer v2 eqs. 1-3)."""
 
     uses_token: ClassVar[bool] = True
 
     @nn.nowrap
     def question(self, bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
-        """The token, the same for every sequence."""
         return _token_of_each(bank)
 
 
 class DynamicWeights(Fusion):
     """One weight per block and video: a learned token looks at the input of the blocks.
 
-    References:
-      GMMFormer v2 eq. 18; its network has the form of the temporal consolidation's.
+    GMMFormer v2 eq. 18; its network has the form of the temporal consolidation's.
     """
 
     uses_token: ClassVar[bool] = True
@@ -140,11 +119,7 @@ class DynamicWeights(Fusion):
 
 
 class BlockWeights(Fusion):
-    """One learned weight per block, the same for all videos.
-
-    References:
-      GMMFormer v2 eq. 17.
-    """
+    """One learned weight per block, the same for all videos (GMMFormer v2 eq. 17)."""
 
     @nn.compact
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:

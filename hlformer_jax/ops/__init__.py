@@ -11,7 +11,6 @@
     attention        attention in both geometries
     windows          windows over positions
     dropout          dropout from a cheap generator; random keys derived by name
-    hyperboloid      formulas of the Lorentz model that do not cancel
     numerics         safe primitives, each with its gradient at the edge
 
 `docs/geometry.md` has every function of hyperbolic space, beside its formula.

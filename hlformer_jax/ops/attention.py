@@ -1,11 +1,8 @@
 """Attention under a window and a mask, in Euclidean space and in the Lorentz model.
 
-Both are pure functions of per-head queries, keys and values. Logits and softmax are computed in
-float32 at least; the Lorentz form stays in float32 altogether, since its logits are differences
-of products of coordinates that reach cosh of the radius.
-
-The Lorentz model here is that of curvature -1, as in the paper: points are [time, space] with
-<x, x>_L = -1.
+Pure functions of per-head queries, keys and values. Logits and softmax are computed in float32 at
+least; the Lorentz form, of curvature −1 and with the time first, stays in float32 altogether, since
+its logits are differences of products of coordinates that reach cosh of the radius.
 """
 
 import functools
@@ -26,16 +23,6 @@ from hlformer_jax.typing import Array
 _EUCLIDEAN_MASKED = -1e4
 
 
-def _lorentz_masked(dtype: jnp.dtype) -> float:
-    """What a masked key's Lorentz logit is replaced by: below that of any two points.
-
-    The released code has -1e18, which real logits fall below from a distance of 22 from the origin
-    on; where they do not, either leaves a masked key a weight of exactly 0, and a row without any
-    real key equal weights. Half the largest number leaves room for a difference of two logits.
-    """
-    return float(jnp.finfo(dtype).min) / 2
-
-
 def euclidean_attention(
     query: Float[Array, "*#batch #N M d"],
     key: Float[Array, "*#batch #N L d"],
@@ -45,7 +32,7 @@ def euclidean_attention(
     dropout_key: Array | None = None,
     rate: float = 0.0,
 ) -> Float[Array, "*#batch N M dv"]:
-    """Scaled dot-product attention whose logits are multiplied by a window.
+    """Scaled dot-product attention whose logits are multiplied by a window (HLFormer eq. 10).
 
     Args:
       query: queries at M positions, per head.
@@ -57,13 +44,10 @@ def euclidean_attention(
       rate: rate of that dropout.
 
     Returns:
-      Attended values, in the dtype of `value`.
+      Attended values, in the dtype of ``value``.
 
     Raises:
       TypeError: for queries, keys or values that are no floating arrays.
-
-    References:
-      HLFormer eq. 10.
     """
     check_floating(query, key, value)
     logits = _exact_einsum("...md,...ld->...ml", query, key)
@@ -71,19 +55,13 @@ def euclidean_attention(
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if mask is not None:
-        masked = jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)
-        logits = logits + masked[..., None, None, :]
+        logits = logits + _masked(mask, logits)[..., None, None, :]
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(value.dtype), rate)
     return jnp.einsum("...ml,...ld->...md", weights, value)
 
 
 class Projection(NamedTuple):
-    """A linear map of features to heads: x W + b.
-
-    Attributes:
-      kernel: W.
-      bias: b.
-    """
+    """A linear map of features to heads: x W + b, with the kernel W and the bias b."""
 
     kernel: Float[Array, "H N d"]
     bias: Float[Array, "N d"]
@@ -109,19 +87,12 @@ def single_query_attention(
       inputs: features at L positions, of which keys and values are linear maps.
       key: gives the keys.
       value: gives the values.
-      mask: True for real positions.
-      dropout_key: random key of the dropout of the attention weights [*batch, N, L]; None switches
-        it off.
+      mask: as in `euclidean_attention`; so are the following.
+      dropout_key: for weights [*batch, N, L].
       rate: rate of that dropout.
 
     Returns:
-      Attended values, in the dtype of `inputs`.
-
-    Raises:
-      TypeError: for a query or inputs that are no floating arrays.
-
-    References:
-      HLFormer eq. 10.
+      Attended values, in the dtype of ``inputs``.
     """
     check_floating(query, inputs)
     exact = wide(query.dtype)
@@ -130,8 +101,7 @@ def single_query_attention(
     shift = jnp.einsum("...nd,nd->...n", query, key.bias, preferred_element_type=exact)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
-        masked = jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)
-        logits = logits + masked[..., None, :]
+        logits = logits + _masked(mask, logits)[..., None, :]
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
     seen = jnp.einsum("...nl,...lh->...nh", weights, inputs)
     attended = jnp.einsum("...nh,hnd->...nd", seen, value.kernel)
@@ -153,27 +123,21 @@ def lorentz_attention(
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
 
     The logits are -d_L^2(q, k) / scale + bias <= bias. As released they are multiplied by
-    `window`, which raises far positions towards 0, the maximum (REFERENCE: locality is turned
-    around). The corrected form adds `log_window` instead, which lowers far positions.
+    ``window``, which raises far positions towards 0, the maximum: locality is turned around. The
+    corrected form adds ``log_window`` instead, which lowers far positions (HLFormer eqs. 6 and 15).
 
     Args:
-      query: points of the hyperboloid (d coordinates, time first) at M positions, per head.
+      query: points of the hyperboloid (d coordinates) at M positions, per head.
       key: points at L positions, per head.
       value: points at L positions, per head.
       scale: a number, divides the squared distance; learned, sqrt(n + 1) at the start.
       bias: a number, added to the logits before the window.
-      window: factor of the logits (as released); not together with `log_window`.
+      window: factor of the logits (as released); not together with ``log_window`` (ValueError).
       log_window: term of the logits (corrected).
       mask: True for real keys.
 
     Returns:
       Centroids on the hyperboloid, float32 at least.
-
-    Raises:
-      ValueError: when both forms of the window are given.
-
-    References:
-      HLFormer eq. 6, 15.
     """
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes a window or a log_window, not both")
@@ -186,8 +150,11 @@ def lorentz_attention(
     if log_window is not None:
         logits = _broadcast_window(log_window, logits) + logits
     if mask is not None:
-        masked = _lorentz_masked(logits.dtype)
-        logits = jnp.where(mask[..., None, None, :], logits, masked)
+        # Below the logit of any two points, with room for a difference of two. The released -1e18
+        # is not, from a distance of 22 from the origin on; where it is, either leaves a masked key
+        # a weight of exactly 0, and a row without any real key equal weights.
+        least = float(jnp.finfo(logits.dtype).min) / 2
+        logits = jnp.where(mask[..., None, None, :], logits, least)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
 
@@ -225,19 +192,12 @@ def concatenate_heads_released(
     """Tangent coordinates of concatenated heads, as released: off the hyperboloid.
 
     The heads' coordinates are put side by side; head 0's time is taken for the time of the whole
-    and the other heads' times count as space. The logarithmic map at the origin then scales what
-    is left after that time by arcosh(t) / sqrt(t^2 - 1) = asinh(r) / r, where r is the norm of
-    head 0's space alone; written so, there is nothing to cancel near the origin.
-
-    Args:
-      points: one point per head and position (curvature -1, time first).
-
-    Returns:
-      The N * d - 1 coordinates after the time.
+    and the other heads' times count as space. The logarithmic map at the origin then scales the
+    N d - 1 coordinates after that time by arcosh(t) / sqrt(t^2 - 1) = asinh(r) / r, where r is the
+    norm of head 0's space alone; written so, there is nothing to cancel near the origin.
     """
     points = as_float(points)
-    space = points[..., 0, :, 1:]
-    factor = asinhc_sqrt(jnp.sum(jnp.square(space), axis=-1, keepdims=True))
+    factor = asinhc_sqrt(jnp.sum(jnp.square(points[..., 0, :, 1:]), axis=-1, keepdims=True))
     return factor * _side_by_side(points)[..., 1:]
 
 
@@ -247,17 +207,9 @@ def merge_heads_on_hyperboloid(
     """Tangent coordinates of the heads merged into one point of a larger hyperboloid.
 
     The heads' space parts are put side by side and the time follows from them (t^2 is the sum of
-    the heads' t^2 less N - 1), so the merged point is exact; its logarithmic map is that of the
-    manifold.
-
-    Args:
-      points: one point per head and position (curvature -1, time first).
-
-    Returns:
-      m = N * (d - 1) tangent coordinates at the origin.
+    the heads' t^2 less N - 1), so the merged point is exact; m = N (d - 1).
     """
-    merged = lorentz.from_space(_side_by_side(points[..., 1:]))
-    return lorentz.log_map0(merged)
+    return lorentz.log_map0(lorentz.from_space(_side_by_side(points[..., 1:])))
 
 
 def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch L m"]:
@@ -267,3 +219,7 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
 
 def _broadcast_window(window: Float[Array, "#M #L"], logits: Array) -> Array:
     return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)
+
+
+def _masked(mask: Bool[Array, "*#batch L"], logits: Array) -> Array:
+    return jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)

@@ -25,8 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.hyperboloid import Scalar
-from hlformer_jax.ops.lorentz import Point
+from hlformer_jax.ops.lorentz import Point, Scalar
 from hlformer_jax.ops.numerics import (
     align,
     along_and_across,
@@ -42,20 +41,13 @@ from hlformer_jax.ops.poincare import Ball, gap, inside
 
 
 def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
-    """Half the opening angle of the cone of x.
+    """Half the opening angle of the cone of x, in (0, π/2].
 
     Where √c |x_space| <= 2 min_radius the cone is a half-space: exactly π/2, with gradient 0. Just
     beyond, at a relative excess δ of √c |x_space|, the angle falls like √(2δ), so that its error
-    is eps / √δ, and its gradient, −1 / √(2δ), is large but finite.
-
-    Args:
-      x: points.
-      c: curvature, positive.
-      min_radius: half the distance scale of the saturation, positive; 0.1 in the paper, where it is
-        the constant c and the curvature is 1.
-
-    Returns:
-      Angles in (0, π/2].
+    is eps / √δ, and its gradient, −1 / √(2δ), is large but finite. ``min_radius`` is half the
+    distance scale of the saturation, positive: 0.1 in the paper, where it is the constant c and the
+    curvature is 1.
     """
     space = as_float(x)[..., 1:]
     sine = 2 * per_batch(min_radius, space, "min_radius")
@@ -109,7 +101,7 @@ def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
 def energy(x: Point, y: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
     """How far y lies outside the cone of x: max(0, exterior angle − half aperture), in [0, π].
 
-    It is 0, with gradient 0, inside of the cone; ``min_radius`` is that of `half_aperture`.
+    It is 0, with gradient 0, inside of the cone.
     """
     x, y = common_batch(x, y)
     return jax.nn.relu(exterior_angle(x, y, c) - half_aperture(x, c, min_radius))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.hyperboloid import Scalar, Space
+from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.numerics import as_float, common_batch, dot, per_batch, sinhc_sqrt
 from hlformer_jax.typing import Array
 
@@ -41,9 +41,6 @@ def lorentz_sample(
       scale: standard deviations, positive; broadcast to [*batch, n].
       c: curvature, positive.
       shape: axes of draws, put before ``*batch``.
-
-    Returns:
-      Points [*shape, *batch, n1].
     """
     mean = as_float(mean)
     u = _normal(key, mean[..., 1:], scale, shape)
@@ -73,14 +70,7 @@ def lorentz_log_density(
     scale: ArrayLike,
     c: ArrayLike = 1.0,
 ) -> Scalar:
-    """Logarithm of the density at points of the Lorentz model, with respect to the volume.
-
-    Args:
-      x: points.
-      mean: means.
-      scale: standard deviations, positive; broadcast to [*batch, n].
-      c: curvature, positive.
-    """
+    """Logarithm of the density at points x, with respect to the volume; see `lorentz_sample`."""
     x, mean = common_batch(x, mean)
     u = lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c), x, c), c)
     return _log_density(u, scale, c)

@@ -1,15 +1,10 @@
 """Dropout from a cheap, counter-based generator, and random keys derived by name.
 
-Element i is kept or dropped by a hash of (key, i). The hash is a 32-bit finaliser (two multiply
-and xor-shift rounds of the kind used in hash tables), run once for each half of the key: a dozen
-integer operations, which compile into the kernel that uses them, where JAX's default generator
-takes about a hundred. Masks depend on the key and the element's index alone: not on batching of
-kernels, on devices or on layout, so that they are the same however an array is sharded.
-
-It is meant for masks. Its streams pass the tests of uniformity and independence that dropout needs
-(see the tests), not those of cryptography.
-
-Keys are derived from a seed, a name and a step: none is carried or stored.
+Element i is kept or dropped by a hash of (key, i): a 32-bit finaliser (two multiply and xor-shift
+rounds of the kind used in hash tables), run once for each half of the key. These dozen integer
+operations compile into the kernel that uses them, where JAX's default generator takes about a
+hundred. Masks are the same however an array is sharded. The streams pass the tests of uniformity
+and independence that dropout needs, not those of cryptography.
 """
 
 import functools
@@ -33,12 +28,7 @@ def derive_key(seed: int | Int[Array, ""], name: str, step: Int[Array, ""] | int
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """32 random bits for every element of an array of fewer than 2^32 elements.
 
-    Args:
-      key: a JAX random key, typed or raw.
-      shape: shape of the result.
-
-    Returns:
-      Bits; row-major element i is a function of the key and i alone.
+    Row-major element i is a function of the key, typed or raw, and i alone.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     data = jax.random.key_data(key) if typed else jnp.asarray(key)
@@ -52,18 +42,10 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
+    """Sets elements to zero with probability ``rate`` and divides the others by 1 - rate.
 
-    Args:
-      key: a JAX random key; None switches dropout off.
-      x: any floating array.
-      rate: probability, in [0, 1].
-
-    Returns:
-      An array like `x`.
-
-    Raises:
-      TypeError: for an array of another kind, whose dtype has no 1 - rate.
+    ``rate`` is in [0, 1]; a key None switches dropout off. TypeError is raised for an array that is
+    not floating, whose dtype has no 1 - rate.
     """
     check_floating(x)
     if key is None or rate <= 0:

@@ -40,7 +40,7 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, means, poincare
-from hlformer_jax.ops.hyperboloid import Scalar, from_space
+from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
     align,
     as_float,
@@ -98,22 +98,12 @@ def lorentz_horospherical(
 ) -> Float[Array, "*#batch k1"]:
     """Projection along horospheres to a hyperbolic space of fewer dimensions, Lorentz model.
 
-    It keeps the Busemann functions of k ideal points, and points of the subspace that the origin
-    and those span, on the origin's side of the hyperplane that the ideal points span. With
-    b_i = exp(√c B_i(x)) the time of the result is (1 + Σ b_i²) / (Σ b_i + √Δ), where
-    Δ = (√c x_time − √c Σ ξ_i · x_space)² + (k − 1) c |x_⊥|² for the part of x_space orthogonal to
-    the directions. Its error is relative to eps · √c x_time.
-
-    Args:
-      x: points.
-      directions: orthonormal directions of k ideal points.
-      c: curvature, positive.
-
-    Returns:
-      Points of the space of dimension k, with the directions for axes.
-
-    References:
-      Chami, Gu, Nguyen and Ré, 2021, section 3.
+    It keeps the Busemann functions of k ideal points, given by orthonormal directions, which are
+    the axes of the result; and points of the subspace that the origin and those span, on the
+    origin's side of the hyperplane that the ideal points span. With b_i = exp(√c B_i(x)) the time
+    of the result is (1 + Σ b_i²) / (Σ b_i + √Δ), where Δ = (√c x_time − √c Σ ξ_i · x_space)² + (k −
+    1) c |x_⊥|² for the part of x_space orthogonal to the directions. Its error is relative to eps ·
+    √c x_time (Chami et al., section 3).
     """
     x, directions = as_float(x)[..., 1:], as_float(directions)
     same_length(x, directions)
@@ -130,7 +120,7 @@ def lorentz_horospherical(
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     squares = jnp.sum(exponentials * exponentials, axis=-1, keepdims=True)
     time = (1 + squares) / (total + safe_sqrt(delta))
-    return from_space((time - exponentials) / root, c)
+    return lorentz.from_space((time - exponentials) / root, c)
 
 
 def poincare_horospherical(
@@ -145,13 +135,10 @@ class ComponentsError(UserError, ValueError):
 
 
 class HoroPCA(NamedTuple):
-    """Components of points of the Lorentz model.
+    """Components of points of the Lorentz model: base point b, directions q_k, curvature.
 
-    Attributes:
-      base: the base point b.
-      directions: orthonormal directions q_k, in the frame that transport brings from the origin to
-        b: the ideal points are those in these directions after the boost that takes b there.
-      c: curvature.
+    The directions are orthonormal, in the frame that transport brings from the origin to b: the
+    ideal points are those in these directions after the boost that takes the origin there.
     """
 
     base: Float[Array, " n1"]
@@ -183,9 +170,6 @@ def fit(
       starts: number of random directions that are tried for each component.
       steps: steps of each ascent.
 
-    Returns:
-      The components.
-
     Raises:
       ComponentsError: when there are more components than dimensions, or fewer than two points.
     """
@@ -216,15 +200,7 @@ def fit(
 
 
 def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Array, "*batch k1"]:
-    """Projects points, to the Lorentz model of dimension K of the same curvature.
-
-    Args:
-      components: the components.
-      points: points of the Lorentz model.
-
-    Returns:
-      Points, with the base point for origin and the directions for axes.
-    """
+    """Projects points to the Lorentz model of dimension K, with b for origin and q_k for axes."""
     seen = _seen_from(components.base, as_float(points), components.c)
     return lorentz_horospherical(seen, components.directions, components.c)
 

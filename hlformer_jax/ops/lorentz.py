@@ -4,28 +4,24 @@ Convention: the curvature is −c with c > 0. A point is x = [x_time, x_space] i
 
     ⟨x, y⟩ = −x_time y_time + x_space · y_space,    ⟨x, x⟩ = −1/c,    x_time = √(1/c + |x_space|²),
 
-and a tangent vector v at x has ⟨x, v⟩ = 0. So either is determined by its space components, and
-far from the origin its time component has lost to rounding what tells near points apart. Every
-function here but `inner`, `pairwise_inner` and `centroid` with ``exact=False`` therefore reads the
-space components of points only, and of tangent vectors too: they must lie on the hyperboloid and in
-the tangent space, and gradients reach the space components alone (that of a time component is 0).
-An optimiser that updates whole points leaves their time components behind, which those functions
-and Lorentz attention use and the others do not see: optimise tangent vectors or space components,
-apply `project` after each update, or use `optim.riemannian`. `time_error` measures what has
-become of them.
+and a tangent vector v at x has ⟨x, v⟩ = 0. Space components determine either, and far from the
+origin time components have lost to rounding what tells near points apart. So all functions but
+`inner`, `pairwise_inner` and `centroid` with ``exact=False`` read space components only, and
+gradients reach these alone. An optimiser of whole points leaves their time components behind, which
+those three and Lorentz attention use: optimise tangent vectors or space components, `project` after
+each update, or use `optim.riemannian`. `time_error` measures what has become of them.
 
 Arguments: x, y and the like are points, v tangent vectors at the point before them, u the space
 components of tangent vectors at the origin, whose time component is 0, and c is the curvature,
-positive; docstrings name the others. All functions take any number of leading axes, ``*batch``, the
-same number in all arguments, in which axes of length 1 broadcast. ``c`` is a number or an array
-that broadcasts to ``*batch``: it has no more axes than that, is aligned with the last of them,
-never with the coordinates, and does not lengthen any. For points [N, n+1] it is [], [1] or [N];
-[N, 1] is an error. It is the same rule in `cones` and `poincare`.
+positive; docstrings name the others. All arguments have the same number of leading axes,
+``*batch``, in which axes of length 1 broadcast. ``c`` is a number or an array that broadcasts to
+``*batch``: it has no more axes than that, is aligned with the last of them, never with the
+coordinates, and does not lengthen any. For points [N, n+1] it is [], [1] or [N]; [N, 1] is an
+error. It is the same rule in `cones` and `poincare`.
 
-Points are arrays, not lists. Arrays narrower than float32 are computed, and returned, in float32;
-so are integers, those of 64 bits (JAX's x64 mode) in float64; complex numbers are refused.
-ValueError is raised for vectors of different lengths, which arithmetic would broadcast, and for
-batch axes that do not broadcast.
+Points are arrays, not lists (TypeError). Arrays narrower than float32 are computed, and returned,
+in float32; so are integers, those of 64 bits (JAX's x64 mode) in float64; complex numbers are
+refused. ValueError is raised for vectors of different lengths and batches that do not broadcast.
 
 Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
 float32 for √c · norm up to 25, unless a docstring says otherwise. Values and gradients are finite
@@ -34,6 +30,22 @@ float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where th
 represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
 1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
 points come out as 0.
+
+Nothing cancels: with D = x − y of the space components, exact for near points, r = |x|, q = |y|, p
+the component of y along x, D_⊥ that of D across x, and τ = √c x_time = √(1 + c r²), the squared
+Lorentzian distance m = −2/c − 2⟨x, y⟩ is a sum of positive terms,
+
+    m = 2 (r − q)² (1 + (1 + c r² + c q²) / (τ_x τ_y + c r q)) / (τ_x + τ_y)² + 2 r |D_⊥|² / (q + p)
+
+where q + p > 0, and m = 2 (r² + q² + c r² q²) / (τ_x τ_y + 1) − 2 x · y is one where x · y < 0. The
+first is used where the second cancels; the second, which is smooth at the origin, elsewhere. The
+inner product of tangent vectors and the direction from one point to another are split likewise. The
+gradient of the distance in x is less the unit vector towards y: with S = sinh(√c d) / √c,
+
+    (τ_y / τ_x x − y) / S = (D_⊥ − radial / (τ_x |x|) x) / S,
+
+where radial is that component of the way to y (`direction`), and likewise in y. It is written out:
+differentiating the formulas, each with its choices, would keep several times as many arrays.
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for
@@ -49,13 +61,12 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.ops import hyperboloid
-from hlformer_jax.ops.hyperboloid import Scalar, Space
 from hlformer_jax.ops.numerics import (
     align_sets,
     as_float,
     asinhc_sqrt,
     common_batch,
+    cosh_sqrt,
     dot,
     inverse,
     largest_coordinate,
@@ -67,27 +78,29 @@ from hlformer_jax.ops.numerics import (
     safe_normalize,
     safe_sqrt,
     same_length,
+    scaled_asinh,
     shortest_direction,
     sinhc_sqrt,
+    smallest,
+    split_coordinates,
     sum_products,
     unit,
 )
 from hlformer_jax.typing import Array
 
+Space = Float[Array, "*#batch n"]
+Scalar = Float[Array, "*#batch"]
 Point = Float[Array, "*#batch n1"]
 
-# As a share of lift: of random pairs none is near.
+# Pairs of a set whose m / 2 is a smaller share of (τ_x τ_y − 1) / c are computed one by one: of
+# random pairs none is.
 _NEAR = 1 / 16
 
 
 def inner(x: Point, y: Point) -> Scalar:
-    """Lorentzian inner product −x_time y_time + x_space · y_space of vectors of R^{n+1}.
+    """Lorentzian inner product of vectors of R^{n+1} (HLFormer, eq. 2).
 
-    It is that of the given coordinates, and cancels: its error is relative to x_time y_time, not to
-    the result.
-
-    References:
-      HLFormer, eq. 2.
+    It is that of the given coordinates, and cancels: its error is relative to x_time y_time.
     """
     x, y = as_float(x), as_float(y)
     return dot(x[..., 1:], y[..., 1:]) - x[..., 0] * y[..., 0]
@@ -96,13 +109,13 @@ def inner(x: Point, y: Point) -> Scalar:
 def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
     """Time component √(1/c + |space|²) of the point with these space components (eq. 1)."""
     space = as_float(space)
-    return hyperboloid.time(space, per_batch(c, space))
+    return _time(space, per_batch(c, space))
 
 
 def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
     """The point of the hyperboloid with these space components; see `time`."""
     space = as_float(space)
-    return hyperboloid.from_space(space, per_batch(c, space))
+    return _from_space(space, per_batch(c, space))
 
 
 def project(x: Point, c: ArrayLike = 1.0) -> Point:
@@ -118,16 +131,10 @@ def time_error(x: Point, c: ArrayLike = 1.0) -> Scalar:
 
 
 def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Point:
-    """The point [1/√c, 0, …, 0].
+    """The point [1/√c, 0, …, 0] with n + 1 coordinates, once for each entry of c.
 
-    Args:
-      n: dimension of the hyperboloid; the point has n + 1 coordinates.
-      c: curvature, positive; its shape is the batch.
-      dtype: dtype of the result, float32 for what is narrower; None: that of ``c`` as a JAX array
-        if it is one, else JAX's default (float64 in x64 mode).
-
-    Returns:
-      The origin, once for each entry of ``c``.
+    ``dtype`` is float32 for what is narrower; None is that of ``c`` if it is an array, else JAX's
+    default (float64 in x64 mode).
     """
     if dtype is None:
         dtype = jnp.asarray(c).dtype if isinstance(c, jax.Array | np.ndarray) else float
@@ -142,7 +149,7 @@ def antipode(x: Point, c: ArrayLike = 1.0) -> Point:
 def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
     """Length √⟨v, v⟩ of a tangent vector at x; gradient 0 at v = 0."""
     x, v = _spaces(x, v)
-    return hyperboloid.tangent_norm(x, v, per_batch(c, x))
+    return _tangent_norm(x, v, per_batch(c, x))
 
 
 def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -162,76 +169,56 @@ def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 
 
 def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
-    """Exponential map at the origin.
+    """Exponential map at the origin: space components sinh(√c |u|) u / (√c |u|).
 
-    Args:
-      u: space components of tangent vectors at the origin, whose time component is 0. Where
-        √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64) the vector is
-        shortened to it, and the gradient is that of the shortened vector.
-      c: curvature, positive.
-
-    Returns:
-      Points with space components sinh(√c |u|) u / (√c |u|).
-
-    References:
-      HLFormer, eqs. 4 and 11.
+    Where √c |u| exceeds `max_hyperbolic_norm` (31.9 in float32, 72.1 in float64) the vector is
+    shortened to it, and the gradient is that of the shortened vector (HLFormer, eqs. 4 and 11).
     """
     u = as_float(u)
     curvature = per_batch(c, u)
     u = limit_norm(u, max_hyperbolic_norm(u.dtype) / jnp.sqrt(curvature))
-    return hyperboloid.from_space(u * sinhc_sqrt(curvature * dot(u, u))[..., None], curvature)
+    return _from_space(u * sinhc_sqrt(curvature * dot(u, u))[..., None], curvature)
 
 
 def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
-    """Logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5 and 16).
-
-    Returns:
-      Space components of the tangent vectors at the origin; their time component is 0.
-    """
+    """Logarithmic map at the origin, the inverse of `exp_map0` (HLFormer, eqs. 5 and 16)."""
     space = as_float(x)[..., 1:]
     return space * asinhc_sqrt(per_batch(c, space) * dot(space, space))[..., None]
 
 
 def exp_map(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Exponential map at x (HLFormer, eq. 4).
+    """Exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x (HLFormer, eq. 4).
 
     Where the geodesic passes near the origin the relative error is up to 6 eps · c x_time²: that is
     the effect of rounding v, whose space components are up to √c x_time times as long as v. Vectors
-    are shortened where √c times their length plus the distance of ``x`` from the origin exceeds
+    are shortened where √c times their length plus the distance of x from the origin exceeds
     `max_hyperbolic_norm`, by a factor held constant.
-
-    Returns:
-      Points cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|).
     """
     x, v = _spaces(x, v)
     c = per_batch(c, x)
-    return hyperboloid.from_space(hyperboloid.displace(x, v, c), c)
+    return _from_space(_displace(x, v, c), c)
 
 
 def log_map(x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     """Logarithmic map at x, the inverse of `exp_map`; smooth at y = x (HLFormer, eq. 5).
 
-    Returns:
-      Tangent vectors at ``x`` that lead to ``y``, with the distance for length.
+    Tangent vectors at x that lead to y, with the distance for length.
     """
-    scale, *pair = _rescaled(x, y, c)
-    return _with_tangent_time(pair[0] * scale, hyperboloid.towards(*pair) * scale, c)
+    x, y = _spaces(x, y)
+    scale, *pair = _rescale(x, y, per_batch(c, x))
+    return _with_tangent_time(pair[0] * scale, _towards(*pair) * scale, c)
 
 
 def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """The point with space components x + v, to first order in v that of the exponential map."""
     x, v = _spaces(x, v)
-    return hyperboloid.from_space(x + v, per_batch(c, x))
+    return _from_space(x + v, per_batch(c, x))
 
 
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     """The point exp_map(x, t log_map(x, y)) at the share t of the way from x to y.
 
-    Args:
-      t: shares; a number or array that broadcasts to ``*batch``; beyond the points outside [0, 1].
-      x: points, reached at t = 0.
-      y: points, reached at t = 1.
-      c: curvature, positive.
+    ``t`` broadcasts to ``*batch``; outside [0, 1] the point is beyond x or y.
     """
     v = log_map(x, y, c)
     return exp_map(x, per_batch(t, v, "t")[..., None] * v, c)
@@ -240,31 +227,26 @@ def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """The point exp_map(x, t v / |v|) at a distance t from x in the direction v.
 
-    Args:
-      t: distances; a number or array that broadcasts to ``*batch``.
-      x: points.
-      v: tangent vectors at ``x``, of any length; where it is 0 the result is ``x``. Coordinates
-        below 1e-18 (float32; 2e-153 in float64) count as 0.
-      c: curvature, positive.
+    ``t`` broadcasts to ``*batch``; ``v`` has any length, and where it is 0 the result is x.
+    Coordinates below 1e-18 (float32; 2e-153 in float64) count as 0.
     """
     x, v = _spaces(x, v)
     c = per_batch(c, x)
     along, _ = safe_normalize(v, shortest_direction(v.dtype))
-    length = hyperboloid.tangent_norm(x, along, c)
+    length = _tangent_norm(x, along, c)
     size = per_batch(t, v, "t") / jnp.where(length == 0, 1, length)
-    return hyperboloid.from_space(hyperboloid.displace(x, size[..., None] * along, c), c)
+    return _from_space(_displace(x, size[..., None] * along, c), c)
 
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
-    """Transports a tangent vector along the geodesic from x to y.
-
-    Returns:
-      Tangent vectors v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩) at ``y``.
-    """
+    """Transports v to y along the geodesic: v + c ⟨y, v⟩ (x + y) / (1 − c ⟨x, y⟩)."""
     x, y, v = _spaces(x, y, v)
-    scale, x, y, difference, curvature = hyperboloid.rescale(x, y, per_batch(c, x))
-    space = hyperboloid.transport(x, y, difference, v, curvature)
-    return _with_tangent_time(y * scale, space, c)
+    scale, x, y, difference, curvature = _rescale(x, y, per_batch(c, x))
+    rise = _inner_from(x, y, difference, v, curvature)
+    # As a root, which is applied twice: squared it would underflow.
+    root = 1 / jnp.sqrt(2 + curvature * _squared_chord(x, y, difference, curvature) / 2)
+    factor = curvature * (rise * root) * root
+    return _with_tangent_time(y * scale, v + factor[..., None] * (x + y), c)
 
 
 def transport0(y: Point, u: Space, c: ArrayLike = 1.0) -> Point:
@@ -281,10 +263,8 @@ def egrad_to_rgrad(x: Point, gradient: Point, c: ArrayLike = 1.0) -> Point:
     With h = gradient_space + gradient_time x / x_time, the gradient in the space components as
     `jax.grad` gives it (the time component depends on them), it is the tangent vector with space
     components h + c (x · h) x: the projection of the gradient with its time component negated. Its
-    inner product with a tangent vector is the derivative along that.
-
-    References:
-      Nickel and Kiela, Learning continuous hierarchies in the Lorentz model, ICML 2018.
+    inner product with a tangent vector is the derivative along that (Nickel and Kiela, Learning
+    continuous hierarchies in the Lorentz model, ICML 2018).
     """
     x, space, c = _chart_gradient(x, gradient, c)
     return _with_tangent_time(x, space + (c * dot(x, space))[..., None] * x, c)
@@ -305,30 +285,26 @@ def _chart_gradient(x: Point, gradient: Point, c: ArrayLike) -> tuple[Space, Spa
     x, gradient = common_batch(x, gradient)
     x = x[..., 1:]
     c = per_batch(c, x)
-    return x, gradient[..., 1:] + gradient[..., :1] * (x / hyperboloid.time(x, c)[..., None]), c
+    return x, gradient[..., 1:] + gradient[..., :1] * (x / _time(x, c)[..., None]), c
 
 
 def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
     """The way from x to y, split at x into radial and transverse: polar coordinates of a cone.
 
     y + c ⟨x, y⟩ x is the tangent vector at x that points to y, of length sinh(√c d) / √c. Its
-    radial component is along the unit tangent vector that points away from the origin. Errors are
-    relative to the length of the whole: either component may vanish where the other does not.
+    radial component τ_x p − τ_y r is along the unit tangent vector that points away from the
+    origin, and its transverse one is the part of y_space orthogonal to x_space; both are 0 at y =
+    x. Errors are relative to the length of the whole: either component may vanish where the other
+    does not.
 
-    Args:
-      x: points. At the origin, where no direction is radial, the radial component is 0, with
-        gradient 0, and all of ``y`` is transverse. Points nearer to it than 1e-18 (float32; 2e-153
-        in float64) count as the origin, for the second derivatives there are beyond the numbers.
-      y: points.
-      c: curvature, positive.
-
-    Returns:
-      The radial component τ_x p − τ_y r, and the transverse one, which is the part of y_space
-      orthogonal to x_space. Both are 0 at y = x.
+    At the origin, where no direction is radial, the radial component is 0, with gradient 0, and all
+    of ``y`` is transverse. Points nearer to it than 1e-18 (float32; 2e-153 in float64) count as the
+    origin, for the second derivatives there are beyond the numbers.
     """
-    scale, x, y, difference, c = _rescaled(x, y, c)
+    x, y = _spaces(x, y)
+    scale, x, y, difference, c = _rescale(x, y, per_batch(c, x))
     negligible = shortest_direction(x.dtype) / scale
-    _, _, radial, across = hyperboloid.components(x, y, difference, c, negligible)
+    _, _, radial, across = _components(x, y, difference, c, negligible)
     return radial * jnp.squeeze(scale, -1), across * scale
 
 
@@ -337,14 +313,14 @@ def squared_distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
     It is (4/c) sinh²(√c d / 2) for the geodesic distance d (HLFormer, below eq. 15).
     """
-    scale, *pair = _rescaled(x, y, c)
-    return hyperboloid.squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
+    x, y = _spaces(x, y)
+    return _squared_distance(x, y, per_batch(c, x))
 
 
 def distance(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
     """Geodesic distance arcosh(−c ⟨x, y⟩) / √c; at y = x, where it has none, its gradient is 0."""
     x, y = _spaces(x, y)
-    return hyperboloid.distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
+    return _distance(x, y, jnp.broadcast_to(per_batch(c, x), x.shape[:-1]))
 
 
 def distance0(x: Point, c: ArrayLike = 1.0) -> Scalar:
@@ -361,7 +337,7 @@ def limit_distance0(x: Point, limit: ArrayLike, c: ArrayLike = 1.0) -> Point:
     """
     space = as_float(x)[..., 1:]
     limit, c = per_batch(limit, space, "limit"), per_batch(c, space)
-    return hyperboloid.from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
+    return _from_space(limit_norm(space, limit * sinhc_sqrt(c * limit * limit)), c)
 
 
 def pairwise_inner(
@@ -369,9 +345,8 @@ def pairwise_inner(
 ) -> Float[Array, "*#batch L M"]:
     """Lorentzian inner products ⟨x_i, y_j⟩ of all pairs, by one matrix product.
 
-    It is computed at full float32 (or float64) precision whatever the device's default. As with
-    `inner`, the error is relative to x_time y_time: where a squared distance between near points
-    counts, use `squared_distance`.
+    At full float32 (or float64) precision whatever the device's default; with the error of `inner`:
+    where a squared distance between near points counts, use `squared_distance`.
     """
     x, y = as_float(x), as_float(y)
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
@@ -386,21 +361,14 @@ def pairwise_distance(
     With lift = (τ_x τ_y − 1) / c half the squared Lorentzian distance is lift − x · y. Where that
     is less than a sixteenth of lift the difference would amplify rounding by more than that; there
     the distance is taken from exact differences of coordinates, and costs what
-    `numerics.replace_near` says. Elsewhere its relative error is below 8 eps times the error of
-    x · y in units of eps |x| |y|: a few, at most n / 2, for n coordinates.
-
-    Args:
-      x: points.
-      y: points. Where two are the same the distance and its gradient are 0.
-      c: curvature, positive; broadcasts to ``*batch``.
-
-    Returns:
-      distance(x_i, y_j).
+    `numerics.replace_near` says; that of two equal points, and its gradient, is 0. Elsewhere its
+    relative error is below 8 eps times the error of x · y in units of eps |x| |y|: a few, at most
+    n / 2, for n coordinates.
     """
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, near = _chords(x, y, c)
     far = safe_sqrt(m) * asinhc_sqrt(c[..., None, None] * m / 4)
-    return replace_near(far, near, x, y, c, hyperboloid.distance)
+    return replace_near(far, near, x, y, c, _distance)
 
 
 def pairwise_squared_distance(
@@ -409,12 +377,12 @@ def pairwise_squared_distance(
     """Squared Lorentzian distances of all pairs; time, memory and error as `pairwise_distance`."""
     x, y, c = align_sets(as_float(x)[..., 1:], as_float(y)[..., 1:], c)
     m, near = _chords(x, y, c)
-    return replace_near(m, near, x, y, c, _squared_chord)
+    return replace_near(m, near, x, y, c, _squared_distance)
 
 
-def _squared_chord(x: Array, y: Array, c: Array) -> Array:
-    scale, *pair = hyperboloid.rescale(x, y, c)
-    return hyperboloid.squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
+def _squared_distance(x: Array, y: Array, c: Array) -> Array:
+    scale, *pair = _rescale(x, y, c)
+    return _squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
 
 
 def _chords(
@@ -425,7 +393,7 @@ def _chords(
     xx, yy = dot(x, x)[..., :, None], dot(y, y)[..., None, :]
     tau_x, tau_y = jnp.sqrt(1 + curvature * xx), jnp.sqrt(1 + curvature * yy)
     xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    lift = hyperboloid.lift(xx, yy, tau_x * tau_y, curvature)
+    lift = _lift(xx, yy, tau_x * tau_y, curvature)
     near = ~(lift - xy > _NEAR * lift)  # NaN is near
     return 2 * jnp.where(near, 1, lift - xy), near
 
@@ -436,11 +404,11 @@ def centroid(
     c: ArrayLike = 1.0,
     exact: bool = True,
 ) -> Float[Array, "*#batch M n1"]:
-    """Centroid under the squared Lorentzian distance.
+    """Centroid: the points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩ (HLFormer, eq. 6).
 
-    It is the weighted sum over its Lorentzian norm, which is a difference of squares. The exact
-    form takes that from terms that do not cancel, one for each point and centroid, by M L n
-    operations, of which a gradient may keep as many numbers; it reads space components only.
+    The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
+    takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
+    of which a gradient may keep as many numbers; it reads space components only.
 
     The other form is one matrix product of the points as they are, time components included. The
     rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
@@ -455,15 +423,9 @@ def centroid(
       exact: whether the error is that of the module's other functions, or time and memory are those
         of a matrix product.
 
-    Returns:
-      The points μ that minimise Σ_i weight_i ⟨x_i − μ, x_i − μ⟩.
-
     Raises:
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n+1]:
         those of a single centroid are [*batch, 1, L].
-
-    References:
-      HLFormer, eq. 6.
     """
     points = as_float(points)
     if weights is None:
@@ -486,7 +448,7 @@ def centroid(
     norm2 = -(dot(total[..., 1:], total[..., 1:]) - total[..., 0] * total[..., 0]) * curvature
     norm2 = jnp.where(2 * norm2 < mass * mass, mass * mass, norm2)
     norm2 = jnp.where(norm2 == 0, 1, norm2)
-    return hyperboloid.from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
+    return _from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
 
 
 def _exact_centroid(
@@ -504,7 +466,7 @@ def _exact_centroid(
     """
     largest = largest_coordinate(weights)
     weights = weights / jnp.where(largest == 0, 1, largest)
-    t = hyperboloid.time(x, c)
+    t = _time(x, c)
     total, total_time = sum_products(weights, x), sum_products(weights, t[..., None])[..., 0]
     square, time_square = dot(total, total), total_time * total_time
     near = 2 * square <= time_square
@@ -521,7 +483,7 @@ def _exact_centroid(
     length = jnp.sqrt(jnp.where(near, 1, square))
     norm2 = c * jnp.where(near, time_square - square, gap * (total_time + length))
     norm2 = jnp.where(norm2 == 0, 1, norm2)
-    return hyperboloid.from_space(total / jnp.sqrt(norm2)[..., None], c)
+    return _from_space(total / jnp.sqrt(norm2)[..., None], c)
 
 
 def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
@@ -529,14 +491,12 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
 
     It moves x to the space components x + (τ_x + c a · x / (1 + τ_a)) a for a = to_space and
     τ = √c time. `boost(antipode(to), x)` is what is left of x as seen from ``to``: its polar
-    coordinates there are those of `direction`, from differences that are exact for near points.
-
-    References:
-      Chen et al., Fully hyperbolic neural networks, ACL 2022.
+    coordinates there are those of `direction`, from differences that are exact for near points
+    (Chen et al., Fully hyperbolic neural networks, ACL 2022).
     """
     to, x = _spaces(to, x)
     curvature = per_batch(c, x)
-    scale, a, y, difference, c = hyperboloid.rescale(-to, x, curvature)
+    scale, a, y, difference, c = _rescale(-to, x, curvature)
     near = c * dot(a, a) <= 1
     tau_a, tau_y = (jnp.sqrt(1 + c * dot(v, v)) for v in (a, y))
     # y − f a with f − 1 from the difference of a and y, exact where they are near.
@@ -544,60 +504,45 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     lean = c * (dot(a, y) / (1 + tau_y)) * (fall / (1 + tau_a)) - dot(y, difference) / (1 + tau_y)
     flat = -difference - (c * lean)[..., None] * a
     start, end, gap = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
-    unit, _, radial, across = hyperboloid.components(start, end, gap, c)
+    unit, _, radial, across = _components(start, end, gap, c)
     space = jnp.where(near[..., None], flat, across + radial[..., None] * unit)
-    return hyperboloid.from_space(space * scale, curvature)
+    return _from_space(space * scale, curvature)
 
 
 def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
     """Rotates space components by an orthogonal matrix; the origin stays.
 
-    Of another matrix the space components are the linear map's, and the time component puts the
-    point on the hyperboloid.
+    Another matrix maps the space components, and the time component follows from them.
     """
     matrix, space = as_float(matrix), as_float(x)[..., 1:]
     same_length(matrix, space)
     space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
-    return hyperboloid.from_space(space, per_batch(c, space))
+    return _from_space(space, per_batch(c, space))
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Point:
     """The point of a larger space with the space components of several, of any dimensions.
 
-    References:
-      Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
+    See Qu and Zou, Autoencoding hyperbolic representation for adversarial generation, 2022.
     """
     return from_space(jnp.concatenate([as_float(x)[..., 1:] for x in points], axis=-1), c)
 
 
 def split(x: Point, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with consecutive space components each: it undoes `concatenate`.
+    """Points with ``dims`` consecutive space components each: it undoes `concatenate`.
 
-    Args:
-      x: points.
-      dims: dimensions, whose sum is that of ``x``; ValueError is raised for another.
-      c: curvature, positive.
+    ValueError is raised for dimensions whose sum is not that of ``x``.
     """
     space = as_float(x)[..., 1:]
-    if sum(dims) != space.shape[-1]:
-        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {space.shape[-1]}")
-    ends = [sum(dims[: k + 1]) for k in range(len(dims) - 1)]
-    return [from_space(part, c) for part in jnp.split(space, ends, axis=-1)]
+    return [from_space(part, c) for part in split_coordinates(space, dims)]
 
 
 def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[Array, "*#batch d"]:
     """The last step of a fully Lorentzian linear map: any vector becomes a point of curvature −1.
 
-    Args:
-      z: coordinates, the first for the time.
-      scale: logarithm of the range of the time.
-
-    Returns:
-      [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|² =
-      time² − 1; the origin where z_1.. is zero. The dtype is that of ``z``, which a layer chooses.
-
-    References:
-      HLFormer eq. 13, 14, as in the released code.
+    [time, space] with time = sigmoid(z_0) exp(scale) + 1.1 and space along z_1.., |space|² =
+    time² − 1; the origin where z_1.. is zero. The dtype is that of ``z``, which a layer chooses
+    (HLFormer eqs. 13 and 14, as in the released code).
     """
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
@@ -609,24 +554,18 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
 
 
 def hyperplane_distance(x: Point, point: Point, normal: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Signed distance to the hyperplane through a point, positive where the normal points to.
+    """Signed distance arsinh(√c ⟨x, normal⟩ / |normal|) / √c to the hyperplane through a point.
 
-    Args:
-      x: points.
-      point: points of the hyperplanes.
-      normal: tangent vectors at ``point``, of any length; where it is 0 the distance is 0.
-      c: curvature, positive.
-
-    Returns:
-      arsinh(√c ⟨x, normal⟩ / |normal|) / √c.
+    It is positive where the normal points to, a tangent vector at ``point`` of any length; where
+    that is 0 the distance is 0.
     """
     point, x, normal = _spaces(point, x, normal)
     normal = unit(normal)
-    length = hyperboloid.tangent_norm(point, normal, per_batch(c, x))
-    scale, point, x, difference, curvature = hyperboloid.rescale(point, x, per_batch(c, x))
-    rise = hyperboloid.inner_from(point, x, difference, normal, curvature)
+    length = _tangent_norm(point, normal, per_batch(c, x))
+    scale, point, x, difference, curvature = _rescale(point, x, per_batch(c, x))
+    rise = _inner_from(point, x, difference, normal, curvature)
     rise = rise * jnp.squeeze(scale, -1) / jnp.where(length == 0, 1, length)
-    return hyperboloid.scaled_asinh(rise, per_batch(c, x))
+    return scaled_asinh(rise, per_batch(c, x))
 
 
 def mlr(
@@ -638,33 +577,24 @@ def mlr(
     """Logits of multinomial logistic regression, by one matrix product.
 
     The logit of a class is the length of its normal times the signed distance to its hyperplane,
-    which is given by a normal z in the tangent space at the origin and a signed distance b from the
-    origin, at which it crosses the geodesic along z orthogonally; as c → 0 it is the linear
-    |z| (⟨z / |z|, x⟩ − b). Errors are relative to eps · cosh(√c b) √c x_time, before the arsinh.
+    which is given by space components of a normal z, tangent at the origin, and a signed distance b
+    from there, at which it crosses the geodesic along z orthogonally:
 
-    Args:
-      x: points.
-      normals: space components of the normals of the classes, tangent at the origin; a zero gives
-        the logit 0.
-      offsets: signed distances of the hyperplanes from the origin, cut at `max_hyperbolic_norm`.
-      c: curvature, positive.
+        |z| arsinh(√c (cosh(√c b) ⟨z / |z|, x_space⟩ − sinh(√c b) x_time)) / √c;
 
-    Returns:
-      |z| arsinh(√c (cosh(√c b) ⟨z / |z|, x_space⟩ − sinh(√c b) x_time)) / √c for normals z and
-      offsets b.
-
-    References:
-      Bdeir, Schwethelm and Landwehr, 2024.
+    as c → 0 it is the linear |z| (⟨z / |z|, x⟩ − b). Errors are relative to
+    eps · cosh(√c b) √c x_time, before the arsinh. A zero normal gives 0, and offsets are cut at
+    `max_hyperbolic_norm` (Bdeir, Schwethelm and Landwehr, 2024).
     """
     space = as_float(x)[..., 1:]
     c = per_batch(c, space)
-    return hyperboloid.logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)
+    return logits(space, jnp.sqrt(1 + c * dot(space, space)), normals, offsets, c)
 
 
 def _with_tangent_time(x: Space, v: Space, c: ArrayLike) -> Point:
     """Adds the time component x · v / x_time that makes v tangent at x; both given by space."""
     return jnp.concatenate(
-        [dot(x / hyperboloid.time(x, per_batch(c, x))[..., None], v)[..., None], v], axis=-1
+        [dot(x / _time(x, per_batch(c, x))[..., None], v)[..., None], v], axis=-1
     )
 
 
@@ -676,9 +606,295 @@ def _spaces(*points: Point) -> Sequence[Space]:
     return jnp.broadcast_arrays(*parts)
 
 
-def _rescaled(
-    x: Point, y: Point, c: ArrayLike
-) -> tuple[Float[Array, "*#batch 1"], Space, Space, Space, Scalar]:
-    """`hyperboloid.rescale` of two points."""
-    x, y = _spaces(x, y)
-    return hyperboloid.rescale(x, y, per_batch(c, x))
+# Formulas that do not cancel, in space components; ``c`` has the dtype and the rank of the batch.
+
+
+def _time(x: Space, c: Scalar) -> Scalar:
+    return jnp.sqrt(inverse(c) + dot(x, x))
+
+
+def _from_space(x: Space, c: Scalar) -> Point:
+    return jnp.concatenate([_time(x, c)[..., None], x], axis=-1)
+
+
+def _along_and_across(unit: Space, v: Space) -> tuple[Scalar, Space]:
+    """The component of v along a unit vector, and the rest, across it.
+
+    The rest is taken twice: a compiled program multiplies by the inverse of a norm, which rounds
+    the unit vector and leaves 2 eps of the component in the rest. Far out that is much.
+    """
+    along = dot(unit, v)
+    across = v - unit * along[..., None]
+    return along, across - unit * dot(unit, across)[..., None]
+
+
+def _tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
+    """⟨v, w⟩ for v, w tangent at x, from the space components of all three.
+
+    v · w − c (x · v)(x · w) / τ² cancels far out, where v_⊥ · w_⊥ + v_∥ w_∥ / τ² does not; the
+    latter has no direction to split along at the origin.
+    """
+    tau2 = 1 + c * dot(x, x)
+    near = tau2 <= 2
+    x_near = jnp.where(near[..., None], x, 0)
+    flat = dot(v, w) - c * (dot(x_near, v) / tau2) * dot(x_near, w)
+    unit, _ = safe_normalize(jnp.where(near[..., None], 1, x))
+    (v_along, v_across), (w_along, w_across) = (_along_and_across(unit, a) for a in (v, w))
+    tau = jnp.sqrt(tau2)
+    return jnp.where(near, flat, dot(v_across, w_across) + (v_along / tau) * (w_along / tau))
+
+
+def _tangent_norm(x: Space, v: Space, c: Scalar) -> Scalar:
+    """√⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
+    scale = largest_coordinate(v, smallest(v.dtype))
+    v = v / jnp.where(scale == 0, 1, scale)
+    return jnp.squeeze(scale, -1) * safe_sqrt(_tangent_inner(x, v, v, c))
+
+
+def _rescale(x: Space, y: Space, c: Scalar) -> tuple[Array, Space, Space, Space, Scalar]:
+    """Space components of a pair, brought to size 1 if smaller, so that no square underflows.
+
+    Dividing lengths by s and multiplying c by s² leaves the geometry as it was. Returns the scale
+    s <= 1, a constant to differentiation; x / s, y / s, (x − y) / s; c s².
+    """
+    x, y = jnp.broadcast_arrays(x, y)
+    scale = largest_coordinate(jnp.concatenate([x, y], axis=-1))
+    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    c = c * jnp.squeeze(scale, -1) ** 2
+    return scale, x / scale, y / scale, (x - y) / scale, c
+
+
+def _lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
+    """(τ_x τ_y − 1) / c from x · x, y · y and τ_x τ_y: exact near the origin, finite far out."""
+    curved = tau > 2
+    xx, yy = jnp.where(curved, 0, xx), jnp.where(curved, 0, yy)
+    flat = (xx + yy + c * xx * yy) / (tau + 1)
+    return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
+
+
+def _squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
+    """⟨x − y, x − y⟩ by the formulas above; arguments from `_rescale`."""
+    xx, yy, xy = dot(x, x), dot(y, y), dot(x, y)
+    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
+    height = _lift(xx, yy, tau_x * tau_y, c)
+    aligned = 2 * xy > height  # so neither is 0
+    x, y, difference = (jnp.where(aligned[..., None], v, 1) for v in (x, y, difference))
+    unit, r = safe_normalize(x)
+    q = safe_norm(y)
+    gap = dot(difference, x + y) / (r + q)  # r − q
+    across = difference - unit * dot(unit, difference)[..., None]
+    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
+    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
+    along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    opening = r / (q + dot(unit, y))
+    return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (height - xy))
+
+
+def _sums(x: Space, y: Space, difference: Space) -> tuple[Array, ...]:
+    """Sums of a pair from `_rescale_pair`: x · x, y · y, x · y, D · (x + y), x · D and |D_⊥|²."""
+    xx, along = dot(x, x), dot(x, difference)
+    across = difference - (along / jnp.where(xx == 0, 1, xx))[..., None] * x
+    rise = dot(difference, x + y)
+    return xx, dot(y, y), dot(x, y), rise, along, dot(across, across)
+
+
+def _chord(sums: tuple[Scalar, ...], c: Scalar) -> tuple[Array, ...]:
+    """`_squared_chord` from `_sums`, and what its gradient needs; r = q = 1 where not aligned."""
+    xx, yy, xy, rise, _, across2 = sums
+    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
+    height = _lift(xx, yy, tau_x * tau_y, c)
+    aligned = 2 * xy > height  # so neither is 0, nor much smaller than the other
+    r, q = (jnp.sqrt(jnp.where(aligned, v, 1)) for v in (xx, yy))
+    gap = jnp.where(aligned, rise, 0) / (r + q)
+    across2 = jnp.where(aligned, across2, 0)
+    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
+    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
+    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
+    away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
+    m = jnp.where(aligned, away + around, 2 * (height - xy))
+    return m, aligned, tau_x, tau_y, r, q
+
+
+@jax.custom_jvp
+def _distance(x: Space, y: Space, c: Scalar) -> Scalar:
+    """`distance` of space components of the same shape, and a curvature for each pair."""
+    scale, *pair = _rescale_pair(x, y)
+    return _length(_sums(*pair), scale, c)
+
+
+def _rescale_pair(x: Space, y: Space) -> tuple[Scalar, Space, Space, Space]:
+    """`_rescale` without the curvature; as small as numbers go."""
+    tiny = smallest(x.dtype)
+    scale = jnp.maximum(largest_coordinate(x, tiny), largest_coordinate(y, tiny))
+    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
+    shrink = 1 / scale
+    return jnp.squeeze(scale, -1), x * shrink, y * shrink, (x - y) * shrink
+
+
+def _length(sums: tuple[Scalar, ...], scale: Scalar, c: Scalar) -> Scalar:
+    c = c * scale**2
+    m = _chord(sums, c)[0]
+    return scale * safe_sqrt(m) * asinhc_sqrt(c * m / 4)
+
+
+@_distance.defjvp
+def _distance_jvp(
+    primals: tuple[Space, Space, Scalar], tangents: tuple[Space, Space, Scalar]
+) -> tuple[Scalar, Scalar]:
+    (x, y, c), (dx, dy, dc) = primals, tangents
+    scale, x, y, difference = _rescale_pair(x, y)
+    sums = xx, yy, xy, rise, along, across2 = _sums(x, y, difference)
+    value, growth = jax.jvp(lambda c: _length(sums, scale, c), (c,), (dc,))
+    c = c * scale**2
+    m, aligned, tau_x, tau_y, r, q = _chord(sums, c)
+    apart = m >= smallest(m.dtype)
+    m = jnp.where(apart, m, 1)
+    inverse_s = jnp.where(apart, 1 / jnp.sqrt(m * (1 + c * m / 4)), 0)
+    xy = jnp.where(aligned, xy, 1)
+    # τ_x q − r τ_y, and what τ_x (q − p) and τ_y (r − p) are made of.
+    outward = -(rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
+    radial_x = outward - tau_x / (q + xy / r) * across2
+    radial_y = -outward - tau_y / (r + xy / q) * (across2 * (r / q) ** 2)
+    share_x = along / jnp.where(aligned, xx, 1)
+    share_y = -dot(y, difference) / jnp.where(aligned, yy, 1)
+    for moved, start, end, gap, share, radial, lean in (
+        (dx, x, y, difference, share_x, radial_x / tau_x / r, -tau_y / tau_x),
+        (dy, y, x, -difference, share_y, radial_y / tau_y / q, -tau_x / tau_y),
+    ):
+        # The part across first: beside it the radial one, divided by τ, would be lost to rounding.
+        across = gap - share[..., None] * start
+        back = jnp.where(aligned[..., None], across, -end)
+        turn = jnp.where(aligned, radial, lean)
+        growth = growth + inverse_s * dot(back, moved) - inverse_s * turn * dot(start, moved)
+    return value, growth
+
+
+def _components(
+    x: Space,
+    y: Space,
+    difference: Space,
+    c: Scalar,
+    negligible: Float[Array, "*#batch 1"] | None = None,
+) -> tuple[Space, Scalar, Scalar, Space]:
+    """The way from x to y, split at x as in `direction`: along x / |x|, τ_x, radial, across.
+
+    Arguments come from `_rescale`. At the origin the unit vector is 0; so it is where no coordinate
+    of x is larger than ``negligible``.
+    """
+    unit, r = safe_normalize(x, negligible)
+    q = safe_norm(y)
+    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
+    p = dot(unit, y)
+    # Of x − y, exact for near points, unless y is so small that nothing of it would be left.
+    end = jnp.where((2 * q < r)[..., None], y, -difference)
+    across = end - unit * dot(unit, end)[..., None]
+    # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
+    outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
+    along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
+    along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
+    bend = dot((tau_x / jnp.where(outward, q + p, 1))[..., None] * across, across)
+    radial = jnp.where(outward, along - bend, tau_x * p - r * tau_y)
+    return unit, tau_x, radial, across
+
+
+def _is_near(x: Space, c: Scalar) -> Bool[Array, "*#batch"]:
+    """Whether a point is so near to the origin that nothing needs to be split along it."""
+    return c * dot(x, x) <= 1
+
+
+def _components_afar(
+    x: Space, y: Space, difference: Space, c: Scalar
+) -> tuple[Space, Scalar, Scalar, Space]:
+    """`_components` where x is not near the origin; there, some of other points."""
+    near = _is_near(x, c)[..., None]
+    x, y, difference = (jnp.where(near, 1, v) for v in (x, y, difference))
+    return _components(x, y, difference, c)
+
+
+def _towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
+    """Space components of the logarithmic map of y at x; arguments from `_rescale`.
+
+    It is arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with z = c m / 4 the factor is
+    asinh √z / √z / √(1 + z), smooth at y = x.
+    """
+    z = c * _squared_chord(x, y, difference, c) / 4
+    is_near = _is_near(x, c)[..., None]
+    unit, tau, radial, across = _components_afar(x, y, difference, c)
+    bent = asinhc_sqrt(z)
+    flat = 1 / jnp.sqrt(1 + z)
+    near = -difference - 2 * z[..., None] * jnp.where(is_near, x, 0)
+    # The factors one by one, for far away their product underflows and y − β x overflows.
+    far = (flat[..., None] * across) + (tau * (flat * radial))[..., None] * unit
+    return bent[..., None] * jnp.where(is_near, flat[..., None] * near, far)
+
+
+def _displace(x: Space, v: Space, c: Scalar) -> Space:
+    """Space components of the exponential map cosh(√c |v|) x + sinh(√c |v|) v / (√c |v|) at x.
+
+    v is shortened, by a factor held constant, where the result would lie beyond
+    `max_hyperbolic_norm`. Towards the origin from afar the terms cancel along x; there they are
+    rewritten as (r² − s²) / (r cosh + τ s) + τ s (1 + cos φ), where s = sinh(√c |v|) / √c, cos φ is
+    the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
+    """
+    # A tangent vector with a larger coordinate is shortened in any case.
+    largest = largest_coordinate(v)
+    longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(jax.lax.stop_gradient(c))[..., None]
+    long = largest > longest
+    # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
+    v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
+    afar = ~_is_near(x, c)
+    unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
+    tau = jnp.sqrt(1 + c * dot(x, x))
+    along, across = _along_and_across(unit, v)
+
+    # The scale, a constant of which z does not depend, is for squares that would overflow.
+    scale = jnp.where(largest > 1e15, jnp.minimum(largest, longest), 1)
+    size = jnp.squeeze(scale, -1)
+    z = c * size * size * _tangent_inner(x, v / scale, v / scale, c)
+    radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(x))
+    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - radius, 0)
+    over = z > limit * limit
+    shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
+    # All shortened at once: computed again from the shortened v, small differences would change.
+    z, along = z * shorten**2, along * shorten
+    v, across = v * shorten[..., None], across * shorten[..., None]
+
+    cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
+    inward = afar & (-2 * sinhc * along > cosh * r)  # so v is not 0
+    length = jnp.sqrt(jnp.where(inward, z, 1)) / jnp.sqrt(c)
+    s = sinhc * length
+    gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
+    bend = sinhc * tau * dot(across, across) / jnp.where(inward, length - along / tau, 1)
+    return jnp.where(
+        inward[..., None],
+        sinhc[..., None] * across + (gap + bend)[..., None] * unit,
+        cosh[..., None] * x + sinhc[..., None] * v,
+    )
+
+
+def _inner_from(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Scalar:
+    """⟨y, v⟩ for v tangent at x, split as in `_tangent_inner`; the points come from `_rescale`."""
+    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
+    # ⟨y − x, v⟩, with the time component of y − x from its space components.
+    rise = dot(difference, (x + y) / (tau_x + tau_y)[..., None])
+    near = c * rise * (dot(x, v) / tau_x) - dot(difference, v)
+    unit, tau, radial, across = _components_afar(x, y, difference, c)
+    v_along, v_across = _along_and_across(unit, v)
+    far = dot(across, v_across) + radial * (v_along / tau)
+    return jnp.where(_is_near(x, c), near, far)
+
+
+def logits(space: Array, tau: Scalar, normals: Array, offsets: Array, c: Scalar) -> Array:
+    """`mlr` of points' space components and of τ = √c x_time, for both models."""
+    normals, offsets = as_float(normals), as_float(offsets)
+    same_length(space, normals)
+    directions, length = safe_normalize(normals)
+    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    c = c[..., None]
+    limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
+    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
+    z = c * offsets * offsets
+    rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
+    return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import hyperboloid, lorentz, poincare
-from hlformer_jax.ops.hyperboloid import Scalar, Space
+from hlformer_jax.ops import lorentz, poincare
+from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.numerics import as_float, dot, per_batch, unit
 from hlformer_jax.typing import Array
 
@@ -33,21 +33,16 @@ def lorentz_mean(
     c: ArrayLike = 1.0,
     tolerance: float | None = None,
 ) -> Float[Array, "*#batch M n1"]:
-    """Fréchet mean in the Lorentz model.
+    """Fréchet means in the Lorentz model: the points μ that minimise Σ_i weight_i d(x_i, μ)².
 
     Args:
       points: points.
       weights: non-negative, not all 0, their scale is free; None for one mean with equal weights.
+        Refused as by `lorentz.centroid`.
       c: curvature, positive; broadcasts to ``*batch``.
       tolerance: largest distance from the mean at which the iteration stops, in units of the root
         mean square distance of the points; None: 16 eps, which is what rounding leaves. At most 50
         steps are made; 4 to 8 are usual.
-
-    Returns:
-      The points μ that minimise Σ_i weight_i d(x_i, μ)².
-
-    Raises:
-      ValueError: for weights without the axes [*batch, M, L], see `lorentz.centroid`.
     """
     points = as_float(points)
     start = lorentz.centroid(points, weights, c)
@@ -148,5 +143,4 @@ def _newton(
 
 def _move(x: Float[Array, " n"], u: Float[Array, " n"], c: Scalar) -> Array:
     """Space components of the point reached from x by u, of the frame at x."""
-    end = hyperboloid.from_space(x, c)
-    return lorentz.boost(end, lorentz.exp_map0(u, c), c)[1:]
+    return lorentz.boost(lorentz.from_space(x, c), lorentz.exp_map0(u, c), c)[1:]

@@ -27,15 +27,8 @@ _NEAR_PER_POINT = 4
 def as_float(x: ArrayLike) -> Array:
     """Casts to a floating dtype that the package computes in, and leaves those alone.
 
-    Args:
-      x: an array or a number.
-
-    Returns:
-      float32 of what is narrower (bfloat16, float16, integers of up to 32 bits, booleans), float64
-      of integers of 64 bits, which there are under JAX's x64 mode only.
-
-    Raises:
-      TypeError: for lists, as everywhere in JAX, and for complex numbers.
+    float32 of what is narrower (bfloat16, float16, integers of up to 32 bits, booleans), float64 of
+    integers of 64 bits. TypeError is raised for lists, as everywhere in JAX, and complex numbers.
     """
     if isinstance(x, (list, tuple)):
         raise TypeError(f"a {type(x).__name__} is no array: give jax.numpy.asarray of it")
@@ -48,10 +41,9 @@ def as_float(x: ArrayLike) -> Array:
 
 
 def check_floating(*arrays: Array) -> None:
-    """Refuses what has no real floating dtype, for functions that keep the dtype they are given.
+    """Raises TypeError for what has no real floating dtype: lists, integers, complex numbers.
 
-    Raises:
-      TypeError: for lists, integers and complex numbers, whose imaginary part would be lost.
+    For functions that keep the dtype they are given.
     """
     for x in arrays:
         dtype = getattr(x, "dtype", None)
@@ -69,16 +61,8 @@ def per_batch(
 ) -> Float[Array, "*#batch"]:
     """Casts a curvature to the dtype of ``x`` and gives it one axis for each batch axis of ``x``.
 
-    Args:
-      c: number or array that broadcasts to ``*batch``.
-      x: vectors, of the dtype to compute in.
-      name: what an error calls ``c``.
-
-    Returns:
-      ``c`` with leading axes of length 1 added where it has fewer than ``*batch``.
-
-    Raises:
-      ValueError: where ``c`` has more axes than the batch, or longer ones.
+    ValueError, in which ``name`` stands for ``c``, is raised where it has more axes than the batch,
+    or longer ones.
     """
     c = jnp.asarray(as_float(c), x.dtype)
     batch = x.shape[:-1]
@@ -91,22 +75,13 @@ def per_batch(
 
 
 def same_length(x: Array, y: Array) -> None:
-    """Refuses vectors of different lengths, which arithmetic would broadcast.
-
-    Raises:
-      ValueError: when they are.
-    """
+    """Raises ValueError for vectors of different lengths, which arithmetic would broadcast."""
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"vectors of {x.shape[-1]} and of {y.shape[-1]} coordinates")
 
 
 def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
-    """Vectors with the same batch axes, in the dtype to compute in.
-
-    Raises:
-      ValueError: for vectors of different lengths, which arithmetic would broadcast; for batch axes
-        that do not broadcast.
-    """
+    """Vectors of the same length with the same batch axes, in the dtype to compute in."""
     floats = [as_float(v) for v in vectors]
     for other in floats[1:]:
         same_length(floats[0], other)
@@ -114,12 +89,7 @@ def common_batch(*vectors: ArrayLike) -> Sequence[Array]:
 
 
 def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
-    """The curvature and vectors with the same batch axes, in the dtype to compute in.
-
-    Raises:
-      ValueError: for vectors of different lengths, which arithmetic would broadcast; for batch axes
-        that do not broadcast; for a curvature that has others.
-    """
+    """The curvature by `per_batch`, and vectors by `common_batch`."""
     floats = common_batch(*vectors)
     return per_batch(c, floats[0]), floats
 
@@ -127,15 +97,18 @@ def align(c: ArrayLike, *vectors: ArrayLike) -> tuple[Array, Sequence[Array]]:
 def align_sets(
     x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Float[Array, "*batch M n"], Float[Array, "*batch N n"], Float[Array, "*batch"]]:
-    """Two sets of vectors and curvatures with the same batch axes.
-
-    Raises:
-      ValueError: for vectors of different lengths, or batch axes that do not broadcast.
-    """
+    """Two sets of vectors of the same length, and curvatures, with the same batch axes."""
     same_length(x, y)
     lead = jnp.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = (jnp.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
     return x, y, jnp.broadcast_to(per_batch(c, x[..., 0]), lead)
+
+
+def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:
+    """Parts of consecutive coordinates; ValueError where these dimensions do not sum up to n."""
+    if sum(dims) != v.shape[-1]:
+        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {v.shape[-1]}")
+    return jnp.split(v, [sum(dims[: k + 1]) for k in range(len(dims) - 1)], axis=-1)
 
 
 @jax.custom_jvp
@@ -167,12 +140,7 @@ def sum_products(
 ) -> Float[Array, "*#batch M n"]:
     """Matrix product whose rounding grows with log L, not with L: in blocks of 8, then in pairs.
 
-    Args:
-      weights: factors of the L terms.
-      values: the L terms.
-
-    Returns:
-      Σ_l weights[m, l] values[l], the sum of positive terms to (8 + log2(L / 8)) / 2 eps.
+    A sum of L positive terms is exact to (8 + log2(L / 8)) / 2 eps.
     """
     length = weights.shape[-1]
     blocks = 1 << max(0, -(-length // 8) - 1).bit_length()
@@ -223,16 +191,11 @@ def largest_coordinate(
     """Largest absolute coordinate, a constant to differentiation; 0 where that is negligible.
 
     Dividing by it keeps squares from under- and overflowing. A function that is homogeneous in v
-    may treat it as a constant: its own derivative cancels. Negligible is what is below the 5/8-th
-    power of the smallest normal number, 2e-24 in float32, so that 1 / |v|, the size of the
-    derivative of v / |v|, has room for factors as large as points may be (`max_hyperbolic_norm`).
-
-    Args:
-      v: vectors.
-      negligible: another bound, `smallest` at least; a constant to differentiation.
-
-    Returns:
-      The maximum norm, the last axis kept.
+    may treat it as a constant: its own derivative cancels. Negligible is by default what is below
+    the 5/8-th power of the smallest normal number, 2e-24 in float32, so that 1 / |v|, the size of
+    the derivative of v / |v|, has room for factors as large as points may be
+    (`max_hyperbolic_norm`); another bound is `smallest` at least, and a constant to
+    differentiation.
     """
     if negligible is None:
         negligible = smallest(v.dtype) ** 0.625
@@ -247,12 +210,8 @@ def safe_normalize(
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
     """Direction and length of a vector, without under- or overflow of the square.
 
-    Args:
-      v: vectors. Negligible ones, below 2e-24 in float32, count as zero.
-      negligible: another bound, of the largest coordinate.
-
-    Returns:
-      The unit vector and the norm, float32 at least; of a zero vector both are 0, with gradient 0.
+    Both are 0, with gradient 0, for vectors without a coordinate above ``negligible``, by default
+    that of `largest_coordinate`: 2e-24 in float32.
     """
     v = as_float(v)
     return _safe_normalize(v, largest_coordinate(v, negligible))
@@ -301,13 +260,8 @@ def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
 def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
-    Args:
-      v: vectors.
-      limit: largest norm, positive; a number or array that broadcasts to ``*batch``.
-
-    Returns:
-      ``v`` where it is short enough, bit for bit; else its projection onto the sphere, so that
-      the gradient beyond the limit is tangential.
+    The limit is positive and broadcasts to ``*batch``. What is short enough stays bit for bit;
+    beyond the limit the gradient is tangential.
     """
     limit = per_batch(limit, v, "limit")
     long = (safe_norm(jax.lax.stop_gradient(v)) > limit)[..., None]
@@ -317,14 +271,10 @@ def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "
 def along_and_across(
     x: Float[Array, "*#batch n"], v: Float[Array, "*#batch n"]
 ) -> tuple[Float[Array, "*#batch"], Float[Array, "*#batch"], Float[Array, "*#batch"]]:
-    """A vector at a point, in two parts: away from the origin, and across that.
+    """A vector v at x in two parts, away from the origin and across that, and the norm of x.
 
-    Args:
-      x: points; those nearer than `shortest_direction` count as the origin.
-      v: vectors at them.
-
-    Returns:
-      The norm of x; the component of the vector along x, 0 at the origin; the norm of the rest.
+    Returns |x|; the component of v along x, 0 at the origin, for which points nearer than
+    `shortest_direction` count; and the norm of the rest.
     """
     outward, radius = safe_normalize(x, shortest_direction(x.dtype))
     along = dot(outward, v)
@@ -456,6 +406,16 @@ artanhc_sqrt.defjvps(
 )
 
 
+def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
+    """The value of arsinh(√c rise) / √c, smooth as c → 0, where the square may overflow."""
+    root = jnp.sqrt(c)
+    size = root * jnp.abs(rise)
+    steep = size > 1 / math.sqrt(float(jnp.finfo(rise.dtype).eps))  # where arsinh is log(2 size)
+    gentle = jnp.where(steep, 0, rise)
+    far = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
+    return jnp.where(steep, far, gentle * asinhc_sqrt(c * gentle * gentle))
+
+
 def replace_near(
     far: Float[Array, "*#batch M N"],
     near: Bool[Array, "*#batch M N"],
@@ -477,9 +437,6 @@ def replace_near(
       y: points.
       c: curvature.
       exact: the value of points [pairs, n], points [pairs, n] and curvatures [pairs].
-
-    Returns:
-      ``exact`` of x_i and y_j where they are near, else what ``far`` has.
     """
     shape, (rows, columns) = far.shape, far.shape[-2:]
     count = far.size

@@ -22,15 +22,14 @@ left is the error of γ itself, some eps / γ in relative terms: that of roundin
 z = c |p − q|² / (γ_p γ_q), the distance 2 asinh(√z) / √c is as exact for near points as their
 difference; arcosh(1 + 2 z) / √c would lose it.
 
-Arguments: p and q are points, v tangent vectors at the point before them or at the origin, and c
-is the curvature, positive; docstrings name the others. Shapes, the rule for ``c``, dtypes and what
-is refused are those of `lorentz`.
+Arguments: p and q are points, v tangent vectors at the point before them or at the origin. Shapes,
+the rule for ``c``, dtypes and what is refused are those of `lorentz`, and so is what a function
+does that has the same name there.
 
 Relative errors, in the norm of a result that is a vector, are below 1e-12 in float64 and 2e-5 in
 float32, or 16 eps / (1 − √c |p|) for the outermost point p where that is more: it is what rounding
-p is worth. Near points are as exact as their difference. Where a result may vanish though the
-arguments do not (a geodesic through the origin), errors are relative to 1/√c. Values and gradients
-are finite everywhere.
+p is worth. Where a result may vanish though the arguments do not (a geodesic through the origin),
+errors are relative to 1/√c. Values and gradients are finite everywhere.
 
 References:
   HOVER, section 3. Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Ungar, A
@@ -45,8 +44,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
-from hlformer_jax.ops import hyperboloid, lorentz
-from hlformer_jax.ops.hyperboloid import Scalar
+from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.lorentz import Scalar, logits
 from hlformer_jax.ops.numerics import (
     align,
     align_sets,
@@ -63,9 +62,11 @@ from hlformer_jax.ops.numerics import (
     safe_normalize,
     safe_sqrt,
     same_length,
+    scaled_asinh,
     shortest_direction,
     sinhc_sqrt,
     smallest,
+    split_coordinates,
     tanhc_sqrt,
     unit,
 )
@@ -80,17 +81,10 @@ _NEAR = 1 / 16
 def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) -> Ball:
     """Moves what lies outside √c |p| = max_radius radially onto that sphere.
 
-    Args:
-      p: vectors, anywhere.
-      c: curvature, positive.
-      max_radius: largest √c |p|, below 1; a number or array that broadcasts to ``*batch``. None:
-        1 − 4 eps.
-
-    Returns:
-      Points of the ball. By default √c times their distance from the origin is at most
-      log(1 / (2 eps)) (15.2 in float32, 35.4 in float64) where their coordinates are exact, and
-      less than 16.0 and 36.1 as they are rounded. The gradient of a point that was moved is
-      tangential.
+    ``max_radius`` is below 1 and broadcasts to ``*batch``; None is 1 − 4 eps. By default √c times
+    the distance of the result from the origin is at most log(1 / (2 eps)) (15.2 in float32, 35.4 in
+    float64) where its coordinates are exact, and less than 16.0 and 36.1 as they are rounded. The
+    gradient of a point that was moved is tangential.
     """
     p = as_float(p)
     if max_radius is None:
@@ -120,18 +114,10 @@ def gap(p: Ball, c: Scalar) -> Scalar:
 
 
 def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
-    """The point of the ball that stands for a point of the hyperboloid.
+    """The point x_space / (1 + √c x_time) of the ball that stands for a point of the hyperboloid.
 
-    Args:
-      x: points of the hyperboloid, of which the space components are read; at most as far out as
-        the exponential maps go.
-      c: curvature, positive.
-
-    Returns:
-      Points x_space / (1 + √c x_time), moved inside by `project` where they are too far out for it.
-
-    References:
-      HLFormer, the inverse of eq. 23.
+    Points farther out than the exponential maps go are not taken; the result is moved inside by
+    `project` (HLFormer, the inverse of eq. 23).
     """
     space = as_float(x)[..., 1:]
     curvature = per_batch(c, space)
@@ -160,8 +146,7 @@ def antipode(p: Ball) -> Ball:
 def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Conformal factor λ = 2 / (1 − c |p|²), by which the metric at p is the Euclidean one.
 
-    References:
-      HOVER, eq. 1.
+    It is HOVER's eq. 1.
     """
     p = as_float(p)
     c = per_batch(c, p)
@@ -176,16 +161,10 @@ def tangent_norm(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Scalar:
 
 
 def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Exponential map at the origin.
+    """Exponential map tanh(√c |v|) v / (√c |v|) at the origin, moved inside by `project`.
 
     The conformal factor there is 2: the point is at twice the distance |v| from the origin, and
-    `exp_map0(v, c)` is `from_lorentz(lorentz.exp_map0(2 v, c), c)`.
-
-    Returns:
-      Points tanh(√c |v|) v / (√c |v|), moved inside by `project`.
-
-    References:
-      HOVER, eq. 2. Ganea, Bécigneul and Hofmann, 2018.
+    `exp_map0(v, c)` is `from_lorentz(lorentz.exp_map0(2 v, c), c)` (HOVER, eq. 2).
     """
     v = as_float(v)
     curvature = per_batch(c, v)
@@ -194,11 +173,7 @@ def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Logarithmic map at the origin, the inverse of `exp_map0`.
-
-    Returns:
-      Tangent vectors artanh(√c |p|) p / (√c |p|) at the origin, half as long as the distance.
-    """
+    """Logarithmic map artanh(√c |p|) p / (√c |p|) at the origin, half as long as the distance."""
     p = as_float(p)
     curvature = per_batch(c, p)
     p = inside(p, curvature)
@@ -206,7 +181,7 @@ def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Exponential map at p (Ganea, Bécigneul and Hofmann, 2018).
+    """Exponential map p ⊕ (tanh(√c λ_p |v| / 2) v / (√c |v|)), moved inside by `project`.
 
     With a = √c λ_p |v|, u = v / |v| and γ = 1 − c |p|² it is (A p + γ sinh a / (2 √c) u) / B where
 
@@ -220,9 +195,6 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
     the latter being what remains along e beside γ sinh a b / 2. Vectors with √c λ_p |v| beyond
     `max_hyperbolic_norm`, which lead to the rim in any case, are shortened to that.
-
-    Returns:
-      Points p ⊕ (tanh(√c λ_p |v| / 2) v / (√c |v|)), moved inside by `project`.
     """
     c, (p, v) = align(c, p, v)
     p = inside(p, c)
@@ -254,11 +226,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Logarithmic map at p, the inverse of `exp_map`; smooth at q = p.
+    """Logarithmic map (2 / (√c λ_p)) artanh(√c |w|) w / |w| at p, with w = (−p) ⊕ q.
 
-    Returns:
-      Tangent vectors (2 / (√c λ_p)) artanh(√c |w|) w / |w| with w = (−p) ⊕ q, at ``p``; their
-      length is the distance.
+    Its length is the distance; it is smooth at q = p.
     """
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
@@ -277,13 +247,13 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t log_map(p, q)) at the share t of the way, as `lorentz.geodesic`."""
+    """The point exp_map(p, t log_map(p, q)) at the share t of the way."""
     v = log_map(p, q, c)
     return exp_map(p, per_batch(t, v, "t")[..., None] * v, c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p, as `lorentz.geodesic_unit`."""
+    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p."""
     curvature, (p, v) = align(c, p, v)
     reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
     direction, _ = safe_normalize(v, shortest_direction(v.dtype))
@@ -291,10 +261,7 @@ def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
-    """Moves points farther than ``limit`` from the origin radially to that distance.
-
-    What is near enough stays bit for bit, inside of the ball; see `lorentz.limit_distance0`.
-    """
+    """Moves points farther than ``limit`` from the origin radially to that distance."""
     p = as_float(p)
     limit, curvature = per_batch(limit, p, "limit"), per_batch(c, p)
     return project(
@@ -303,11 +270,7 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
 
 
 def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Transports a tangent vector along the geodesic from p to q (Ungar, 2009).
-
-    Returns:
-      Tangent vectors (λ_p / λ_q) gyr[q, −p] v at ``q``.
-    """
+    """Transports v to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
     c, (p, q, v) = align(c, p, q, v)
     p, q = inside(p, c), inside(q, c)
     return (gap(q, c) / gap(p, c))[..., None] * _rotate(q, -p, v, c)
@@ -320,12 +283,9 @@ def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Riemannian gradient of a function at p, from its gradient in the coordinates.
+    """Riemannian gradient at p, from the gradient in the coordinates: gradient / λ_p².
 
-    It is gradient / λ_p², whose inner product with a tangent vector is the derivative along it.
-
-    References:
-      Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
+    See Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
     """
     c, (p, gradient) = align(c, p, gradient)
     half_gap = gap(inside(p, c), c)[..., None] / 2
@@ -335,11 +295,7 @@ def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
 def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Geodesic distance; at q = p, where it has no derivative, its gradient is 0.
 
-    Returns:
-      (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))).
-
-    References:
-      HOVER, eq. 3, the arcosh of which cancels for near points.
+    It is (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))): HOVER's eq. 3, without its arcosh.
     """
     c, (p, q) = align(c, p, q)
     return _distance(inside(p, c), inside(q, c), c)
@@ -360,10 +316,7 @@ def _length(v: Ball, room: Scalar | float = 1.0) -> Scalar:
 
 
 def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
-    """Squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)); smooth everywhere.
-
-    It is that of `lorentz.squared_distance`, (4/c) sinh²(√c d / 2) for the geodesic distance d.
-    """
+    """Squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)); smooth everywhere."""
     c, (p, q) = align(c, p, q)
     p, q = inside(p, c), inside(q, c)
     difference = p - q
@@ -404,11 +357,9 @@ def pairwise_squared_distance(
 def _apart(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """All pairs by one matrix product.
+    """All pairs by one matrix product, of c and points inside the ball with the same batch axes.
 
-    Returns:
-      p and q inside the ball and c, all of the same batch axes; |p_i − q_j|², 1 where they are
-      near; γ γ'; and which pairs are near.
+    Returns p, q and c; |p_i − q_j|², 1 where they are near; γ γ'; and which pairs are near.
     """
     p, q, c = align_sets(as_float(p), as_float(q), c)
     p, q = inside(p, c[..., None]), inside(q, c[..., None])
@@ -425,12 +376,8 @@ def _apart(
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     """Möbius addition p ⊕ q, the translation by p along geodesics; it does not commute.
 
-    Returns:
-      ((1 + 2c p·q + c|q|²) p + (1 − c|p|²) q) / (1 + 2c p·q + c²|p|²|q|²), moved inside by
-      `project`.
-
-    References:
-      Ungar, 2009. Ganea, Bécigneul and Hofmann, 2018.
+    It is ((1 + 2c p·q + c|q|²) p + (1 − c|p|²) q) / (1 + 2c p·q + c²|p|²|q|²), moved inside by
+    `project` (Ungar, 2009; Ganea, Bécigneul and Hofmann, 2018).
     """
     curvature, (p, q) = align(c, p, q)
     p, q = inside(p, curvature), inside(q, curvature)
@@ -463,14 +410,8 @@ def mobius_linear(
 ) -> Float[Array, "*#batch m"]:
     """Möbius linear map (matrix ⊗ p) ⊕ exp_map0(bias): the product with a matrix, translated.
 
-    Args:
-      matrix: the matrix.
-      p: points.
-      bias: tangent vector at the origin, so that a Euclidean optimiser may train it.
-      c: curvature, positive; the same before and after.
-
-    References:
-      Ganea, Bécigneul and Hofmann, 2018. HOVER, section 3.
+    ``bias`` is a tangent vector at the origin, so that a Euclidean optimiser may train it (Ganea,
+    Bécigneul and Hofmann, 2018; HOVER, section 3).
     """
     moved = mobius_matvec(matrix, p, c)
     bias = as_float(bias)
@@ -529,18 +470,12 @@ def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ba
 
 
 def split(p: Ball, dims: Sequence[int], c: ArrayLike = 1.0) -> list[Float[Array, "..."]]:
-    """Points with consecutive coordinates of the tangent vector each: it undoes `concatenate`.
+    """Points with ``dims`` consecutive coordinates of the tangent vector: it undoes `concatenate`.
 
-    Args:
-      p: points.
-      dims: dimensions, whose sum is that of ``p``; ValueError is raised for another.
-      c: curvature, positive.
+    ValueError is raised for dimensions whose sum is not that of ``p``.
     """
     v = log_map0(p, c)
-    if sum(dims) != v.shape[-1]:
-        raise ValueError(f"dimensions {tuple(dims)} of a point of dimension {v.shape[-1]}")
-    ends = [sum(dims[: k + 1]) for k in range(len(dims) - 1)]
-    parts = jnp.split(v, ends, axis=-1)
+    parts = split_coordinates(v, dims)
     return [exp_map0(part * _beta_ratio(part.shape[-1], sum(dims)), c) for part in parts]
 
 
@@ -560,7 +495,7 @@ def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) 
     p, point = inside(p, c), inside(point, c)
     normal, room, difference = unit(normal), gap(point, c), p - point
     rise = room * dot(difference, normal) - c * dot(difference, difference) * dot(point, normal)
-    return hyperboloid.scaled_asinh(2 * rise / room / gap(p, c), c)
+    return scaled_asinh(2 * rise / room / gap(p, c), c)
 
 
 def mlr(
@@ -574,15 +509,12 @@ def mlr(
     They are those of `lorentz.mlr` for the same points and offsets and the normals 2 z, which are
     as long at the origin of the ball:
 
-        2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c.
+        2 |z| arsinh(λ_p √c ⟨z / |z|, p⟩ cosh(√c b) − (λ_p − 1) sinh(√c b)) / √c
 
-    References:
-      Shimizu, Mukuta and Harada, 2021, where the offset b is 2 r.
+    (Shimizu, Mukuta and Harada, 2021, where the offset b is 2 r).
     """
     p = as_float(p)
     c = per_batch(c, p)
     p = inside(p, c)
     room = gap(p, c)
-    return hyperboloid.logits(
-        2 * p / room[..., None], 2 / room - 1, 2 * as_float(normals), offsets, c
-    )
+    return logits(2 * p / room[..., None], 2 / room - 1, 2 * as_float(normals), offsets, c)

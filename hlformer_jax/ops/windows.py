@@ -1,6 +1,6 @@
 """Windows over positions, for all widths of a bank at once.
 
-A window tells row i (the position that attends) how far position j is. Its forms:
+A window says for row i (the position that attends) how far position j is. Its forms:
 
 - released: a Gaussian. Positions are normalised, sigma = max(width, 0.01) / 9, and row i is
   centred at i / L while key j sits at j / (L - 1), so that a window is not quite symmetric; a row
@@ -34,22 +34,10 @@ LOG_OUTSIDE = -1e4
 def log_attention_windows(
     widths: Sequence[float], length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "K L L"]:
-    """Logarithms of the windows of a bank of blocks.
+    """Logarithms of the windows of K widths over L positions; row i attends to column j.
 
-    Args:
-      widths: K widths, each >= 0; 0 is no window.
-      length: number of positions L, at least 1.
-      kind: one of `KINDS`.
-      dtype: dtype of the result; the windows are constants, computed in float64.
-
-    Returns:
-      Log-windows [K, L, L]: row i is the position that attends, column j the one attended to.
-
-    Raises:
-      ValueError: for another kind, a negative width or a length below 1.
-
-    References:
-      HLFormer eq. 10; GMMFormer v2 eq. 13, Table 8.
+    They are constants, computed in float64 whatever the dtype. ValueError is raised for a kind that
+    is not in `KINDS`, a negative width or a length below 1 (HLFormer eq. 10; GMMFormer v2 eq. 13).
     """
     return jnp.asarray(_log_windows(widths, length, kind), dtype)
 
@@ -57,7 +45,7 @@ def log_attention_windows(
 def attention_windows(
     widths: Sequence[float], length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "K L L"]:
-    """Windows of a bank of blocks; arguments and errors of `log_attention_windows`."""
+    """The windows whose logarithms `log_attention_windows` gives."""
     return jnp.asarray(np.exp(_log_windows(widths, length, kind)), dtype)
 
 
