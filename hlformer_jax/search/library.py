@@ -28,19 +28,33 @@ T = TypeVar("T")
 
 
 class Hit(NamedTuple):
-    """A video that answers a query."""
+    """A video that answers a query.
 
-    id: str  # in the index
-    video: str  # its path relative to the indexed folder
-    folder: str  # of `video`
-    path: Path  # absolute
-    score: float  # a probability where the encoder has them (SigLIP), else a cosine
-    moments: list[Moment]  # its best, best first, with scores of the same kind
-    times: Float[np.ndarray, " F"]  # seconds of its frames
-    scores: Float[np.ndarray, " F"]  # of its frames
-    duration: float  # seconds
-    date: float  # when it was recorded or else last modified, seconds since the epoch
-    date_of: str  # what `date` is, "recording" or "file"
+    Attributes:
+      id: its id in the index.
+      video: its path relative to the indexed folder.
+      folder: the folder of `video`.
+      path: its absolute path.
+      score: its score; a probability where the encoder has them (SigLIP), else a cosine.
+      moments: its best moments, best first, with scores of the same kind.
+      times: seconds of its frames.
+      scores: scores of its frames.
+      duration: its length in seconds.
+      date: when it was recorded or else last modified, seconds since the epoch.
+      date_of: what `date` is, "recording" or "file".
+    """
+
+    id: str
+    video: str
+    folder: str
+    path: Path
+    score: float
+    moments: list[Moment]
+    times: Float[np.ndarray, " F"]
+    scores: Float[np.ndarray, " F"]
+    duration: float
+    date: float
+    date_of: str
 
 
 class Hits(list[Hit]):

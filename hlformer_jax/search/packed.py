@@ -127,13 +127,6 @@ def own_files(directory: Path, prefix: str = "") -> list[Path]:
     return []
 
 
-def forget(index: Index) -> None:
-    """Removes the matrices; processes that have them mapped keep them."""
-    with contextlib.suppress(OSError):
-        for path in own_files(index.directory):
-            path.unlink(missing_ok=True)
-
-
 def damaged(directory: Path) -> dict[str, str]:
     """What is damaged of the matrices of an index, by the name of the file; reads them through."""
     return {

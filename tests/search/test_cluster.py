@@ -88,24 +88,6 @@ def test_the_index_is_that_of_a_run_without_ray_byte_for_byte(ray, films, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_was_complete_when_a_run_ended_is_not_done_again(ray, films, tmp_path):
-    index = archive.create(tmp_path / "index", films)
-    whole = archive.indexed(tmp_path / "whole", films)
-
-    def interrupted(paths, job):
-        yield from source(index, workers=1)(paths[:2], job)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        archive.fill(index, source=interrupted)
-    index = Index.open(index.directory)
-    assert len(archive.arrays(index)) == 2
-    report, _ = archive.fill(index, source=source(index))
-    assert (report.unchanged, report.indexed) == (2, 4)
-    assert archive.arrays(index) == archive.arrays(whole)
-
-
-@pytest.mark.slow
 def test_an_actor_with_another_encoder_or_none_ends_the_run_in_a_line(ray, films, tmp_path):
     index = archive.create(tmp_path / "index", films)
     with pytest.raises(SearchError, match=f"^{socket.gethostname()}: .* another fingerprint"):

@@ -11,7 +11,7 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax.search import packed, rankers, storage
+from hlformer_jax.search import storage
 from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index, load_encoder, reload_encoder
 from hlformer_jax.search.storage import EncoderFacts
@@ -38,14 +38,11 @@ def test_an_index_that_is_opened_again_has_what_was_written(index):
     "damage",
     [
         lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"PK\3\4 no archive"),
         lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        lambda path: path.write_bytes(path.read_bytes()[:300]),
-        lambda path: path.write_bytes(_flipped(path.read_bytes())),
         lambda path: np.savez(path, times=np.asarray([{}], object)),
         lambda path: path.unlink(),
     ],
-    ids=["empty", "no archive", "cut off", "beginning alone", "a bit", "pickle", "missing"],
+    ids=["empty", "cut off", "pickle", "missing"],
 )
 def test_a_damaged_file_is_named_and_made_anew(index, damage):
     before = archive.arrays(index)
@@ -58,10 +55,8 @@ def test_a_damaged_file_is_named_and_made_anew(index, damage):
     assert (report.indexed, report.unchanged) == (1, 2)
     assert archive.arrays(index) == before
     assert index.verify() == {}
-
-
-def _flipped(content, place=400):
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+    with np.load(index.directory / "videos" / name, allow_pickle=False) as file:
+        assert set(file) == {*storage.VideoArrays._fields, "facts"}
 
 
 def test_no_index_and_another_format_are_one_line_each(index, tmp_path):
@@ -80,47 +75,17 @@ def test_no_index_and_another_format_are_one_line_each(index, tmp_path):
         archive.create(tmp_path / "new", tmp_path, fps=0)
 
 
-FOREIGN = [
-    ".env.local", ".gitlab-ci.yml", ".pre-commit-config.yaml", "notes.txt", "manifest.json",
-    "videos/.env.local", "videos/holiday.npz", "videos/.x.npz.host.1", "videos/a.film",
-    "packed/.b.c", "packed/segments-notes.npy", "packed/rows.json",
-]  # fmt: skip
-
-
-def foreign(directory):
-    """Files of a person; returns the directory's whole content."""
-    for name in FOREIGN:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(b"{}")
-    return archive.everything(directory)
-
-
 def test_a_directory_of_others_is_refused_and_not_touched(tmp_path, films):
     for where in (tmp_path / "project", films):
-        before = foreign(where)
+        for name in [*archive.FOREIGN, storage.MANIFEST]:
+            (where / name).parent.mkdir(parents=True, exist_ok=True)
+            (where / name).write_bytes(b"{}")
+        before = archive.everything(where)
         with pytest.raises(SearchError, match="holds other things .* choose another --index"):
             archive.create(where, films)
         with pytest.raises(SearchError, match="damaged"):
             Index.open(where)
         assert archive.everything(where) == before
-
-
-def test_an_index_leaves_files_alone_that_are_not_its_own(index, films):
-    (index.directory / storage.MANIFEST).rename(index.directory / "kept")
-    before = foreign(index.directory) | {"kept": None}
-    (index.directory / "kept").replace(index.directory / storage.MANIFEST)
-    (films / "b.film").unlink()
-    archive.film(films / "a.film", ["red"])
-    archive.fill(index)
-    rankers.Untrained("segments", index, list(index.manifest.videos.values()))
-    packed.forget(index)
-    with index.writing():
-        index.drop("b.film")
-        index.discard_unused()
-    after = archive.everything(index.directory)
-    for name in FOREIGN:
-        if name != storage.MANIFEST:
-            assert after[name] == before[name] == b"{}"
 
 
 def test_what_was_only_begun_is_taken_for_an_empty_directory(tmp_path, films):

@@ -24,10 +24,6 @@ from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
-FOREIGN = [
-    ".env.local", "notes.json", "videos/.a.npz.host.1", "videos/x.npz", "packed/rows.npy",
-    f"videos/.{'0' * 64}.txt.hlformer-0123456789abcdef.part",
-]  # fmt: skip
 COLOURS = ["red", "green", "blue", "white", "yellow"]
 CONTENTS = range(5)
 names, contents, numbers = st.sampled_from(NAMES), st.sampled_from(CONTENTS), st.integers(0, 10**6)
@@ -312,7 +308,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.directory.exists() and not self.foreign)
     def put_foreign(self):
         self.opened()
-        for name in FOREIGN:
+        for name in archive.FOREIGN:
             (self.directory / name).parent.mkdir(exist_ok=True)
             (self.directory / name).write_bytes(name.encode())
             self.foreign[name] = name.encode()

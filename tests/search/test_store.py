@@ -7,7 +7,6 @@ import sys
 
 import archive
 import numpy as np
-import page_library
 import pytest
 import stored
 from stored import agree, opened
@@ -173,29 +172,11 @@ def test_the_ranking_is_that_without_a_store(index, monkeypatch, ranker, most):
     assert [path.name for path in (index.directory / "packed").glob(f"{ranker}*")] != []
 
 
-def test_the_page_serves_what_a_store_ranks(index):
-    library = opened(index, Store(MEMORY))
-    library.upload()
-    with page_library.running(library) as url, page_library.asking(url) as client:
-        for sentence in SENTENCES:
-            answer = client.get("/api/query", params={"q": sentence, "k": 5}).json()
-            expected = library.query(sentence, k=5)
-            assert [hit["video"] for hit in answer["hits"]] == [hit.video for hit in expected]
-            scores = [round(float(hit.score), 6) for hit in expected]
-            assert [hit["score"] for hit in answer["hits"]] == scores
-        assert client.get("/api/status").json()["videos"] == 18
-
-
-def test_a_search_in_a_store_makes_no_matrix_of_all_vectors_here(index):
-    library = opened(index, Store(MEMORY))
-    library.upload()
-    library.query("red")
-    assert not (index.directory / "packed").exists()
-
-
 def test_filters_run_in_the_store_and_are_those_without(index):
     library, plain = opened(index, Store(MEMORY)), opened(index, None)
     library.upload()
+    library.query("red")
+    assert not (index.directory / "packed").exists()  # no matrix of all vectors is made here
     days = [datetime.datetime.fromtimestamp(entry.date) for entry in plain.videos()]
     for filters in (
         {"folder": "trips"}, {"folder": "trips/"}, {"folder": "f1"},
