@@ -147,6 +147,18 @@ def folder(path):
     return path
 
 
+def varied_folder(path):
+    """A folder of 18 films, some equal to the last bit, of dates that no two share."""
+    folder(path)
+    for i in range(12):
+        random_film(path / f"f{i % 3}" / f"{i}.film", 8 + 5 * i, seed=i)
+    for name in ("0.film", "z.film", "f1/y.film"):
+        (path / name).write_bytes((path / "b.film").read_bytes())
+    for i, film in enumerate(sorted(path.rglob("*.film"))):
+        os.utime(film, (1e9 + 86400 * i + 0.25, 1e9 + 86400 * i + 0.25))
+    return path
+
+
 def random_folder(path):
     """A folder of seven films of different lengths, the first of one frame."""
     for i in range(7):

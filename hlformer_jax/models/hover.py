@@ -50,11 +50,8 @@ MAX_SCALE = 100.0
 class Space:
     """A space, and what is compared in it.
 
-    Attributes:
-      geometry: "poincare", "lorentz" or "euclidean".
-      metric: "distance", or, of Euclidean space, "cosine", of which points are unit vectors.
-      curvature: c; the curvature is −c. Of no meaning in Euclidean space.
-      max_radius: largest √c |x| of a point of the ball; 1 for as far as floating point goes.
+    Distances, or, in Euclidean space, also the cosines of unit vectors. The curvature of the space
+    is −c; √c |x| of a point of the ball is at most `max_radius`, 1 for as far as floats go.
     """
 
     geometry: str
@@ -72,12 +69,8 @@ class Space:
     ) -> Float[Array, "*#batch n"]:
         """The hyperbolic linear layer after its matrix: exp_0(tangent) ⊕ exp_0(bias).
 
-        Args:
-          tangent: tangent vectors at the origin, M f.
-          bias: tangent vectors at the origin.
-
-        Returns:
-          Points; in Euclidean space tangent + bias, of unit length for cosines.
+        Points of tangent vectors at the origin; in Euclidean space tangent + bias, of unit length
+        for cosines.
 
         References:
           HOVER, eq. 2 and section 4.2; Ganea, Bécigneul and Hofmann, 2018, section 3.2.
@@ -112,12 +105,9 @@ class Space:
         return -safe_norm(x[:, None] - y[None])
 
     def norm(self, x: Float[Array, "*#batch n"], kind: str = "ball") -> Float[Array, "*#batch"]:
-        """Norms of points; gradient 0 at the origin.
+        """Norms of points in the ball, or distances from the origin; gradient 0 at the origin.
 
-        Args:
-          x: points.
-          kind: "ball", the norm of the coordinates in the ball, or "distance", the distance from
-            the origin. In Euclidean space both are the norm.
+        In Euclidean space both are the norm.
         """
         c = self.curvature
         if not self.is_hyperbolic:
@@ -187,18 +177,10 @@ def _outside_flat_cone(x: Array, y: Array, min_radius: ArrayLike) -> Array:
 def angles(
     x: Float[Array, "*#batch n"], direction: Float[Array, " n"], base: str = "unit"
 ) -> Float[Array, "*#batch"]:
-    """Cosines θ of points and the direction of time, at the origin.
+    """Cosines θ of points and the direction j of time, at the origin (HOVER, eq. 4).
 
-    Args:
-      x: points.
-      direction: the direction j.
-      base: "unit" for cosines; "released" for products of j itself and unit vectors.
-
-    Returns:
-      The cosines; 0 with gradient 0 where a point is the origin.
-
-    References:
-      HOVER, eq. 4.
+    0 with gradient 0 where a point is the origin. Of the base "released" they are products of j
+    itself and unit vectors.
     """
     toward = direction if base == "released" else unit(direction)
     return jnp.matmul(unit(x), toward, precision=PRECISION)

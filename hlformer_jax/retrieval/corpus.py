@@ -25,13 +25,7 @@ COORDINATES_AT_ONCE = 2**22
 
 
 class Corpus(NamedTuple):
-    """Encoded videos that can be searched.
-
-    Attributes:
-      scorer: a `scoring.MaximumSimilarity`.
-      stored: what the scorer keeps of the videos, arrays [blocks, B, ...].
-      mask: True for real videos.
-    """
+    """Videos that can be searched: what the scorer keeps of them, arrays [blocks, B, ...]."""
 
     scorer: Any
     stored: Any
@@ -39,13 +33,9 @@ class Corpus(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """Results of a search, best first.
+    """Indices of videos, best first, their scores, and the positions that made each.
 
-    Attributes:
-      videos: indices in the corpus; -1 beyond the last video.
-      scores: scores of these videos, -inf beyond the last.
-      positions: the positions that made each score, by the name of their branch; -1 beyond the last
-        video.
+    Positions are by the name of their branch. Beyond the last video: -1, scores of -inf.
     """
 
     videos: Int[Array, "Q k"]
@@ -54,18 +44,7 @@ class SearchResult(NamedTuple):
 
 
 def empty(scorer: Any, videos: Any, num_blocks: int, dtype: DTypeLike, mesh: Mesh) -> Corpus:
-    """A corpus without videos, sharded, to be filled block by block.
-
-    Args:
-      scorer: the scorer.
-      videos: shapes of one encoded block, [B, ...].
-      num_blocks: number of blocks.
-      dtype: a dtype of `scoring.DTYPES`.
-      mesh: the devices; B is a multiple of their number.
-
-    Returns:
-      Zeros.
-    """
+    """Zeros for blocks of videos, sharded, to be filled; `videos` has an encoded block's shapes."""
     sharding = parallel.sharded(mesh, axis=1)
     zeros = lambda x: jnp.zeros((num_blocks, *x.shape), x.dtype, device=sharding)
     stored = jax.eval_shape(lambda videos: scorer.store(videos, dtype), videos)
@@ -146,15 +125,7 @@ def build(
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
-    """Ranking scores of queries against all videos; -inf for padding (inside of jit).
-
-    Args:
-      corpus: encoded videos.
-      queries: encoded queries of any norm.
-
-    Returns:
-      float32 scores; V counts the padding of the last block.
-    """
+    """Float32 scores of all videos, and of the last block's padding: -inf (inside of jit)."""
     num_blocks, size = corpus.mask.shape
     one = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
     similarities = corpus.scorer.similarities_per_video(one)
@@ -178,16 +149,7 @@ def rows(corpus: Corpus, videos: Int[Array, " n"]) -> Any:
 def search(corpus: Corpus, queries: Float[Array, "Q H"], k: int) -> SearchResult:
     """The k best videos of each query, with the positions that made their scores.
 
-    Args:
-      corpus: encoded videos.
-      queries: encoded queries of any norm.
-      k: number of videos, at least 1.
-
-    Returns:
-      Videos, scores and positions, best first.
-
-    Raises:
-      ValueError: when k is below 1, or a query has another width than the corpus.
+    Queries are encoded, of any norm. A k below 1 or queries of another width are a ValueError.
     """
     width = corpus.scorer.width(corpus.stored)
     if k < 1 or queries.ndim != 2 or queries.shape[-1] != width:

@@ -119,14 +119,10 @@ class Evaluator:
             self._mesh, encoded, axis=1
         )
 
-    def scores(self, params: Any, feed: VideoFeed) -> Float[np.ndarray, "Q V"]:
-        """Ranking scores of a split's captions against its videos, float32; higher is better."""
-        return self.score(*self.encode(params, feed), feed.split)
-
     def score(
         self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
     ) -> Float[np.ndarray, "Q V"]:
-        """Ranking scores of a split whose videos and captions are encoded; see `scores`."""
+        """Ranking scores of encoded captions against all videos, float32; higher is better."""
         scores = np.empty((len(queries), len(split)), np.float32)
         for start, block in self._blocks(np.asarray(queries)):
             rows = parallel.to_host(self._score(stored, block))

@@ -53,7 +53,8 @@ def expected(config, split):
 def test_scores_are_those_of_all_captions_and_videos_in_their_order(
     evaluator, split, expected, resident
 ):
-    scores = evaluator.scores(MATRIX, evaluator.feed(split, resident))
+    encoded = evaluator.encode(MATRIX, evaluator.feed(split, resident))
+    scores = evaluator.score(*encoded, split)
     assert scores.shape == (CAPTIONS, VIDEOS)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
 

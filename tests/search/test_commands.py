@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import archive
 import processes
 import pytest
-import stored
 
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.search import commands, extract, library, rankers
@@ -524,7 +523,9 @@ def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, ca
 
 @pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes have no")
 def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys):
-    archived = archive.indexed(tmp_path / "archive", stored.folder(tmp_path / "videos")).directory
+    archived = archive.indexed(
+        tmp_path / "archive", archive.varied_folder(tmp_path / "videos")
+    ).directory
     qdrant = pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
     server = qdrant.QdrantClient(MEMORY)  # for what is sent to a real one as well
     monkeypatch.setattr(qdrant, "QdrantClient", lambda **options: server)

@@ -8,8 +8,6 @@ import sys
 import archive
 import numpy as np
 import pytest
-import stored
-from stored import agree, opened
 
 from hlformer_jax import search
 from hlformer_jax.errors import MissingExtra
@@ -17,6 +15,23 @@ from hlformer_jax.search import store as module
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.store import MEMORY, Store, Uploaded
+
+
+def opened(index, store, **options):
+    """The library of an index, on a store or, with None, without one."""
+    return search.open(index.directory, encoder=archive.Encoder(), store=store, **options)
+
+
+def agree(found, expected, tolerance=1e-6):
+    """The same videos in the same order, of the same scores and moments, up to rounding."""
+    assert [hit.video for hit in found] == [hit.video for hit in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.score == pytest.approx(other.score, abs=tolerance)
+        assert len(one.moments) == len(other.moments)
+        np.testing.assert_allclose(one.scores, other.scores, atol=tolerance)
+        for moment, same in zip(one.moments, other.moments, strict=True):
+            assert moment == pytest.approx(same, abs=tolerance)
+
 
 qdrant = pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
 
@@ -26,7 +41,7 @@ SENTENCES = ("red", "blue", "green white", "yellow", "black red")
 @pytest.fixture
 def films(tmp_path):
     """Films whose order, dates and equal contents a store has to keep."""
-    return stored.folder(tmp_path / "films")
+    return archive.varied_folder(tmp_path / "films")
 
 
 # ---- the collection
