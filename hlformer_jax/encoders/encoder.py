@@ -268,30 +268,22 @@ def save(encoder: Encoder, folder: str | Path) -> None:
 
 
 def _preparation(folder: Path, family: str) -> images.Preprocessing:
-    for name in PREPROCESSORS:
-        path = folder / name
-        if path.exists():
-            content = configs.read_json(path)
-            inner = content.get("image_processor", content)
-            if not isinstance(inner, Mapping):
-                raise EncoderError(f"{path}: image_processor is no object")
-            return images.read(inner, family, str(path))
-    raise EncoderError(f"{folder}: lacks {PREPROCESSORS[0]}")
+    path = next(folder / name for name in PREPROCESSORS if (folder / name).exists())
+    content = configs.read_json(path)
+    inner = content.get("image_processor", content)
+    if not isinstance(inner, Mapping):
+        raise EncoderError(f"{path}: image_processor is no object")
+    return images.read(inner, family, str(path))
 
 
 def _digest(paths: list[Path]) -> str:
     """Hexadecimal SHA-256 of the weights: of the file, or of several files' own."""
-    digests = [_of_file(path) for path in paths]
+    # The hub's cache names large files by their SHA-256: reading a gigabyte again takes seconds.
+    named = lambda blob: blob.parent.name == "blobs" and len(blob.name) == 64
+    blobs = [path.resolve() for path in paths]
+    digests = [blob.name if named(blob) else files.digest(blob) for blob in blobs]
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()
     return digests[0] if len(digests) == 1 else whole
-
-
-def _of_file(path: Path) -> str:
-    # The hub's cache names large files by their SHA-256: reading a gigabyte again takes seconds.
-    blob = path.resolve()
-    if blob.parent.name == "blobs" and len(blob.name) == 64:
-        return blob.name
-    return files.digest(path)
 
 
 def _find(

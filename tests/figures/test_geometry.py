@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax import models
-from hlformer_jax.figures import corpus, drawing, geometry
+from hlformer_jax.figures import drawing, geometry
 from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
@@ -94,12 +94,6 @@ def test_videos_and_captions_are_no_trees_and_a_tree_that_is_not_there_is_named(
         geometry.ball([plain], options)
     with pytest.raises(NotApplicable, match="--video=nowhere"):
         geometry.ball([trees], options._replace(videos=("nowhere",)))
-
-
-def test_a_caption_matches_the_clip_of_the_largest_cosine_of_any_length():
-    clips = np.eye(4) * np.array([[1.0], [100.0], [0.1], [1.0]])
-    asked = np.array([[0, 1, 5, 0], [3, 0, 0, 0], [0, 1, 0, 0.9]])
-    assert corpus.matches(asked, clips).tolist() == [2, 0, 1]
 
 
 def test_variances_are_of_every_video_with_several_captions(subject, options):
