@@ -1,4 +1,4 @@
-"""Attention against NumPy, its two uses of the window, masks, head merges, and gradients."""
+"""Attention against NumPy, its windows and masks, head merges, gradients; dropout's generator."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from compiled import lorentz
 from jax.test_util import check_grads
+from scipy import stats
 
-from hlformer_jax.ops import attention, windows
+from hlformer_jax.ops import attention
+from hlformer_jax.ops.dropout import derive_key, dropout, random_bits
+from hlformer_jax.ops.windows import KINDS, attention_windows, log_attention_windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
 
@@ -32,7 +35,7 @@ def _softmax(logits):
 
 def test_euclidean_attention_equals_numpy(float64):
     query, key, value = (_vectors(seed, 3, HEADS, LENGTH, DIM) for seed in range(3))
-    window = np.asarray(windows.attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
+    window = np.asarray(attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
     logits = window * (query @ np.swapaxes(key, -1, -2)) / np.sqrt(DIM)
     logits = logits + np.where(_mask(), 0, -10000.0)[:, None, None]
     ours = attention.euclidean_attention(query, key, value, window, _mask())
@@ -74,7 +77,7 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
 @pytest.mark.parametrize("corrected", [False, True])
 def test_lorentz_attention_equals_numpy(float64, corrected):
     query, key, value = (np.asarray(_points(seed)) for seed in range(3))
-    log_window = np.asarray(windows.log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
+    log_window = np.asarray(log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
     inner = query[..., 1:] @ np.swapaxes(key[..., 1:], -1, -2)
     inner -= query[..., :1] @ np.swapaxes(key[..., :1], -1, -2)
     logits = (2 + 2 * inner) / 1.7 + 0.3
@@ -110,7 +113,7 @@ def _mean_distance_attended(**window):
 
 
 def test_the_released_window_favours_far_positions_and_the_corrected_one_near_ones():
-    log_window = windows.log_attention_windows((2.0,), 32)[0]
+    log_window = log_attention_windows((2.0,), 32)[0]
     uniform = _mean_distance_attended()
     assert _mean_distance_attended(window=jnp.exp(log_window)) > 1.2 * uniform
     assert _mean_distance_attended(log_window=log_window) < 0.8 * uniform
@@ -177,7 +180,7 @@ def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
 @pytest.mark.slow
 def test_numerical_gradients(float64):
     space = _vectors(5, HEADS, LENGTH, DIM - 1)
-    log_window = windows.log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0]
+    log_window = log_attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0]
 
     def both(space, scale, bias):
         points = lorentz.from_space(space)
@@ -252,3 +255,199 @@ def test_heads_in_half_precision_are_merged_in_float32():
     for merge in (attention.concatenate_heads_released, attention.merge_heads_on_hyperboloid):
         merged = jax.jit(merge)(points)
         assert merged.dtype == jnp.float32 and np.isfinite(merged).all()
+
+
+def _released(width, length):
+    """As the released code computes it: a list of centres against a linear space."""
+    rows = []
+    for centre in np.linspace(0, 1, length + 1)[:-1]:
+        sigma = max(width, 1e-2) / 9
+        weight = (
+            0.3989422804014327
+            / sigma
+            * np.exp(-((np.linspace(0, 1, length) - centre) ** 2) / (2 * sigma**2))
+        )
+        rows.append(weight / weight.max())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("length", [2, 7, 32])
+@pytest.mark.parametrize("width", [0.5, 2.0, 10.0])
+def test_released_window(float64, length, width):
+    ours = attention_windows((width,), length, dtype=jnp.float64)[0]
+    np.testing.assert_allclose(ours, _released(width, length), rtol=1e-12)
+
+
+def test_released_windows_are_the_same_below_a_width_of_a_hundredth(float64):
+    # As narrow as the formula of the released code still has a number for each row.
+    ours = attention_windows((0.015, 0.01, 0.005), 64, dtype=jnp.float64)
+    for window, width in zip(ours, (0.015, 0.01, 0.01), strict=True):
+        np.testing.assert_allclose(window, _released(width, 64), rtol=1e-9, atol=1e-300)
+
+
+def test_printed_window_is_equation_10(float64):
+    ours = attention_windows((3.0,), 6, "printed", jnp.float64)[0]
+    i, j = np.mgrid[:6, :6]
+    np.testing.assert_allclose(ours, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
+
+
+def test_width_zero_and_one_position_are_no_window():
+    np.testing.assert_array_equal(attention_windows((0.0,), 5)[0], np.ones((5, 5)))
+    np.testing.assert_array_equal(attention_windows((2.0,), 1), np.ones((1, 1, 1)))
+    printed = attention_windows((0.0,), 5, "printed")[0]
+    np.testing.assert_allclose(printed, np.full((5, 5), 1 / (2 * np.pi)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logarithms_stay_finite_where_the_window_underflows(kind):
+    log_window = log_attention_windows((0.01, 0.1, 1.0), 128, kind)
+    assert np.all(np.isfinite(log_window))
+    window = attention_windows((0.01, 0.1, 1.0), 128, kind)
+    assert np.any(window == 0)
+    np.testing.assert_allclose(
+        window, np.exp(np.asarray(log_window, np.float64)), rtol=2e-5, atol=1e-37
+    )
+
+
+@pytest.mark.parametrize("width", [0.1, 2.0, 5.0])
+def test_boxcar_and_bartlett_have_the_standard_deviation_of_the_gaussian(float64, width):
+    length, middle = 1001, 500
+    offset = (np.arange(length) - middle) / length
+    for kind in ("boxcar", "bartlett"):
+        row = np.asarray(attention_windows((width,), length, kind, jnp.float64)[0, middle])
+        assert row[middle] == row.max() == 1
+        np.testing.assert_array_equal(row, row[::-1])
+        if width < 3:  # wider ones reach beyond the ends
+            deviation = np.sqrt(np.sum(row * offset**2) / row.sum())
+            np.testing.assert_allclose(deviation, width / 9, rtol=0.02)
+    i, j = np.mgrid[:length, :length]
+    distance, sigma = np.abs(j - i) / length, width / 9
+    box = attention_windows((width,), length, "boxcar", jnp.float64)[0]
+    np.testing.assert_array_equal(box, distance <= np.sqrt(3) * sigma)
+    triangle = attention_windows((width,), length, "bartlett", jnp.float64)[0]
+    want = np.maximum(1 - distance / (np.sqrt(6) * sigma), 0)
+    np.testing.assert_allclose(triangle, want, rtol=1e-9, atol=1e-15)
+
+
+def test_a_bank_is_the_stack_of_its_windows():
+    bank = attention_windows((0.0, 2.0, 8.0), 9)
+    for row, width in zip(bank, (0.0, 2.0, 8.0), strict=True):
+        np.testing.assert_array_equal(row, attention_windows((width,), 9)[0])
+
+
+@pytest.mark.parametrize(
+    "arguments", [((1.0,), 4, "hann"), ((-1.0,), 4, "released"), ((1.0,), 0, "printed")]
+)
+def test_what_makes_no_sense_is_refused(arguments):
+    with pytest.raises(ValueError, match="window"):
+        log_attention_windows(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_narrowest_windows_are_finite(kind, dtype):
+    log = log_attention_windows((1e-200, 0.01), 128, kind, dtype)
+    assert np.isfinite(np.asarray(log)).all()
+    for width in (1e-9, 1e-200):
+        window = np.asarray(attention_windows((width,), 128, kind))
+        assert np.isfinite(window).all() and np.all(window.max(axis=-1) > 0)  # it sees itself
+
+
+def _bits(seed=0, shape=(1 << 16,)):
+    return np.asarray(random_bits(jax.random.key(seed), shape))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31])
+def test_every_bit_is_fair_and_bytes_are_uniform(seed):
+    bits = _bits(seed)
+    ones = ((bits[:, None] >> np.arange(32)) & 1).mean(axis=0)
+    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))  # five standard deviations
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount((bits >> shift) & 255, minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("lag", [1, 2, 64, 128, 4096])
+def test_neighbours_are_independent(lag):
+    kept = _bits(3) >= 2**31
+    table = np.histogram2d(kept[:-lag], kept[lag:], bins=2)[0]
+    assert stats.chi2_contingency(table).pvalue > 1e-5
+
+
+def test_streams_of_neighbouring_keys_are_independent():
+    keys = jax.random.split(jax.random.key(0), 8)
+    streams = np.stack([np.asarray(random_bits(key, (1 << 14,))) for key in keys]) >= 2**31
+    correlation = np.corrcoef(streams) - np.eye(len(keys))
+    assert np.abs(correlation).max() < 5 / np.sqrt(1 << 14)
+
+
+def test_bits_depend_on_the_row_major_index_alone():
+    key = jax.random.key(7)
+    flat = random_bits(key, (24,))
+    np.testing.assert_array_equal(random_bits(key, (2, 3, 4)).ravel(), flat)
+    jitted = jax.jit(lambda key: random_bits(key, (24,)))(key)
+    np.testing.assert_array_equal(jitted, flat)
+    np.testing.assert_array_equal(random_bits(jax.random.key_data(key), (24,)), flat)
+    rows = jax.vmap(lambda key: random_bits(key, (24,)))(jax.random.split(key, 2))
+    np.testing.assert_array_equal(rows[1], random_bits(jax.random.split(key, 2)[1], (24,)))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.31, 0.9])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_share_of_zeros_scale_and_dtype(rate, dtype):
+    x = jnp.full((1 << 16,), 2, dtype)
+    y = dropout(jax.random.key(1), x, rate)
+    assert y.dtype == dtype
+    dropped = np.asarray(y) == 0
+    deviation = np.sqrt(rate * (1 - rate) / len(dropped))
+    assert abs(dropped.mean() - rate) < 5 * deviation
+    kept = np.asarray(y, np.float64)[~dropped]
+    np.testing.assert_allclose(kept, 2 / (1 - rate), rtol=0.01)
+
+
+def test_rates_of_zero_and_one():
+    x = jnp.arange(5.0)
+    np.testing.assert_array_equal(dropout(jax.random.key(0), x, 0.0), x)
+    np.testing.assert_array_equal(dropout(jax.random.key(0), x, 1.0), np.zeros(5))
+
+
+def test_gradient_is_the_mask():
+    x = jnp.linspace(-1, 1, 64)
+    key = jax.random.key(2)
+    gradient = jax.grad(lambda x: jnp.sum(dropout(key, x, 0.5)))(x)
+    kept = np.asarray(dropout(key, jnp.ones(64), 0.5))
+    np.testing.assert_array_equal(gradient, kept)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_dropout_of_integers_is_refused(rate):
+    with pytest.raises(TypeError, match="floating arrays, not int32"):
+        dropout(jax.random.key(0), jnp.arange(5), rate)
+
+
+def key_data(*arguments):
+    return tuple(np.asarray(jax.random.key_data(derive_key(*arguments))).tolist())
+
+
+def test_a_key_is_another_one_for_another_seed_name_or_step():
+    found = {
+        key_data(seed, name, step)
+        for seed in (0, 1, 2**31)
+        for name in ("params", "dropout", "negatives", "")
+        for step in (0, 1, 2)
+    }
+    assert len(found) == 36
+    assert key_data(1, "dropout", 2) == key_data(1, "dropout", 2) in found
+    assert key_data(7, "params") == key_data(7, "params", 0)
+
+
+def test_a_seed_and_a_step_that_are_traced_give_the_same_key():
+    traced = jax.jit(lambda seed, step: derive_key(seed, "dropout", step))
+    key = jax.random.key_data(traced(jnp.int32(5), jnp.int32(9)))
+    assert tuple(key.tolist()) == key_data(5, "dropout", 9)
+
+
+def test_a_name_stands_for_its_cyclic_redundancy_check_and_no_hash_of_this_process():
+    """A seed repeats a run. The number is the check value that CRC-32 is defined with."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 0xCBF43926), 2)
+    assert key_data(3, "123456789", 2) == tuple(jax.random.key_data(key).tolist())

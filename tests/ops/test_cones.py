@@ -8,8 +8,8 @@ import pytest
 import reference
 from compiled import cones, lorentz, poincare
 from derivatives import check_curvature, check_finite, check_slopes, check_two_derivatives
-from lorentz_cases import BOUND, DTYPES, PRECISIONS, SLOW_FLOAT64, pairs
 from mpmath import mpf
+from reference import BOUND, DTYPES, PRECISIONS, SLOW_FLOAT64, pairs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -98,23 +98,6 @@ def test_undefined_angles_are_as_documented_with_gradient_zero(dtype):
         value, gradient = both(apex, y)
         assert value == jnp.asarray(want, dtype)
         assert not gradient[0].any() and not gradient[1].any()
-
-
-def test_angle_agrees_with_the_direction_of_the_logarithm():
-    x, y = np.random.default_rng(1).normal(size=(2, 5, 4))
-    a, b = lorentz.from_space(x), lorentz.from_space(y)
-    to_y, to_origin = lorentz.log_map(a, b), lorentz.log_map(a, lorentz.project(0 * b))
-    lengths = lorentz.tangent_norm(a, to_y) * lorentz.tangent_norm(a, to_origin)
-    cosine = lorentz.inner(to_y, to_origin) / lengths
-    np.testing.assert_allclose(cones.exterior_angle(a, b), np.pi - np.arccos(cosine), rtol=1e-10)
-
-
-def test_a_point_that_a_point_of_the_cone_entails_is_entailed():
-    # Along a ray the cone of the farther point lies inside that of the nearer one.
-    ray = jnp.array([[0.5, 0.1], [1.0, 0.2], [2.0, 0.4]])
-    apertures = half_aperture(ray)
-    assert apertures[0] > apertures[1] > apertures[2]
-    assert (exterior_angle(ray[:1], ray[1:]) < apertures[:1]).all()
 
 
 @pytest.mark.parametrize(
@@ -216,21 +199,14 @@ def _points():
     return p, q
 
 
-def test_angles_are_those_of_the_same_points_in_the_lorentz_model():
-    p, q = _points()
-    a, b = poincare.to_lorentz(p, C), poincare.to_lorentz(q, C)
-    close = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
-    close(cones.poincare_half_aperture(p, C), cones.half_aperture(a, C))
-    close(cones.poincare_exterior_angle(p, q, C), cones.exterior_angle(a, b, C))
-    close(cones.poincare_energy(p, q, C, 0.2), cones.energy(a, b, C, 0.2))
-
-
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float64", 1e-12)])
 def test_angles_of_the_ball_against_80_digits(dtype, bound):
     p, q = (points.astype(dtype) for points in _points())
     c = C.astype(dtype)
     angle = cones.poincare_exterior_angle(p, q, c)
     aperture = cones.poincare_half_aperture(p, c)
+    outside = np.maximum(angle - aperture, 0)
+    np.testing.assert_allclose(cones.poincare_energy(p, q, c), outside, rtol=0, atol=bound)
     for i, j in np.ndindex(angle.shape):
         x, y, k = reference.vector(p[i, j]), reference.vector(q[i, j]), mpf(float(c[j]))
         # The angle O x y by the hyperbolic law of cosines is that between Euclidean directions.

@@ -11,8 +11,8 @@ import reference
 from compiled import horopca as compiled
 from compiled import lorentz, poincare
 from derivatives import check_curvature, check_finite, check_slopes
-from lorentz_cases import BOUND, DTYPES, pairs
 from mpmath import mpf
+from reference import BOUND, DTYPES, pairs
 
 from hlformer_jax.ops import horopca
 from hlformer_jax.ops.horopca import ComponentsError, HoroPCA

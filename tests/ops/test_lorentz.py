@@ -9,7 +9,8 @@ import pytest
 import reference
 from compiled import lorentz
 from derivatives import check_curvature, check_finite
-from lorentz_cases import (
+from mpmath import mpf
+from reference import (
     BOUND,
     CURVATURE,
     DTYPES,
@@ -20,7 +21,6 @@ from lorentz_cases import (
     pairs,
     tangent,
 )
-from mpmath import mpf
 
 from hlformer_jax.ops import attention, cones, poincare
 from hlformer_jax.ops.numerics import max_hyperbolic_norm
@@ -63,8 +63,13 @@ OPS = {
         )
     ),
     "centroid": lifted(lambda a, b, c: lorentz.centroid(jnp.stack([a, b], axis=-2), None, c)),
+    "boost": lifted(lorentz.boost),
+    "geodesic": lifted(lambda a, b, c: lorentz.geodesic(0.3, a, b, c)),
+    "geodesic_unit": leaving(lambda a, v, c: lorentz.geodesic_unit(2.0, a, v, c)),
+    "distance0": lambda x, y, c: lorentz.distance0(lorentz.from_space(x, c), c),
+    "limit_distance0": lambda x, y, c: lorentz.limit_distance0(lorentz.from_space(x, c), 5.0, c),
 }
-SMOOTH_EVERYWHERE = sorted(set(OPS) - {"distance", "tangent_norm", "direction"})
+KINK = {"distance", "direction", "tangent_norm", "geodesic_unit", "distance0"}  # where a norm is 0
 
 
 def _boost(a, x, c):
@@ -170,7 +175,6 @@ AWKWARD = {
     "collinear": ([3.0, -6.0, 2.0], [1.5, -3.0, 1.0]),
     "antipodal": ([0.3, -0.7, 0.2], [-0.3, 0.7, -0.2]),
 }
-KINK = {"distance", "direction", "tangent_norm"}  # where a norm is 0
 
 
 @pytest.mark.slow
@@ -182,44 +186,17 @@ def test_second_derivatives_wherever_the_function_is_smooth(name):
     check_curvature(OPS[name], (x, y, c))
 
 
-@pytest.mark.slow
-def test_second_derivatives_and_boosts_near_the_origin():
-    x = jnp.array([[0.3, -0.7, 0.2], [0, 0, 0], [1e-9, 0, 0], [3, -6, 2], [0.3, -0.7, 0.2]])
-    y = jnp.array([[-0.4, 0.5, 0.9], [0.1, 0.3, 0], [0.4, 0.5, 0], [1.5, -3, 1], [0.3, -0.7, 0.2]])
-
-    def everything(x, y, c):
-        a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
-        v = lorentz.concatenate([a, b], c)
-        return (
-            lorentz.boost(a, b, c),
-            lorentz.geodesic(0.3, a, b, c),
-            lorentz.antipode(a, c),
-            lorentz.limit_distance0(a, 1.5, c),
-            lorentz.split(v, (2, 4), c),
-        )
-
-    check_curvature(everything, (x, y, jnp.full(len(x), 0.7)))
-    apart = jnp.array([0, 3])
-
-    def kinked(x, y, c):
-        a = lorentz.from_space(x, c)
-        unit = lorentz.geodesic_unit(0.8, a, tangent(a, y, c), c)
-        return unit, lorentz.distance0(lorentz.from_space(y, c), c)
-
-    check_curvature(kinked, (x[apart], y[apart], jnp.full(2, 0.7)))
-
-
 def grid(dtype, c):
-    """Pairs of points from 0 over 1e-20 to where the exponential map stops, all with all."""
+    """Pairs of points from 0 over 1e-35 to where the exponential map stops, all with all."""
     direction = np.array([0.6, -0.64, 0.48])
-    radii = [0, 1e-20, 1e-6, 0.05, 1, 80]
+    radii = [0, 1e-35, 1e-20, 1e-6, 0.05, 1, 80]
     rows = [r * s * direction for r in radii for s in (1, -1)] + [[1, 0, 0], [0, 80, 1e-9]]
     points = np.array(rows).astype(dtype)
     far = np.asarray(lorentz.exp_map0(points[-3:], c))[:, 1:]
     x = np.concatenate([points, far, points * np.asarray(1 + 1e-6, dtype)])
     count = len(x)
     first, second = np.repeat(x, count, axis=0), np.tile(x, (count, 1))
-    vectors = np.tile(np.concatenate([points, points[-5:], points[-12:]])[:count], (count, 1))
+    vectors = np.tile(np.concatenate([points, points[-3:], points]), (count, 1))
     return first, second, vectors, np.full(len(first), c, dtype)
 
 
@@ -227,34 +204,17 @@ def grid(dtype, c):
 @pytest.mark.parametrize("name", OPS)
 def test_values_and_gradients_are_finite_everywhere(name, dtype):
     x, y, vectors, c = map(np.concatenate, zip(grid(dtype, 0.1), grid(dtype, 10), strict=True))
-    if name in ("project_tangent", "tangent_norm", "exp_map0", "exp_map"):
+    if name in ("project_tangent", "tangent_norm", "exp_map0", "exp_map", "geodesic_unit"):
         y = vectors  # of norm up to 80: at the far points nothing can be moved farther
+    if name in ("boost", "geodesic_unit"):  # what they return may be farther out than any point
+        x, y, c = (v[abs(x).max(-1) < 1e6] for v in (x, y, c))
+    if name == "boost":
+        x, y, c = (v[abs(y).max(-1) < 1e6] for v in (x, y, c))
     check_finite(OPS[name], (x, y, c), dtype)
 
 
-@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
-def test_geodesics_boosts_and_limits_are_finite_everywhere(dtype):
-    way = np.array([0.6, -0.64, 0.48])
-    sizes = [0, 1e-35, 1e-20, 1e-6, 0.05, 1, 80, 1e6]
-    rows = np.array([s * r * way for r in sizes for s in (1, -1)] + [[1, 0, 0], [0, 80, 1e-9]])
-    x, y = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
-    x, y = (v.astype(dtype) for v in (x, y))
-
-    def function(x, y, c):
-        a, b = lorentz.from_space(x, c), lorentz.from_space(y, c)
-        return (
-            lorentz.boost(a, b, c),
-            lorentz.geodesic(0.3, a, b, c),
-            lorentz.geodesic_unit(2.0, a, tangent(a, y, c), c),
-            lorentz.distance0(a, c),
-            lorentz.limit_distance0(a, 5.0, c),
-        )
-
-    check_finite(function, (x, y, np.full(len(x), 0.7, dtype)), dtype)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("op", sorted(set(SMOOTH_EVERYWHERE) - {"project_tangent", "centroid"}))
+@pytest.mark.parametrize("op", sorted(set(OPS) - KINK - {"project_tangent", "centroid"}))
 def test_second_derivatives_at_tiny_points_are_finite_in_float32(op):
     far = jnp.array([0.48, -0.64, 0.6], jnp.float32)
     sizes = [0, 1e-30, 1e-23, 1e-20, 1e-18, 1e-10]

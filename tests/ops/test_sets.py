@@ -1,4 +1,4 @@
-"""Sets of points: centroids and distances of all pairs, in both models, against 80 digits."""
+"""Sets of points in both models: centroids, Fréchet means, all pairs, the wrapped normal."""
 
 import ball_reference as ball
 import jax
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from compiled import lorentz, poincare
+from compiled import distributions, lorentz, means, poincare
 from derivatives import check_curvature, check_slopes, check_two_derivatives
-from lorentz_cases import BOUND, DTYPES, POINTS, PRECISIONS, assert_close, pairs
 from mpmath import mpf
+from reference import BOUND, DTYPES, POINTS, PRECISIONS, assert_close, pairs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -261,21 +261,6 @@ def test_weights_without_an_axis_of_centroids_are_refused():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_curvature_broadcasts_to_the_sets_of_points_and_never_to_the_points():
-    points = lorentz.from_space(POINTS)  # three sets of six
-    for function in (
-        lorentz.centroid,
-        lambda x, w, c: lorentz.centroid(x, w, c, exact=False),
-        lambda x, _, c: lorentz.pairwise_distance(x, x, c),
-    ):
-        traced = lambda x, c, function=function: function(x, None, c)
-        assert jax.eval_shape(traced, points, jnp.ones(3)).shape[:1] == (3,)
-        for wrong in ((6,), (3, 1), (1, 1), (3, 6)):
-            with pytest.raises(ValueError, match="does not broadcast to the batch"):
-                jax.eval_shape(traced, points, jnp.ones(wrong))
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_complex_numbers_and_lists_are_refused_of_points_and_of_weights():
     points, weights = lorentz.from_space(POINTS[0]), np.ones((1, 6))
     for wrong in (lambda x: x.astype(complex), lambda x: x.tolist()):
@@ -285,3 +270,152 @@ def test_complex_numbers_and_lists_are_refused_of_points_and_of_weights():
         for function in (lorentz.pairwise_distance, lorentz.pairwise_inner):
             with pytest.raises(TypeError):
                 function(wrong(points), points)
+
+
+C = np.array([0.3, 1.0, 2.5])
+
+
+def _weighted(size, dtype="float64"):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 6, 4))
+    x[:, 4] = x[:, 3] * (1 + 1e-7)  # near
+    return (x * size).astype(dtype), rng.uniform(0, 1, size=(3, 2, 6)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [("float32", 1e-5), pytest.param("float64", 1e-13, marks=pytest.mark.slow)],
+)
+def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
+    c = C.astype(dtype)
+
+    @jax.jit
+    def excess(x, w):
+        points = lorentz.exp_map0(x, c[:, None])
+        mean = means.lorentz_mean(points, w, c)
+        steps = lorentz.log_map(mean[:, :, None], points[:, None], c[:, None, None])
+        total = jnp.einsum("bml,bmln->bmn", w, steps) / jnp.sum(w, -1, keepdims=True)
+        length = lorentz.tangent_norm(mean, total, c[:, None])
+        return mean, length, lorentz.distance(mean[:, :, None], points[:, None], c[:, None, None])
+
+    for size in (1e-6, 0.3, 3.0):
+        mean, length, distances = excess(*_weighted(size, dtype))
+        assert mean.shape == (3, 2, 5) and mean.dtype == dtype
+        # Far out, log_map's space components are longer than the vector by √c x_time.
+        reach = np.asarray(mean[..., 0] * np.sqrt(c)[:, None])
+        assert (length <= bound * reach * np.sqrt(np.mean(distances**2, -1))).all(), size
+
+
+def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
+    x, _ = _weighted(0.5)
+    points = lorentz.exp_map0(x, C[:, None])
+    two = points[:, :2]
+    got = means.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
+    want = [lorentz.geodesic(share, two[:, 0], two[:, 1], C) for share in (0.5, 0.25, 1.0)]
+    np.testing.assert_allclose(got, np.stack(want, 1), rtol=1e-12, atol=1e-13)
+    same = jnp.broadcast_to(points[:, :1], points.shape)
+    np.testing.assert_allclose(means.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
+
+
+@pytest.mark.slow
+def test_the_ball_has_the_same_mean_and_moves_with_its_weighted():
+    x, w = _weighted(0.3)
+    points = lorentz.exp_map0(x, C[:, None])
+    p = poincare.from_lorentz(points, C[:, None])
+    got = means.poincare_mean(p, w, C)
+    want = poincare.from_lorentz(means.lorentz_mean(points, w, C), C[:, None])
+    np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
+    a = p[:, :1] * 0.7
+    moved = means.poincare_mean(poincare.mobius_add(a, p, C[:, None]), w, C)
+    np.testing.assert_allclose(moved, poincare.mobius_add(a, got, C[:, None]), rtol=1e-11)
+
+
+@pytest.mark.slow
+def test_derivatives_of_the_mean_are_implicit_and_right():
+    x, w = _weighted(0.6)
+
+    def mean(x, w, c):
+        points = lorentz.from_space(x, c[:, None])
+        return means.lorentz_mean(points, w, c)[..., 1:]
+
+    check_two_derivatives(mean, (x, w + 0.1, jnp.asarray(C)))
+
+
+def test_a_loose_tolerance_bounds_the_distance_from_the_mean():
+    x, w = _weighted(2.0)
+    points = lorentz.exp_map0(x, C[:, None])
+    mean = means.lorentz_mean(points, w, C)
+    loose = means.lorentz_mean(points, w, C, tolerance=0.05)
+    away = lorentz.distance(loose, mean, C[:, None])
+    spread = lorentz.distance(mean[:, :, None], points[:, None], C[:, None, None])
+    assert (away <= 0.06 * jnp.sqrt(jnp.max(spread**2, -1))).all()
+
+
+@pytest.mark.slow
+def test_the_density_integrates_to_one_in_both_models():
+    c, scale = 0.7, jnp.asarray([0.8, 0.5])
+    # Polar coordinates about the origin, whose volume element is sinh(√c r) / √c dr dφ; far out
+    # the rest is less than 1e-9, and both rules converge exponentially.
+    r = np.linspace(0, 12, 2001)
+    angle = np.arange(200) * 2 * np.pi / 200
+    u = r[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], -1)
+    volume = np.sinh(np.sqrt(c) * r) / np.sqrt(c) * (r[1] - r[0]) * (angle[1] - angle[0])
+    mean = lorentz.exp_map0(jnp.asarray([[[0.6, -0.9]]]), c)
+    x = lorentz.exp_map0(jnp.asarray(u), c)
+    for density in (
+        distributions.lorentz_log_density(x, mean, scale, c),
+        distributions.poincare_log_density(
+            poincare.from_lorentz(x, c), poincare.from_lorentz(mean, c), scale, c
+        ),
+    ):
+        total = jnp.sum(jnp.exp(density) * volume[:, None])
+        np.testing.assert_allclose(total, 1, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_samples_have_the_moments_of_the_normal_and_are_the_same_in_both_models():
+    c, scale = np.array([0.5, 2.0]), np.array([[0.3, 0.6, 0.9], [0.2, 0.2, 0.4]])
+    mean = lorentz.exp_map0(np.random.default_rng(0).normal(size=(2, 3)), c)
+    key = jax.random.key(1)
+    x = distributions.lorentz_sample(key, mean, scale, c, (20000,))
+    assert x.shape == (20000, 2, 4)
+    ball_mean = poincare.from_lorentz(mean, c)
+    p = distributions.poincare_sample(key, ball_mean, scale, c, (20000,))
+    np.testing.assert_allclose(poincare.to_lorentz(p, c), x, rtol=1e-8, atol=1e-10)
+    u = np.asarray(lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c)[None], x, c), c))
+    deviation = np.std(u, axis=0)
+    # The standard errors are scale / √20000 and scale / √40000.
+    np.testing.assert_allclose(np.mean(u, axis=0) / scale, 0, atol=5 / 20000**0.5)
+    np.testing.assert_allclose(deviation / scale, 1, atol=5 / 40000**0.5)
+    one = distributions.lorentz_log_density(x, mean[None], scale, c)
+    other = distributions.poincare_log_density(p, ball_mean[None], scale, c)
+    np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+    flat = -np.sum((u / scale) ** 2 / 2 + np.log(scale * np.sqrt(2 * np.pi)), -1)
+    a = np.sqrt(c) * np.linalg.norm(u, axis=-1)
+    np.testing.assert_allclose(one, flat - 2 * np.log(np.sinh(a) / a), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_samples_and_densities_have_two_derivatives_in_everything():
+    key = jax.random.key(0)
+
+    def everything(u, scale, v, c):
+        mean, x = lorentz.exp_map0(u, c), lorentz.exp_map0(v, c)
+        p, q = poincare.exp_map0(u / 3, c), poincare.exp_map0(v / 3, c)
+        return (
+            distributions.lorentz_sample(key, mean, scale, c),
+            distributions.poincare_sample(key, p, scale, c),
+            distributions.lorentz_log_density(x, mean, scale, c),
+            distributions.poincare_log_density(q, p, scale, c),
+        )
+
+    u, v = np.random.default_rng(0).normal(size=(2, 3, 2))
+    u[0], v[1] = 0, u[1]  # at the origin, and at the mean
+    check_curvature(everything, (u, np.full((3, 2), 0.6), v, np.array([0.3, 1, 2])))
+
+
+def test_half_precision_is_computed_in_float32():
+    mean = jnp.zeros((2, 3), jnp.bfloat16)
+    x = distributions.poincare_sample(jax.random.key(0), mean, jnp.bfloat16(0.5))
+    assert x.dtype == jnp.float32 and x.shape == (2, 3)
+    assert distributions.poincare_log_density(x, mean, 0.5).dtype == jnp.float32
