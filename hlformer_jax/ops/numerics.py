@@ -391,11 +391,17 @@ cosh_sqrt.defjvps(lambda tangent, value, z: tangent * (sinhc_sqrt(z) / 2))
 sinhc_sqrt.defjvps(
     lambda tangent, value, z: tangent * _slope(_SINHC, _ENTIRE_BELOW, z, value, cosh_sqrt(z))
 )
-asinhc_sqrt.defjvps(
-    lambda tangent, value, z: (
-        tangent * _slope(_ASINHC, _ASINHC_BELOW, z, value, 1 / jnp.sqrt(1 + z))
-    )
-)
+
+
+def _asinhc_tangent(tangent: Array, value: Array, z: Array) -> Array:
+    """The tangent of `asinhc_sqrt`, whose slope is below float32's numbers where √z > sinh 30.6."""
+    rate = 1 / jnp.sqrt(1 + z)
+    far = z > 1e20
+    slope = jnp.where(far, (rate - value) * rate, _slope(_ASINHC, _ASINHC_BELOW, z, value, rate))
+    return tangent * slope * jnp.where(far, rate / 2, 1)
+
+
+asinhc_sqrt.defjvps(_asinhc_tangent)
 tanhc_sqrt.defjvps(
     lambda tangent, value, z: (
         tangent * _slope(_TANHC, _TANHC_BELOW, z, value, 1 - z * value * value)

@@ -263,6 +263,16 @@ def test_projection_to_the_tangent_space_is_tangent_and_leaves_tangent_vectors()
     np.testing.assert_allclose(lorentz.project_tangent(a, v), v, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("radius", [25.0, 30.5, 31.0, 31.8])
+def test_gradients_at_the_origin_hold_as_far_out_as_the_exponential_map_goes(radius):
+    # From 30.6 on the slope of asinh √z / √z is below float32's normal numbers.
+    way = jnp.asarray([0.6, -0.8], jnp.float32)
+    far = lambda v: lorentz.distance0(lorentz.exp_map0(v))
+    np.testing.assert_allclose(jax.grad(far)(radius * way), way, rtol=2e-5)
+    jacobian = jax.jacrev(lambda v: lorentz.log_map0(lorentz.exp_map0(v)))(radius * way)
+    np.testing.assert_allclose(jacobian @ way, way, rtol=2e-5)
+
+
 def test_a_projection_to_the_tangent_space_that_overflows_is_infinite_with_its_sign():
     x = lorentz.exp_map0(jnp.asarray([31.0, 0, -31.0 / 3], jnp.float32))
     v = jnp.asarray([0, 1e30, 1, -1e30], jnp.float32)
