@@ -53,9 +53,6 @@ if [[ -n $demo ]]; then
   out=${index:-runs/search-demo}
   "${search[@]}" demo --out="$out"
   index=$out/index
-  # The demo's scenes are unlike each other and its encoder is tiny: what surrounds a moment, which
-  # the default ranker counts too, says nothing about it.
-  serving=(--ranker=best_frame ${serving[@]+"${serving[@]}"})
 else
   index=${index:-$folder/.hlformer-search}
   "${search[@]}" index --index="$index" ${indexing[@]+"${indexing[@]}"} -- "$folder"

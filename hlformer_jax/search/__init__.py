@@ -59,8 +59,8 @@ def open(
       directory: the directory of the index.
       checkpoint: the directory of a run that was trained on features of the same encoder: its model
         ranks.
-      ranker: "segments" or "best_frame", without training. With neither, the checkpoint that was
-        given when the videos were indexed, or else "segments".
+      ranker: "best_frame", "top_3_frames" or "segments", without training. With neither, the
+        checkpoint that was given when the videos were indexed, or else "best_frame".
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a Qdrant server, or a `Store`, that ranks; `Library.upload` brings it up to

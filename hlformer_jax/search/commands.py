@@ -81,11 +81,14 @@ CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", m
 OVERWRITE = flag("--overwrite", "replace what is there")
 JSON = flag("--json", "print JSON")
 RANKER = (
-    option("--ranker", "segments (the default) or best_frame, without training", metavar="NAME"),
+    option(
+        "--ranker", "without training: best_frame (the default), top_3_frames or segments",
+        metavar="NAME",
+    ),
     CHECKPOINT,
     ENCODER,
     option("--store", "a Qdrant server that ranks: http://HOST:6333/COLLECTION", metavar="URL"),
-)
+)  # fmt: skip
 WORK = (
     option("--workers", "decoding processes; default half the cores", type=int),
     flag("--retry", "try again what failed before"),

@@ -35,7 +35,8 @@ class Hit(NamedTuple):
       video: its path relative to the indexed folder.
       folder: the folder of `video`.
       path: its absolute path.
-      score: its score; a probability where the encoder has them (SigLIP), else a cosine.
+      score: its score; a probability where the encoder has them (SigLIP) and the ranker's score is
+        the cosine of a frame (best_frame), else as the ranker has it.
       moments: its best moments, best first, with scores of the same kind.
       times: seconds of its frames.
       scores: scores of its frames.

@@ -2,7 +2,8 @@
 
     score(video) = Σ_i max_r ⟨query_i, row_r⟩ − offset
 
-A ranker without training is that already: one query, the sentence, and the rows of `rankers.ROWS`.
+A ranker without training is that already, where it is a maximum: one query, the sentence, and the
+rows of `rankers.ROWS`.
 A trained model adds the best cosines of its branches b, of weight w_b; what marks the branch of a
 row keeps each query to its own,
 
@@ -47,6 +48,11 @@ class Plain:
     def __init__(self, name: str, index: Index) -> None:
         rankers.check(name)
         self._rows, self.identity = rankers.ROWS[name], name
+        if self._rows.top > 1:
+            raise SearchError(
+                f"the score of {name} is no maximum, which is what a store computes: search without"
+                " --store"
+            )
         self.width = index.manifest.encoder.width
 
     def rows(self, content: int, arrays: VideoArrays) -> Float[np.ndarray, "R w"]:

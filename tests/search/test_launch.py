@@ -57,7 +57,7 @@ def test_an_index_elsewhere_and_the_demo(launch):
     ]
     assert launch("--demo")[1] == [
         "demo|--out=runs/search-demo|",
-        "serve|--index=runs/search-demo/index|--open|--ranker=best_frame|",
+        "serve|--index=runs/search-demo/index|--open|",
     ]
 
 

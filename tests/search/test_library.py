@@ -31,7 +31,7 @@ def library(index):
     return search.open(index.directory, encoder=archive.Encoder())
 
 
-@pytest.mark.parametrize("ranker", ["best_frame", "segments"])
+@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments", None])
 def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
     library = search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
     [hit] = library.query("blue", k=1)
@@ -39,7 +39,7 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
     assert (hit.moments[0].start, hit.moments[0].end) == (10, 14)
     assert hit.duration == 18 and len(hit.times) == len(hit.scores) == 18
     assert hit.id == library.entry(hit.id).id
-    assert library.encoder_name == "colours" and library.ranker_name == ranker
+    assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
 
 
 def test_several_moments_come_apart_and_best_first(index):
@@ -60,6 +60,10 @@ def test_scores_are_probabilities_where_the_encoder_has_them(index):
         assert probability.score == pytest.approx(learned.probability(cosine.score), rel=1e-5)
         assert probability.moments[0].score == pytest.approx(probability.scores.max())
         assert probability.moments[0][:3] == cosine.moments[0][:3]
+    for ranker in ("top_3_frames", "segments"):  # whose scores are no cosines of a frame
+        plain, same = (search.open(index.directory, ranker=ranker, encoder=one).query("red")
+                       for one in (archive.Encoder(), learned))  # fmt: skip
+        assert [hit.score for hit in plain] == [hit.score for hit in same]
 
 
 def videos(hits):
@@ -122,7 +126,7 @@ def test_failed_videos_are_listed_and_not_searched(library, films, index):
     [bad] = [entry for entry in library.videos() if entry.video == "bad.film"]
     assert bad.state == "failed" and "no film" in bad.reason
     status = library.status()
-    assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "segments")
+    assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "best_frame")
     assert status["seconds"] == 54 and status["bytes"] > 0
 
 

@@ -14,7 +14,7 @@ def score(form, rows, query):
     return products.max(axis=-1).sum() - form.offset
 
 
-@pytest.mark.parametrize("name", rankers.ROWS)
+@pytest.mark.parametrize("name", ["best_frame", "segments"])
 def test_a_ranker_without_training_is_its_own_rows_and_one_query(index, name):
     records = sorted(index.manifest.videos.values(), key=lambda one: one.content)
     query = archive.Encoder().sentences(["red blue"])[0]
@@ -26,6 +26,8 @@ def test_a_ranker_without_training_is_its_own_rows_and_one_query(index, name):
         assert rows.shape == (len(form.times(arrays)), form.width) and rows.dtype == np.float32
         assert score(form, rows, query) == pytest.approx(expected[i], abs=1e-6)
     assert form.identity == name and form.divisible
+    with pytest.raises(SearchError, match="top_3_frames is no maximum.*search without --store"):
+        maxsim.of(index, "top_3_frames", None, records)
 
 
 class Model:

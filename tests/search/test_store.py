@@ -54,8 +54,8 @@ def test_a_collection_of_another_encoder_rate_ranker_or_archive_is_refused(
     with pytest.raises(SearchError, match="has no collection 'hlformer': make it by .*python -m"):
         opened(index, store).query("red")
     opened(index, store).upload()
-    with pytest.raises(SearchError, match="of another ranker .segments, and here best_frame"):
-        opened(index, store, ranker="best_frame").query("red")
+    with pytest.raises(SearchError, match="of another ranker .best_frame, and here segments"):
+        opened(index, store, ranker="segments").query("red")
     faster = archive.create(tmp_path / "faster", films, fps=2)
     archive.fill(faster)
     for act in (lambda one: one.upload(), lambda one: one.query("red")):
@@ -117,9 +117,10 @@ def test_without_the_client_the_line_says_what_to_install(monkeypatch):
 # ---- points
 
 
-def test_the_payload_tells_video_folder_date_and_times(index):
+@pytest.mark.parametrize("ranker", ["best_frame", "segments"])
+def test_the_payload_tells_video_folder_date_and_times(index, ranker):
     store = Store(MEMORY)
-    opened(index, store).upload()
+    opened(index, store, ranker=ranker).upload()
     found, _ = store._qdrant.scroll(store._name, limit=100)
     [payload] = [one.payload for one in found if one.payload["video"] == "trips/c.film"]
     entry = next(one for one in index.entries() if one.video == "trips/c.film")
@@ -128,7 +129,8 @@ def test_the_payload_tells_video_folder_date_and_times(index):
         "id": entry.id, "content": index.manifest.videos["trips/c.film"].content,
         "video": "trips/c.film", "folder": "trips", "folders": ["trips"],
         "date": 1e9 + 86400 * 16 + 0.25, "date_of": "file", "duration": 18.0,
-        "part": 0, "parts": 1, "times": arrays.spans.tolist(),
+        "part": 0, "parts": 1,
+        "times": (arrays.spans if ranker == "segments" else arrays.times).tolist(),
     }  # fmt: skip
 
 
