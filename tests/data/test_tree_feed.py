@@ -1,6 +1,5 @@
 """Batches of nodes: rows inside of their spans, and the same batches however they are made."""
 
-import functools
 import json
 import sys
 
@@ -13,9 +12,9 @@ from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import tree_feed, trees
 from hlformer_jax.data.dataset import open_trees
-from hlformer_jax.data.feed import Features, Schedule, in_order
+from hlformer_jax.data.feed import Schedule, in_order
 from hlformer_jax.data.synthetic import TreeCorpus
-from hlformer_jax.data.tree_feed import NodeFeed, NodeIndices, SubtreeFeed, draw, gather_nodes
+from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
 from hlformer_jax.training.step import Chunk, Feed
 
 # Frames of a node
@@ -71,58 +70,6 @@ def test_draws_are_uniform_in_their_intervals_and_a_function_of_seed_step_and_no
     np.testing.assert_array_equal(np.asarray(again)[::-1], drawn, "whatever stands beside a node")
     for seed, step in ((4, 5), (3, 6)):
         assert (np.asarray(draw(seed, np.int32(step), number, count)) != drawn).mean() > 0.5
-
-
-# Nodes gathered
-
-
-FRAMES = np.arange(20, dtype=np.float16)[:, None] * [1, 10]
-WORDS = 100 + np.arange(6, dtype=np.float16)[:, None] * [1, 1, 1]
-FEATURES = Features(
-    clips=np.zeros((0, 1, 2), np.float16),
-    frames=FRAMES.astype(np.float16),
-    frame_start=np.zeros(0, np.int32),
-    frame_count=np.zeros(0, np.int32),
-    words=WORDS.astype(np.float16),
-    word_start=np.zeros(0, np.int32),
-    word_count=np.zeros(0, np.int32),
-)
-# Two nodes, the second of a short video and with a word less, and a padded one.
-INDICES = NodeIndices(
-    step=np.int32(4),
-    node=np.array([3, 8, -1], np.int32),
-    frames=np.array([[0, 5, 9], [12, -1, -1], [-1, -1, -1]], np.int32),
-    choices=np.array([[4, 1, 6], [7, 1, 1], [1, 1, 1]], np.int32),
-    words=np.array([[0, 1], [4, -1], [-1, -1]], np.int32),
-)
-
-
-@functools.cache
-def _gather(seed):
-    run = lambda features, indices: gather_nodes(features, indices, parallel.mesh(), seed)
-    return jax.jit(run)
-
-
-def test_rows_are_those_of_the_indices_and_padding_is_zero():
-    nodes = jax.device_get(_gather(None)(FEATURES, INDICES))
-    np.testing.assert_array_equal(nodes.frames[0], FRAMES[[0, 5, 9]])
-    np.testing.assert_array_equal(nodes.frames[1], [FRAMES[12], [0, 0], [0, 0]])
-    np.testing.assert_array_equal(nodes.words[:2, 0], WORDS[[0, 4]])
-    assert not (nodes.frames[2].any() or nodes.words[2].any() or nodes.words[1, 1].any())
-    np.testing.assert_array_equal(nodes.frame_mask, INDICES.frames >= 0)
-    np.testing.assert_array_equal(nodes.word_mask, INDICES.words >= 0)
-    np.testing.assert_array_equal(nodes.mask, [True, True, False])
-    assert nodes.frames.dtype == nodes.words.dtype == np.float16
-
-
-@pytest.mark.parametrize("step", [0, 4])
-def test_with_a_seed_frames_are_drawn_for_the_step_within_their_intervals(step):
-    indices = INDICES._replace(step=np.int32(step))
-    frames = np.asarray(_gather(7)(FEATURES, indices).frames)[:, :, 0]
-    drawn = np.asarray(draw(7, indices.step, np.maximum(indices.node, 0), indices.choices))
-    real = indices.frames >= 0
-    np.testing.assert_array_equal(frames[real], (indices.frames + drawn)[real])
-    assert np.all(drawn < indices.choices) and not frames[~real].any()
 
 
 # Feeds
@@ -197,24 +144,24 @@ def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
         pool, schedule = train.pool, Schedule(train.num_items, SIZE, 7)
         for step, batch in list(seen.items())[:3]:
             items = schedule.order(0)[step * SIZE :][:SIZE]
-            for row, node in enumerate(np.unique(pool.subtrees[items])):
+            chosen = np.unique(pool.subtrees[items])
+            low, count = tree_feed.training_intervals(train.rows, train.num_rows, F)
+            drawn = tree_feed.draw(3, np.int32(step), chosen.astype(np.int32), count[chosen])
+            for row, node in enumerate(chosen):
                 video = videos[pool.videos[pool.tree[node]]]
-                start, end = pool.span[node].astype(int)  # a frame is a second
                 own = unit(reader.read_frames(video.video))
-                last = min(end, len(own) - 1)
-                bounds = np.linspace(start, last, F + 1).astype(int)
-                for k, frame in enumerate(batch.nodes.frames[row]):
-                    choices = own[bounds[k] : bounds[k + 1] + 1]
-                    assert (choices == frame).all(axis=1).any(), (node, k)
+                rows = low[node] + np.asarray(drawn[row])
+                np.testing.assert_array_equal(batch.nodes.frames[row], own[rows])
+                start, end = pool.span[node]
                 told = [
                     one.moment_id for one in video.moments if start <= one.start and one.end <= end
                 ]
                 if pool.leaves[node] == 1 and pool.level[node] == 0:
                     assert len(told) == 1
                 words = unit(np.concatenate([reader.read_words(name) for name in told]))[:W]
-                count = batch.nodes.word_mask[row].sum()
-                assert count == len(words) and batch.nodes.word_mask[row, :count].all()
-                np.testing.assert_array_equal(batch.nodes.words[row, :count], words)
+                mask = batch.nodes.word_mask[row]
+                assert mask.sum() == len(words) and mask[: len(words)].all()
+                np.testing.assert_array_equal(batch.nodes.words[row, : len(words)], words)
 
 
 def test_frames_are_drawn_anew_each_epoch_and_the_same_again_on_resuming(train, seen):
