@@ -513,15 +513,16 @@ class Records:
                 f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must "
                 f"be float32 of shape {shape}"
             )
+        limits = {
+            MAX_MAGNITUDE: "which no feature can be; the file is damaged or not little-endian "
+            "float32, get it again",
+            float(np.finfo(self._storage).max): f"more than {self._storage} can; prepare with "
+            "data.storage = 'float32'",
+        }
         with np.errstate(invalid="ignore"):  # NumPy warns of some NaNs, which are refused anyway
             # min and max hand a NaN on, so two passes without a temporary array see everything.
             largest, least = values.max(), values.min()
-            for limit, wrong in (
-                (MAX_MAGNITUDE, "which no feature can be; the file is damaged or not little-endian "
-                 "float32, get it again"),
-                (float(np.finfo(self._storage).max), f"more than {self._storage} can; prepare with "
-                 "data.storage = 'float32'"),
-            ):  # fmt: skip
+            for limit, wrong in limits.items():
                 if not (largest <= limit and least >= -limit):
                     row, column = np.argwhere(~(np.abs(values) <= limit))[0]
                     raise DataError(f"{describe(int(row))} holds {values[row, column]:g}, {wrong}")

@@ -25,7 +25,6 @@ from hlformer_jax.data.source import (
     SPLITS,
     Caption,
     DataError,
-    MissingSourceError,
     Reader,
     Source,
     check_memory,
@@ -392,11 +391,8 @@ class Toy(Source, Reader):
             split: {f"{split}_{k}": [Caption(f"{split}_{k}#0", "a toy")] for k in range(2)}
             for split in SPLITS
         }
-        self.there = True
 
     def fingerprint(self):
-        if not self.there:
-            raise MissingSourceError("toys are gone", "buy some", expected=False)
         return digest("toy")
 
     def open(self):
@@ -422,22 +418,6 @@ def test_the_guide_to_adding_a_data_set_runs_as_it_stands(tmp_path, monkeypatch)
         str(GUIDE), module_relative=False, globs=names, raise_on_error=True, encoding="utf-8"
     )
     assert results.attempted >= 10 and results.failed == 0
-
-
-def test_a_source_is_prepared_and_read_back_without_it(tmp_path):
-    toy = Toy()
-    prepared = prepare(toy, tmp_path)
-    record = prepared.split("val")[1]
-    assert (record.video_id, record.caption_ids, record.sentences) == (
-        "val_1",
-        ["val_1#0"],
-        ["a toy"],
-    )
-    np.testing.assert_array_equal(record.frames, np.full((3, 3), 2, np.float32))
-    toy.there = False
-    assert prepare(toy, tmp_path).directory == prepared.directory
-    with pytest.raises(DataError, match="toys are gone: buy some .nor is there a prepared set"):
-        prepare(toy, tmp_path / "elsewhere")
 
 
 WRONG = {
