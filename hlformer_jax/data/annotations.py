@@ -32,9 +32,7 @@ def read_text(path: Path) -> str:
     """The text of a file; a DataError when it is empty, not UTF-8, or has a byte order mark."""
     data = path.read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(
-            f"{path}:1: begins with a byte order mark; save the file as UTF-8 without one"
-        )
+        raise DataError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -90,9 +88,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise
     except json.JSONDecodeError as error:
         place = where if "\n" not in text.strip() else f"{where}:{error.lineno}"
-        raise DataError(
-            f"{place}: this is no JSON ({error.msg} at column {error.colno}); correct it"
-        ) from None
+        raise DataError(f"{place}: this is no JSON ({error}); correct it") from None
     except RecursionError:
         raise DataError(f"{where}: this is nested too deeply to be annotations") from None
     except ValueError:  # Python's limit on the digits of an integer
@@ -245,10 +241,8 @@ def read_moments(path: Path) -> list[tuple[TimedVideo, int]]:
     for number, (where, record) in enumerate(read_json_lines(path), 1):
         video = moments_from_json(record, where)
         if video.video in videos:
-            raise DataError(
-                f"{where}: video {video.video!r} was in line {videos[video.video][1]}; give all its"
-                " moments in one line"
-            )
+            first = videos[video.video][1]
+            raise DataError(f"{where}: video {video.video!r} was in line {first}; give it one line")
         videos[video.video] = video, number
         for moment in video.moments:
             name = moment.moment_id
@@ -383,9 +377,7 @@ def _read_tvr(path: Path) -> Annotations:
             )
         identity = shown(record.get("desc_id", number))
         if lines.setdefault(identity, number) != number:
-            raise DataError(
-                f"{where}: desc_id {identity} was in line {lines[identity]}; remove one"
-            )
+            raise DataError(f"{where}: desc_id {identity} was in line {lines[identity]} already")
         own = moments.setdefault(video, [])
         name = f"{video}#enc#{len(own)}"
         own.append(_moment(name, field(record, "ts", where), field(record, "desc", where), where))
@@ -418,9 +410,7 @@ def _read_charades(path: Path, durations: Sequence[Path]) -> Annotations:
         try:
             span = [float(time) for time in times]
         except ValueError:
-            raise DataError(
-                f"{where}: {shown(' '.join(times))} are no two times; correct it"
-            ) from None
+            raise DataError(f"{where}: {shown(' '.join(times))} are no two times") from None
         counts[video] = counts.get(video, -1) + 1
         moment = _moment(f"{video}#enc#{counts[video]}", span, sentence, where)
         if moment.start < moment.end:
@@ -520,9 +510,7 @@ def read_spans(path: Path) -> dict[str, Span]:
         else:
             videos = list(read_published(path).videos)
     except FileNotFoundError:
-        raise DataError(
-            f"{path}: no such file; config.eval.moments is a file with the times of moments, or ''"
-        ) from None
+        raise DataError(f"{path}: no such file; correct config.eval.moments, or empty it") from None
     return {
         moment.moment_id: Span(moment.start, moment.end, video.duration)
         for video in videos

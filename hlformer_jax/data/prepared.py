@@ -139,9 +139,7 @@ def _remove(directory: Path) -> None:
     files.check_directory(directory)
     for path in (paths := list(directory.iterdir())):
         if path.is_symlink() or not path.is_file() or not _FILES.fullmatch(path.name):
-            raise files.OutputError(
-                f"{path} is no file of the damaged set that is to be made anew there: move it away"
-            )
+            raise files.OutputError(f"{path} is no file of a damaged set: move it away")
     for path in paths:
         path.unlink()
     directory.rmdir()

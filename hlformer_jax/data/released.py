@@ -634,9 +634,7 @@ class FeatureFile:
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
-            raise DataError(
-                f"{path}: cannot be read as HDF5 ({error}); download it again"
-            ) from None
+            raise DataError(f"{path}: cannot be read as HDF5 ({error}); get it again") from None
 
     def close(self) -> None:
         """Closes the file."""

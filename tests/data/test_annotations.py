@@ -393,4 +393,4 @@ def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
 
 
 def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):
-    refused("gone.json: no such file; config.eval", annotations.read_spans, tmp_path / "gone.json")
+    refused("gone.json: no such file", annotations.read_spans, tmp_path / "gone.json")

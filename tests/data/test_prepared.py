@@ -294,7 +294,7 @@ def test_of_a_damaged_set_nothing_is_removed_that_is_none_of_its_files(tiny, wri
         (folder / "notes").mkdir(parents=True)
         (folder / "notes" / "theirs.txt").write_text("theirs")
     before = sorted(directory.iterdir())
-    with pytest.raises(OSError, match="notes is no file of the damaged set"):
+    with pytest.raises(OSError, match="notes is no file of a damaged set"):
         prepare(collection, tmp_path / "out")
     assert sorted(directory.iterdir()) == before
     elsewhere = directory.rename(tmp_path / "elsewhere")
