@@ -216,11 +216,21 @@ def _visible_gpus() -> list[int] | None:
 def configure(config: ConfigDict) -> None:
     """Sets JAX's own options as a configuration needs them, and keeps programs."""
     if config.dtype == "float32":
-        # Hardware may otherwise round the factors of float32 products to fewer bits.
-        jax.config.update("jax_default_matmul_precision", "highest")
+        jax.config.update("jax_default_matmul_precision", precision(config))
     if config.compile_fast:
         jax.config.update("jax_disable_most_optimizations", True)
     keep_programs()
+
+
+def precision(config: ConfigDict) -> str | None:
+    """JAX's default precision of matrix products for a configuration.
+
+    In float32 a GPU may otherwise round factors to fewer bits. With "tf32" it may, but in geometry,
+    logits and losses, which ask for all bits themselves (`numerics.exact_precision`).
+    """
+    if config.dtype != "float32":
+        return None
+    return "tensorfloat32" if config.precision == "tf32" else "highest"
 
 
 @contextlib.contextmanager

@@ -236,6 +236,9 @@ def test_float32_products_are_as_precise_as_can_be_and_programs_are_kept(setting
     parallel.configure(config)
     assert settings()["jax_default_matmul_precision"] == "highest"
     assert settings()["jax_compilation_cache_dir"].startswith(str(tmp_path / "hlformer_jax"))
+    config.precision = "tf32"
+    parallel.configure(config)
+    assert settings()["jax_default_matmul_precision"] == "tensorfloat32"
 
 
 def test_a_folder_of_programs_that_was_named_is_kept(settings, tmp_path):

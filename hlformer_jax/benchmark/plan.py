@@ -203,8 +203,7 @@ def compiled(name: str, gpu: Gpu, config: ConfigDict, devices: int = 1) -> tuple
       ConfigError: as `mesh` does.
     """
     described = mesh(gpu, devices)
-    precision = "highest" if config.dtype == "float32" else "default"
-    with jax.default_matmul_precision(precision):
+    with jax.default_matmul_precision(parallel.precision(config)):
         program = PROGRAMS[name](config, described)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.
         options: Any = {"xla_gpu_enable_triton_gemm": False}
@@ -238,6 +237,8 @@ def plan(name: str, gpu: str, config: ConfigDict) -> dict[str, Any]:
         )
     program, source = compiled(name, GPUS[gpu], config)
     about = {"program": name, "gpu": gpu, "dtype": config.dtype, "jax": jax.__version__}
+    if config.dtype == "float32":
+        about["dtype"] += f" ({config.precision})"
     memory, counts = parallel.memory_plan(program), (source.turns, source.units)
     return about | summary(program.as_text(), GPUS[gpu], memory, *counts)
 

@@ -132,6 +132,8 @@ PRVR: Mapping[str, Any] = {
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
     # it is.
     "dtype": Field("float32", one_of("float32", "bfloat16")),
+    # Of float32 products of dense layers on a GPU: all bits, or TensorFloat-32, with 10 of 23.
+    "precision": Field("highest", one_of("highest", "tf32")),
     # Compile for the least time to compile, not for speed: for runs of seconds.
     "compile_fast": Field(False, FLAG),
     "data": {
@@ -275,6 +277,7 @@ PRVR: Mapping[str, Any] = {
 HOVER: Mapping[str, Any] = {
     "seed": PRVR["seed"],
     "dtype": PRVR["dtype"],
+    "precision": PRVR["precision"],
     "compile_fast": PRVR["compile_fast"],
     "data": PRVR["data"] | {"max_words": Field(72, whole(1, 2**12))},
     "trees": {

@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.losses.ranking import Pairs, masked_mean, zero_padding
 from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import unit
+from hlformer_jax.ops.numerics import exact_precision, unit
 from hlformer_jax.typing import Array
 
 
@@ -80,7 +80,7 @@ def _same_video(
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
     same = both & (pairs.video[:, None] == pairs.video[None])
     same = same & ~jnp.eye(same.shape[0], dtype=bool)
-    return jnp.einsum("ih,jh->ij", units, units), same
+    return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), same
 
 
 def optimal_matching(
@@ -111,7 +111,9 @@ def optimal_matching(
     chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
     queries = zero_padding(queries, pairs.caption_mask)
     clips = zero_padding(clips, pairs.video_mask)
-    cosine = jnp.einsum("qh,qch->qc", unit(queries), unit(clips)[pairs.video])
+    cosine = jnp.einsum(
+        "qh,qch->qc", unit(queries), unit(clips)[pairs.video], precision=exact_precision()
+    )
     own = pairs.own()
     capacity = min(max_captions or len(own), len(own))
     counts = jnp.sum(own, axis=0, dtype=jnp.int32)
@@ -191,7 +193,7 @@ def distillation(
     real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
     queries = zero_padding(queries, pairs.caption_mask)
     own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
-    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own))
+    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own), precision=exact_precision())
     target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
     log_student = _log_softmax(cosine / temperature, real)
     return jnp.sum(jnp.where(real, jnp.exp(target) * (target - log_student), 0))

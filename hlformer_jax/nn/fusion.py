@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.nn.blocks import BlockOptions, EuclideanBlock, SingleQueryAttention
 from hlformer_jax.nn.layers import INITIALISER, Dropout, dense
-from hlformer_jax.ops.numerics import as_float
+from hlformer_jax.ops.numerics import as_float, exact_precision
 from hlformer_jax.typing import Array
 
 
@@ -173,7 +173,7 @@ class AttentionPooling(nn.Module):
     ) -> Float[Array, "*batch H"]:
         vector = self.param("kernel", INITIALISER, (x.shape[-1], 1))
         x = as_float(x)
-        logits = (x @ vector)[..., 0]
+        logits = jnp.matmul(x, vector, precision=exact_precision())[..., 0]
         if mask is not None:
             logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
         return jnp.einsum("...l,...lh->...h", jax.nn.softmax(logits, axis=-1), x)

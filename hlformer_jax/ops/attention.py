@@ -15,7 +15,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.dropout import dropout
-from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, wide
+from hlformer_jax.ops.numerics import as_float, asinhc_sqrt, check_floating, exact_precision, wide
 from hlformer_jax.typing import Array
 
 # What is added to a masked key's logit, as released: a row without any real key still gives a
@@ -95,10 +95,9 @@ def single_query_attention(
       Attended values, in the dtype of ``inputs``.
     """
     check_floating(query, inputs)
-    exact = wide(query.dtype)
     asked = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
     logits = _exact_einsum("...nh,...lh->...nl", asked, inputs)
-    shift = jnp.einsum("...nd,nd->...n", query, key.bias, preferred_element_type=exact)
+    shift = _exact_einsum("...nd,nd->...n", query, key.bias)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
         logits = logits + _masked(mask, logits)[..., None, :]
@@ -161,7 +160,7 @@ def lorentz_attention(
 def _exact_einsum(subscripts: str, x: Array, y: Array) -> Array:
     """An einsum in float32 at least, whose gradient multiplies in the dtype of the factors."""
     if wide(x.dtype) == x.dtype:
-        return jnp.einsum(subscripts, x, y)
+        return jnp.einsum(subscripts, x, y, precision=exact_precision())
     return _widened_einsum(subscripts, x, y)
 
 

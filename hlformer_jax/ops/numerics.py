@@ -56,6 +56,15 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
+def exact_precision() -> jax.lax.Precision | None:
+    """The precision of products that stay exact where those of dense layers may be rounded.
+
+    None where a run asks for no precision, as in bfloat16: the hardware then chooses for all.
+    """
+    # Part of the key of what JAX has traced and compiled.
+    return jax.lax.Precision.HIGHEST if jax.config.jax_default_matmul_precision else None
+
+
 def per_batch(
     c: ArrayLike, x: Float[Array, "*#batch n"], name: str = "c"
 ) -> Float[Array, "*#batch"]:

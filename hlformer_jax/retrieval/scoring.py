@@ -22,7 +22,7 @@ from hlformer_jax.data import transforms
 from hlformer_jax.models import Model
 from hlformer_jax.models.ms_sl import GuidedEncoding, proposals
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.ops.numerics import inverse_norm, unit
+from hlformer_jax.ops.numerics import exact_precision, inverse_norm, unit
 from hlformer_jax.typing import Array
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -213,7 +213,7 @@ class MaximumSimilarity:
         def both(positions: Array | None) -> tuple[Array | None, Array | None]:
             if positions is None:
                 return None, None
-            dots = jnp.einsum("qh,vlh->qvl", queries, positions)
+            dots = jnp.einsum("qh,vlh->qvl", queries, positions, precision=exact_precision())
             scaled = best(dots * inverse_norm(positions)[None]) * query_norm[:, None]
             return scaled, best(dots)
 
@@ -315,11 +315,11 @@ class GuidedSimilarity(MaximumSimilarity):
         video.
         """
         query_norm = inverse_norm(queries)
-        products = jnp.einsum("qh,vlh->qvl", queries, videos.clips)
+        products = jnp.einsum("qh,vlh->qvl", queries, videos.clips, precision=exact_precision())
         scaled = products * inverse_norm(videos.clips)[None]
         own = jnp.take_along_axis(scaled, owner[:, None, None], axis=1)[:, 0]
         guided = jnp.asarray(videos.guided)[owner, jnp.argmax(own, axis=-1)]
-        dots = jnp.einsum("qh,rh->qr", queries, guided)
+        dots = jnp.einsum("qh,rh->qr", queries, guided, precision=exact_precision())
         cosines = dots * query_norm[:, None] * inverse_norm(guided)[None]
         clip_cosine = best(scaled) * query_norm[:, None]
         return Similarities(clip_cosine, best(products), cosines, dots)

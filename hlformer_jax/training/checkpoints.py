@@ -62,6 +62,10 @@ RETIRED = {
 """Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
 
 
+ADDED = {"precision": "highest"}
+"""Fields that earlier versions did not record, and the value that they stand for."""
+
+
 class CheckpointError(UserError, ValueError):
     """A checkpoint is missing, or not what the run expects; the message says what to do."""
 
@@ -393,7 +397,8 @@ def _recorded(workdir: Path) -> dict[str, Any] | None:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} is not of a run: choose another --workdir")
-    return recorded | {"config": without_retired(recorded["config"])}
+    config = without_retired(recorded["config"])
+    return recorded | {"config": ADDED | config if isinstance(config, dict) else config}
 
 
 def without_retired(config: Any, prefix: str = "") -> Any:
