@@ -5,6 +5,6 @@ measure         the clock, the floor of a piece of work, rows of a report, rando
 step            training: a step, an epoch, preparation of data, compiling
 query           search in the corpus of a model, and in archives of one's own videos
 extract         videos to vectors
-geometry        distances and maps of the Lorentz model
+geometry        functions of hyperbolic space, and their errors, beside other libraries
 pytorch_peer    the authors' released code, run from a checkout beside ours
 """

@@ -12,7 +12,7 @@ NAME is one of
     compile    tracing and compiling of what a run needs, nothing kept
     extract    videos to vectors: decoding, preprocessing, encoding
     search     sentences in archives of up to 1,000 hours
-    geometry   distances and maps of the Lorentz model, beside hyperbolix where it is installed
+    geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
     plan       what XLA would run on a GPU that is not there: --gpu, --program, --figure; or
                --diff A.json B.json, of two plans
 
