@@ -3,31 +3,42 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hlformer_blocks.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-The figure's numbers are not printed. Its text: SumR grows with the number of blocks until about 8,
-and of 8 blocks the hybrid is better than either geometry alone. Default: 4 and 4, SumR 154.9.
+is ActivityNet Captions; `hlformer_blocks.py:tvr` and `:charades` are the other two. The figure's
+numbers are not printed. Its text: SumR grows with the number of blocks until about 8, and of 8
+blocks the hybrid is better than either geometry alone. Default: 4 and 4, SumR 154.9 (ActivityNet).
 Windows are the default ones of each number of blocks: none, 2, 4, 8, … for each geometry.
 """
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.config import parts_of
 from hlformer_jax.sweep.definition import define, metrics
+
+TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
+
+PUBLISHED = {
+    "anet": metrics(8.7, 27.1, 40.1, 79.0, 154.9),
+    "charades": metrics(2.6, 8.5, 13.7, 54.0, 78.7),
+    "tvr": metrics(15.7, 37.1, 48.5, 86.4, 187.7),
+}
 
 SPLITS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (8, 0), (6, 2), (2, 6), (0, 8))  # Euclidean first
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; "debug" is one that takes minutes."""
+    """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
+    data_set, size = parts_of(name, tuple(TITLES))
     names = {split: f"{split[0]} Euclidean, {split[1]} Lorentz" for split in SPLITS}
     return define(
         __file__,
-        name,
-        title="HLFormer, Figure 3: Gaussian blocks, ActivityNet Captions",
-        base="../anet.py",
+        size,
+        title=f"HLFormer, Figure 3: Gaussian blocks, {TITLES[data_set]}",
+        base=f"../{data_set}.py",
         variants={
             names[split]: {"model": {"euclidean_blocks": split[0], "lorentz_blocks": split[1]}}
             for split in SPLITS
         },
-        published={names[4, 4]: metrics(8.7, 27.1, 40.1, 79.0, 154.9)},
+        published={names[4, 4]: PUBLISHED[data_set]},
         quantity="Gaussian blocks",
         values={names[split]: sum(split) for split in SPLITS},
         series={

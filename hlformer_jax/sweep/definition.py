@@ -47,6 +47,7 @@ def define(
     base: str,
     variants: Mapping[str, Mapping[str, Any]],
     published: Mapping[str, Mapping[str, float]] | None = None,
+    cited: Mapping[str, Mapping[str, float]] | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     quantity: str = "",
     values: Mapping[str, float] | None = None,
@@ -68,6 +69,7 @@ def define(
       variants: name -> the fields in which a variant differs, nested like the configuration;
         "base": NAME takes one of `bases` in place of `base`.
       published: name -> published metrics of a variant, as far as known.
+      cited: name -> published metrics of a method that is not trained here, a row of its own.
       seeds: the seeds that each variant is trained with.
       quantity: the swept quantity, the axis of the plot; "" for variants that are categories.
       values: name -> value of that quantity; math.inf is drawn at the right end, and a variant
@@ -92,6 +94,7 @@ def define(
         "base": first,
         "variants": {key: dict(fields) for key, fields in variants.items()},
         "published": {} if name else {key: dict(x) for key, x in (published or {}).items()},
+        "cited": {} if name else {key: dict(x) for key, x in (cited or {}).items()},
         "seeds": tuple(seeds)[: 1 if name else None],
         "quantity": quantity,
         "values": dict(values or {}),
@@ -204,13 +207,17 @@ def _check_names(sweep: ConfigDict) -> None:
             if name not in sweep.variants:
                 near = suggestion(name, sweep.variants)
                 raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")
-    for name, figures in sweep.published.items():
-        for metric in figures:
-            if metric not in sweep.metrics:
-                known = ", ".join(sweep.metrics)
-                raise ConfigError(
-                    f"config.published, {name!r}: {metric!r} is no metric: use {known}"
-                )
+    for name in sweep.cited:
+        if name in sweep.variants:
+            raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
+    for field in ("published", "cited"):
+        for name, figures in sweep[field].items():
+            for metric in figures:
+                if metric not in sweep.metrics:
+                    known = ", ".join(sweep.metrics)
+                    raise ConfigError(
+                        f"config.{field}, {name!r}: {metric!r} is no metric: use {known}"
+                    )
     if bool(sweep.quantity) != bool(sweep["values"]):
         raise ConfigError("config.quantity and config.values go together: give both or none")
 

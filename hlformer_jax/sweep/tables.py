@@ -122,6 +122,7 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
         },
+        "cited": [{"method": name, "published": dict(own)} for name, own in sweep.cited.items()],
         "finished": sum(len(row["runs"]) for row in rows),
         "total": len(runs),
         "variants": rows,
@@ -182,6 +183,10 @@ def sections(table: Table) -> list[Section]:
     head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}"]
     rows = [[*head, "runs" if ranked else "seeds", *COSTS.values()]]
     rows += [_cells(row, metrics, ranked) for row in table["variants"]]
+    for row in table["cited"]:
+        figures = [_published(name, row["published"].get(name)) for name in metrics]
+        cells = [f"{row['method']} (published)", *figures]
+        rows.append(cells + ["-"] * (len(rows[0]) - len(cells)))
     note = (
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."

@@ -41,6 +41,7 @@ def small(sweep_of):
     sweep = sweep_of(
         {"full": {}, "w/ a|b": {"model": {"fusion": "mean"}}, "bad": {"model": {"gaze": False}}},
         published={"full": definition.metrics(1.0, 2.0, 3.0, 4.0, 10.0), "bad": {"SumR": 9.0}},
+        cited={"other": {"SumR": 8.0}},
         seeds=(0, 1),
     )
     return sweep, definition.expand(sweep)

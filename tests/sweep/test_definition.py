@@ -34,6 +34,8 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"variants": {"../": {}}}, "needs a letter"),
         ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
         ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
         ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
         ({"quantity": "x"}, "go together"),
         ({"metrics": ()}, "config.metrics is (): name one or more"),
@@ -131,7 +133,11 @@ def test_published_metrics_have_the_names_of_measured_ones():
 
 
 NAMES = [(stem, "") for stem in FILES]
-NAMES += [("hlformer_table2", name) for name in ("tvr", "charades", "tvr-debug")]
+NAMES += [
+    (stem, name)
+    for stem in ("hlformer_table2", "hlformer_blocks", "main_comparison")
+    for name in ("tvr", "charades", "tvr-debug")
+]
 
 
 @pytest.mark.parametrize(("stem", "name"), NAMES + [(stem, "debug") for stem in FILES])
@@ -143,7 +149,7 @@ def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
     assert len(planned) == len(sweep.variants) * runs_each
     assert len({run.config.to_json() for run in planned}) == len(planned), "two runs are the same"
     # Printed figures add up to SumR as far as they are rounded.
-    for figures in sweep.published.values():
+    for figures in [*sweep.published.values(), *sweep.cited.values()]:
         if len(figures) > 1 and "SumR" in figures:
             total = sum(figures[name] for name in METRICS[:-1])
             assert total == pytest.approx(figures["SumR"], abs=0.21)

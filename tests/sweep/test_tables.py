@@ -45,10 +45,11 @@ def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == r"# a \| title"
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert {row.count("|") for row in rows} == {13}
     assert r"| w/ a\|b | 1.00 |" in "\n".join(lines)
     assert "10.88 ± 0.88 | 10.0 | 2 | 1,234,567 | 2.500 | 1.50 | 1.5 |" in lines[4]
+    assert rows[-1].startswith("| other (published) | - | - | - | - | 8.0 | - |")
     assert lines[-1] == "- 3 of 6 runs are not finished"
 
 
