@@ -30,10 +30,10 @@ def unit(vectors):
 def encoder_of(config):
     """Unit vectors of a video's positions, by the model applied to it alone."""
     built, params = models.build(config), tiny.params(config)
-    encode = jax.jit(lambda videos: models.encode_video(built, params, videos))
+    encode = jax.jit(lambda params, videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
-        found = encode(trained.videos_of([vectors], config.data, 1))
+        found = encode(params, trained.videos_of([vectors], config.data, 1))
         return {
             name: unit(np.asarray(branch[0], np.float64))
             for name, branch in found._asdict().items()
@@ -154,9 +154,7 @@ def test_both_branches_are_one_maxsim_of_a_store(index, tmp_path, dtype, name):
                 np.testing.assert_allclose(one.scores, other.scores, atol=2e-6)
     other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
     unlike = search.open(index.directory, other, encoder=archive.Encoder(), store=stored._store)
-    with pytest.raises(
-        SearchError, match="is for the ranker 'trained .*, and 'trained .* is asked"
-    ):
+    with pytest.raises(SearchError, match="of another ranker .trained .*, and here trained"):
         unlike.query("red")
 
 
