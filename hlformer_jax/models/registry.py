@@ -57,6 +57,7 @@ class Model:
         self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
     ) -> Any:
         """Calls a method of the module with these parameters."""
+        params = jax.tree.map(jnp.asarray, params)  # JAX vmaps no NumPy constant of a custom gradient
         return self.module.apply({"params": params}, *inputs, method=method, **options)
 
 

@@ -146,6 +146,15 @@ def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
 # Description and cost.
 
 
+def test_parameters_may_be_numpy_constants_of_a_compiled_function():
+    config = tiny.config()
+    model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))
+    videos = models.registry.zero_batch(config).videos
+    held = jax.jit(lambda videos: models.encode_video(model, params, videos))(videos)
+    given = jax.jit(models.encode_video)(model, params, videos)
+    np.testing.assert_allclose(held.clips, given.clips, atol=1e-6)
+
+
 def test_a_description_is_json_and_leaves_out_what_may_differ():
     fields = describe(tiny.config())
     assert json.loads(json.dumps(fields)) == fields
