@@ -60,7 +60,7 @@ PROGRAMS = {
 }
 """Settings with which compiled programs are kept for other processes and the next session."""
 
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
 FIRST = (
@@ -79,7 +79,7 @@ def pytest_configure(config):
         config.add_cleanup(lambda: os.environ.pop(SHARED))
         cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
         programs = Path(folder.name) / "programs" if cache is None else cache.mkdir("programs")
-        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MOST_BYTES:
+        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MAX_BYTES:
             shutil.rmtree(programs)
         PROGRAMS["jax_compilation_cache_dir"] = str(programs)
         os.environ |= {name.upper(): str(value) for name, value in PROGRAMS.items()}

@@ -134,12 +134,12 @@ def _plan(other: Sequence[str]) -> int:
         for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
             if path:
                 files.check_output(Path(path), replace)
-        found = plan.plan(PROGRAM.value, GPU.value, config)
-        plan.show(found)
+        result = plan.plan(PROGRAM.value, GPU.value, config)
+        plan.show(result)
         if JSON.value:
-            files.write_json(Path(JSON.value), found, replace)
+            files.write_json(Path(JSON.value), result, replace)
         if FIGURE.value:
-            plan.tree_map(found, Path(FIGURE.value), replace)
+            plan.tree_map(result, Path(FIGURE.value), replace)
     except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0

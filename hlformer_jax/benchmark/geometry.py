@@ -1,12 +1,11 @@
 """Functions of hyperbolic space beside those of hyperbolix and geoopt, where they are installed.
 
-Of each function in each model it is measured how long it takes, with and without its gradient, in
-turn with its peers, and how far values and gradients are off 60 digits (mpmath), in float32 and in
-float64, for points between 1e-12 and 12 from the origin: with another direction, near, nearest and
-opposite partners. Gradients are those in the coordinates of the ball, or in the space components of
-the hyperboloid, of which each library's own dtype makes the time components. An error is that of
-the whole vector, relative to its length; what is not finite is counted, also where both points are
-the same, and is in no error.
+Each function is timed in both models, with and without its gradient, in turn with its peers. Errors
+of values and gradients are against 60 digits (mpmath), in float32 and float64, for points 1e-12 to
+12 from the origin whose partners lie in another direction, near, next to them, or opposite.
+Gradients are in the coordinates of the ball, or in the space components of the hyperboloid. An
+error is that of the whole vector, relative to its length. Values that are not finite are counted,
+at coincident points too, and are in no error.
 """
 
 import functools
@@ -93,15 +92,15 @@ def ours() -> Library:
 
 def peers(dtype: str) -> dict[str, Library]:
     """The libraries that are installed, set to a dtype."""
-    found = {}
+    results = {}
     for name, make in (("hyperbolix", _hyperbolix), ("geoopt", _geoopt)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found[name] = make(dtype)
+                results[name] = make(dtype)
         except ImportError:
             continue
-    return found
+    return results
 
 
 def _of_jax(functions: Mapping[tuple[str, str], Callable[..., Any]]) -> Library:
@@ -180,7 +179,7 @@ def _times(
 
     The gradient of all distances is left out: a peer would keep several arrays of 4 GiB for it.
     """
-    found: dict[str, tuple[np.ndarray, ...]] = {}
+    results: dict[str, tuple[np.ndarray, ...]] = {}
     libraries = {k: v for k, v in libraries.items() if (model, name) in v.functions}
     for with_gradient in (False, True):
         clocks = np.zeros((0, len(libraries)))
@@ -191,8 +190,8 @@ def _times(
             count = 3 if name == "pairwise_distance" else max(repeats, 3)
             clocks = np.array([[clock(run) for run in runs] for _ in range(count)])
         for library, seconds in zip(libraries, clocks.T, strict=True):
-            found[library] = (*found.get(library, ()), seconds)
-    return found
+            results[library] = (*results.get(library, ()), seconds)
+    return results
 
 
 def _run(
@@ -255,7 +254,7 @@ def _cases() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def errors() -> dict[tuple[str, str, str], dict[str, float]]:
     """The largest errors of each function in each model, by library, and what is not finite."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    results: dict[tuple[str, str, str], dict[str, float]] = {}
     x64 = jax.config.read("jax_enable_x64")
     try:
         for dtype in ("float32", "float64"):
@@ -265,10 +264,10 @@ def errors() -> dict[tuple[str, str, str], dict[str, float]]:
                 for name in FUNCTIONS:
                     for library, facts in _errors_of(model, name, dtype, libraries):
                         facts = {f"{fact}, {dtype}": value for fact, value in facts.items()}
-                        found.setdefault((model, name, library), {}).update(facts)
+                        results.setdefault((model, name, library), {}).update(facts)
     finally:
         jax.config.update("jax_enable_x64", x64)
-    return found
+    return results
 
 
 def _errors_of(

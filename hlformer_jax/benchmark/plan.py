@@ -217,9 +217,9 @@ def read(path: Path) -> dict[str, Any]:
       ConfigError: when the file holds none.
     """
     try:
-        found: Any = files.parse_json(files.read_bytes(path))
-        _facts(found), found["lines"], found["dearest"]
-        return dict(found)
+        result: Any = files.parse_json(files.read_bytes(path))
+        _facts(result), result["lines"], result["dearest"]
+        return dict(result)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is no plan written by --json ({error})") from None
 
@@ -248,11 +248,11 @@ def plan(name: str, gpu: str, config: ConfigDict) -> dict[str, Any]:
 _digits = command.three_digits
 
 
-def show(found: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> None:
+def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> None:
     """Prints a plan, beside another of the same program."""
     console = rich.console.Console(width=120)
-    both = [found] if other is None else [found, other]
-    title = f"planned, not measured: {found['program']}, {found['gpu']}, {found['dtype']}"
+    both = [result] if other is None else [result, other]
+    title = f"planned, not measured: {result['program']}, {result['gpu']}, {result['dtype']}"
     console.print(title)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     for column in ("", "plan", "other")[: 1 + len(both)]:
@@ -264,7 +264,7 @@ def show(found: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> No
     dear = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     for column in ("ms", "bound", "GB", "times", "line", "result"):
         dear.add_column(column)
-    for one in found["dearest"] if other is None else ():
+    for one in result["dearest"] if other is None else ():
         numbers = 1e3 * one["seconds"], one["bytes"] / 1e9, one["times"]
         time, moved, times = map(_digits, numbers)
         dear.add_row(time, one["bound"], moved, times, one["line"], one["result"][:60])
@@ -272,24 +272,24 @@ def show(found: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> No
         dear = rich.table.Table(box=rich.box.SIMPLE_HEAD)
         for column in ("ms", "other ms", "line"):
             dear.add_column(column)
-        change = lambda line: found["lines"].get(line, 0) - other["lines"].get(line, 0)
-        lines = sorted({*found["lines"], *other["lines"]}, key=lambda line: -abs(change(line)))
+        change = lambda line: result["lines"].get(line, 0) - other["lines"].get(line, 0)
+        lines = sorted({*result["lines"], *other["lines"]}, key=lambda line: -abs(change(line)))
         for line in lines[:DEAREST]:
             dear.add_row(*(_digits(1e3 * one["lines"].get(line, 0)) for one in both), line)
     console.print(dear)
 
 
-def _facts(found: Mapping[str, Any]) -> dict[str, float]:
-    facts = {"ms": 1e3 * found["seconds"], "kernels": found["kernels"]}
-    facts |= {"launches": found["launches"], "GB moved": found["bytes"] / 1e9}
-    facts |= {f"{name} GB": value / 1e9 for name, value in found["memory"].items()}
-    facts |= {f"{name} TFLOP": x / 1e12 for name, x in sorted(found["operations"].items())}
-    return facts | {f"ms of {name}": 1e3 * x for name, x in found["bound"].items()}
+def _facts(result: Mapping[str, Any]) -> dict[str, float]:
+    facts = {"ms": 1e3 * result["seconds"], "kernels": result["kernels"]}
+    facts |= {"launches": result["launches"], "GB moved": result["bytes"] / 1e9}
+    facts |= {f"{name} GB": value / 1e9 for name, value in result["memory"].items()}
+    facts |= {f"{name} TFLOP": x / 1e12 for name, x in sorted(result["operations"].items())}
+    return facts | {f"ms of {name}": 1e3 * x for name, x in result["bound"].items()}
 
 
-def tree_map(found: Mapping[str, Any], path: Path, replace: files.Replace) -> None:
+def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:
     """Draws the time of each source line as an area, PATH.png, PATH.svg and PATH.csv."""
-    lines = [(line, 1e3 * seconds) for line, seconds in found["lines"].items() if seconds > 0]
+    lines = [(line, 1e3 * seconds) for line, seconds in result["lines"].items() if seconds > 0]
     with drawing.styled():
         figure = drawing.Figure(figsize=(10, 6), layout="constrained")
         axes = figure.add_subplot()
@@ -302,8 +302,8 @@ def tree_map(found: Mapping[str, Any], path: Path, replace: files.Replace) -> No
             if width > 0.08 and height > 0.03:
                 label = f"{line}\n{_digits(time)} ms"
                 axes.text(x + width / 2, y + height / 2, label, ha="center", va="center", size=6)
-        title = f"{found['program']}, {found['gpu']}, {found['dtype']}: planned, not measured"
-        axes.set_title(f"{title}, {_digits(1e3 * found['seconds'])} ms in all")
+        title = f"{result['program']}, {result['gpu']}, {result['dtype']}: planned, not measured"
+        axes.set_title(f"{title}, {_digits(1e3 * result['seconds'])} ms in all")
         table = {"line": [line for line, _ in lines], "ms": [time for _, time in lines]}
         drawing.write(figure, path, table, replace)
 

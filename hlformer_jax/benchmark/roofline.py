@@ -145,24 +145,24 @@ class Hlo:
         self._tables: dict[str, dict[int, str]] = collections.defaultdict(dict)
         table, current = "", None
         for line in text.splitlines():
-            if line.startswith(" ") and (found := _LINE.match(line)) and current is not None:
-                root, name, result, opcode, operands, rest = found.groups()
+            if line.startswith(" ") and (match := _LINE.match(line)) and current is not None:
+                root, name, result, opcode, operands, rest = match.groups()
                 if opcode in ("constant", "parameter"):
                     rest, operands = f"{operands}){rest}", ""
                 names = re.findall(r"%([\w.\-]+)", operands)
                 current[name] = Instruction(name, result, opcode, names, rest, bool(root))
-            elif found := _HEAD.match(line):
-                current = self.computations.setdefault(found.group(2), {})
-                self.entry = found.group(2) if found.group(1) else self.entry
+            elif match := _HEAD.match(line):
+                current = self.computations.setdefault(match.group(2), {})
+                self.entry = match.group(2) if match.group(1) else self.entry
             elif re.fullmatch(r"\w+", line):
                 table = line
-            elif found := re.match(r"^(\d+) (.*)$", line):
-                self._tables[table][int(found.group(1))] = found.group(2)
+            elif match := re.match(r"^(\d+) (.*)$", line):
+                self._tables[table][int(match.group(1))] = match.group(2)
 
     def line(self, instruction: Instruction) -> str:
         """The line of this package (else the innermost) that an instruction comes from."""
         field = lambda name, text: (
-            int(found[1]) if (found := re.search(name + r"=(\d+)", text)) else 0
+            int(match[1]) if (match := re.search(name + r"=(\d+)", text)) else 0
         )
         frame, innermost = field("stack_frame_id", instruction.rest), ""
         while frame:
@@ -175,8 +175,8 @@ class Hlo:
             innermost = innermost or place.rsplit("site-packages/", 1)[-1]
             parent = field("parent_frame_id", content) - 1  # XLA counts a frame's parent from 1
             frame = parent if parent != frame else 0
-        found = re.search(r'op_name="([^"]*)"', instruction.rest)
-        return innermost or (found[1].rsplit("/", 1)[-1] if found else instruction.opcode)
+        match = re.search(r'op_name="([^"]*)"', instruction.rest)
+        return innermost or (match[1].rsplit("/", 1)[-1] if match else instruction.opcode)
 
 
 # Costs
@@ -258,8 +258,8 @@ def _operations(computation: Computation, one: Instruction) -> dict[str, float]:
     if one.opcode == "dot" or "__cublas$" in one.rest:
         first, lhs = arrays(computation[one.operands[0]].result)[0]
         text = one.rest.replace('"', "").replace("[", "{").replace("]", "}")
-        found = re.search(r"lhs_contracting_dims?(?:ensions)?[=:]\{([\d,]*)\}", text)
-        axes = [int(axis) for axis in found[1].split(",") if axis] if found else [-1]
+        match = re.search(r"lhs_contracting_dims?(?:ensions)?[=:]\{([\d,]*)\}", text)
+        axes = [int(axis) for axis in match[1].split(",") if axis] if match else [-1]
         highest = re.search(r"operand_precision[=:]\{(HIGHEST|highest)", text)
         kinds = {"f32": "float32" if highest else "tf32", "f64": "float64", "s8": "int8"}
         return {kinds.get(first, "bfloat16"): 2 * size * float(np.prod([lhs[i] for i in axes]))}

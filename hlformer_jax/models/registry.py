@@ -57,7 +57,8 @@ class Model:
         self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
     ) -> Any:
         """Calls a method of the module with these parameters."""
-        params = jax.tree.map(jnp.asarray, params)  # JAX vmaps no NumPy constant of a custom gradient
+        # JAX vmaps no NumPy constant of a function with a gradient of its own.
+        params = jax.tree.map(jnp.asarray, params)
         return self.module.apply({"params": params}, *inputs, method=method, **options)
 
 

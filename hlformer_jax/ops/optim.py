@@ -168,7 +168,7 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
       ManifoldError: where something else stands for a space.
     """
     is_space = lambda node: isinstance(node, Manifold)
-    found: list[Manifold | None] = []
+    each: list[Manifold | None] = []
 
     def add(space: Any, part: Params) -> None:
         if not is_space(space):
@@ -177,10 +177,10 @@ def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
         if isinstance(space, Product) and leaves:  # none where `optax.partition` masks them
             jax.tree.map(add, space.factors, part, is_leaf=is_space)
         else:
-            found.extend([None if isinstance(space, Euclidean) else space] * len(leaves))
+            each.extend([None if isinstance(space, Euclidean) else space] * len(leaves))
 
     jax.tree.map(add, spaces, params, is_leaf=is_space)
-    return found
+    return each
 
 
 def _points_of_vectors(
