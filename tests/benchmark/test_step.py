@@ -48,9 +48,9 @@ def test_operations_of_a_step_are_those_of_its_products_forwards_and_backwards()
 
 @pytest.mark.slow  # it compiles for seconds
 def test_encoding_in_parts_takes_less_memory_and_counts_the_same_operations():
-    wide = {"model.hidden_size": 64, "data.max_frames": 32, "data.visual_dim": 128}
+    wide = {"model.hidden_size": 64, "data.max_frames": 64, "data.visual_dim": 128}
     plain, in_parts = (
-        Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 8}), 8, 1)
+        Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 64}), 64, 1)
         for parts in ({}, {"train.encode_parts": 4})
     )
     plan, less = (parallel.memory_plan(x.compiled.program) for x in (plain, in_parts))
