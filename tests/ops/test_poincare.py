@@ -83,7 +83,7 @@ CALLS = {
     "mobius_add": lambda p, q, v, t, c: poincare.mobius_add(p, q, c),
     "mobius_scalar_mul": lambda p, q, v, t, c: poincare.mobius_scalar_mul(t, p, c),
     "mobius_matvec": lambda p, q, v, t, c: poincare.mobius_matvec(
-        jnp.asarray(MATRIX, p.dtype), p, c
+        jnp.asarray(np.resize(MATRIX, (4, p.shape[-1])), p.dtype), p, c
     ),
     "gyration": lambda p, q, v, t, c: poincare.gyration(p, q, v, c),
     "parallel_transport": lambda p, q, v, t, c: poincare.parallel_transport(p, q, v, c),
