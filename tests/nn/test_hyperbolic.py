@@ -288,6 +288,7 @@ class Classifier(nn.Module):
         return layers.MLR(3, space)(x).mean(-2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("name", SPACES)
 def test_a_model_of_all_layers_learns_with_its_curvature_and_points(name):
