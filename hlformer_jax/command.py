@@ -60,12 +60,16 @@ def _located(argv: Sequence[str]) -> list[str]:
     for i, option in enumerate(argv):
         flag, equals, file = option.partition("=")
         if flag in ("--config", "-config") and equals:
-            path, colon, name = file.partition(":")
-            located[i] = f"--config={locate(path)}{colon}{name}"
+            located[i] = f"--config={_place(file)}"
         elif option in ("--config", "-config") and i + 1 < len(argv):
-            path, colon, name = argv[i + 1].partition(":")
-            located[i + 1] = f"{locate(path)}{colon}{name}"
+            located[i + 1] = _place(argv[i + 1])
     return located
+
+
+def _place(file: str) -> str:
+    """The place of a configuration file, with what stands behind its colon."""
+    path, _ = _split(file)
+    return f"{locate(path)}{file[len(path) :]}"
 
 
 def default_workdir() -> str:

@@ -144,11 +144,11 @@ def test_the_rule_itself_has_no_cycle():
 @pytest.mark.parametrize(
     ("name", "source", "complaint"),
     [
-        ("ops/lorentz", "from hlformer_jax.nn.layers import dense", "must not import nn.layers"),
+        ("ops/lorentz", "from hlformer_jax.nn.layers import Dense", "must not import nn.layers"),
         ("ops/lorentz", "from hlformer_jax.nn import layers", "must not import nn.layers"),
         ("ops/lorentz", "import hlformer_jax.nn.layers as x", "must not import nn.layers"),
         ("ops/lorentz", "def f():\n  import flax.linen as nn", "must not import flax"),
-        ("ops/lorentz", "from ..nn.layers import dense", "by its full name"),
+        ("ops/lorentz", "from ..nn.layers import Dense", "by its full name"),
         ("ops/lorentz", "from hlformer_jax.ops import numerics", None),
         ("ops/lorentz", "import optax", "must not import optax"),
         ("ops/optim", "import optax", None),

@@ -12,9 +12,8 @@ Windows are the default ones of each number of blocks: none, 2, 4, 8, … for ea
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import parts_of
+from hlformer_jax.config.published import DATA_SET_TITLES
 from hlformer_jax.sweep.definition import define, metrics
-
-TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
 
 PUBLISHED = {
     "anet": metrics(8.7, 27.1, 40.1, 79.0, 154.9),
@@ -27,12 +26,12 @@ SPLITS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (8, 0), (6, 2), (2, 6), (0, 8)
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
-    data_set, size = parts_of(name, tuple(TITLES))
+    data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
     names = {split: f"{split[0]} Euclidean, {split[1]} Lorentz" for split in SPLITS}
     return define(
         __file__,
         size,
-        title=f"HLFormer, Figure 3: Gaussian blocks, {TITLES[data_set]}",
+        title=f"HLFormer, Figure 3: Gaussian blocks, {DATA_SET_TITLES[data_set]}",
         base=f"../{data_set}.py",
         variants={
             names[split]: {"model": {"euclidean_blocks": split[0], "lorentz_blocks": split[1]}}

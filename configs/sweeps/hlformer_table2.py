@@ -10,9 +10,8 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import parts_of
+from hlformer_jax.config.published import DATA_SET_TITLES
 from hlformer_jax.sweep.definition import define, metrics
-
-TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
 
 VARIANTS = {
     "full": {},
@@ -61,11 +60,11 @@ PUBLISHED = {
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
-    data_set, size = parts_of(name, tuple(TITLES))
+    data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
     return define(
         __file__,
         size,
-        title=f"HLFormer, Table 2: {TITLES[data_set]}",
+        title=f"HLFormer, Table 2: {DATA_SET_TITLES[data_set]}",
         base=f"../{data_set}.py",
         variants=VARIANTS,
         published=PUBLISHED[data_set],

@@ -12,9 +12,8 @@ for Charades-STA. Methods that are not trained here are cited from HLFormer's ta
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import parts_of
+from hlformer_jax.config.published import DATA_SET_TITLES
 from hlformer_jax.sweep.definition import define, metrics
-
-TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
 
 FILES = {
     "MS-SL": "ms_sl.py",
@@ -23,7 +22,7 @@ FILES = {
     "GMMFormer v2": "gmmformer_v2.py",
 }
 
-# By data set, in the order of TITLES; None where nothing was published.
+# By data set, in the order of DATA_SET_TITLES; None where nothing was published.
 PUBLISHED = {
     "HLFormer": (
         (8.7, 27.1, 40.1, 79.0, 154.9),
@@ -115,8 +114,8 @@ CITED = {
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; the name is a data set (tvr, charades), debug, or both with a hyphen."""
-    data_set, size = parts_of(name, tuple(TITLES))
-    column = list(TITLES).index(data_set)
+    data_set, size = parts_of(name, tuple(DATA_SET_TITLES))
+    column = list(DATA_SET_TITLES).index(data_set)
     of = lambda table: {
         method: metrics(*rows[column]) for method, rows in table.items() if rows[column] is not None
     }
@@ -124,7 +123,7 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         size,
-        title=f"Main comparison: {TITLES[data_set]}",
+        title=f"Main comparison: {DATA_SET_TITLES[data_set]}",
         base=f"../{data_set}.py",
         bases={model: f"../{FILES[model]}:{data_set}" for model in FILES if model in published},
         variants={model: {"base": model} if model in FILES else {} for model in published},

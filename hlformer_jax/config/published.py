@@ -69,6 +69,9 @@ DATA_SETS: Mapping[str, Mapping[str, Any]] = {
 }
 """The released features of a data set."""
 
+DATA_SET_TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
+"""What the papers call the data sets, in the order of their tables."""
+
 PRESETS: Mapping[str, Values] = {
     "corrected": {},
     # What the released code computes: A2 and A9 to A18 of its differences from the paper.

@@ -15,11 +15,11 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.nn.layers import (
     INITIALISER,
+    Dense,
     Dropout,
     FeedForward,
     InputProjection,
-    dense,
-    layer_norm,
+    LayerNorm,
 )
 from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.numerics import as_float, limit_norm
@@ -78,7 +78,7 @@ class EuclideanAttention(nn.Module):
         options, features = self.options, query.shape[-1]
         dropout_key = self.make_rng("dropout") if train and options.dropout > 0 else None
         project = lambda name, x: _split_heads(
-            dense(features, name, options.dtype)(x), options.num_heads
+            Dense(features, options.dtype, name=name)(x), options.num_heads
         )
         query, key = project("query", query), project("key", key_value)
         attended = attention.euclidean_attention(
@@ -107,7 +107,7 @@ class SingleQueryAttention(nn.Module):
     ) -> Float[Array, "*batch 1 H"]:
         options, features = self.options, query.shape[-1]
         dropout_key = self.make_rng("dropout") if train and options.dropout > 0 else None
-        heads = _split_heads(dense(features, "query", options.dtype)(query), options.num_heads)
+        heads = _split_heads(Dense(features, options.dtype, name="query")(query), options.num_heads)
         key, value = (
             HeadProjection(options.num_heads, options.dtype, name=name)(features)
             for name in ("key", "value")
@@ -265,13 +265,13 @@ def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) ->
     """
     drop = Dropout(options.dropout, train)
     if options.expansion == 0:
-        attended = dense(x.shape[-1], "dense", options.dtype)(attended)
-        return layer_norm("LayerNorm", options.dtype)(x + drop(attended))
-    x = layer_norm("norm1", options.dtype)(x + drop(attended))
+        attended = Dense(x.shape[-1], options.dtype, name="dense")(attended)
+        return LayerNorm(options.dtype, name="LayerNorm")(x + drop(attended))
+    x = LayerNorm(options.dtype, name="norm1")(x + drop(attended))
     forward = FeedForward(
         options.expansion * x.shape[-1], options.dropout, options.dtype, name="output"
     )
-    return layer_norm("norm2", options.dtype)(x + drop(forward(x, train)))
+    return LayerNorm(options.dtype, name="norm2")(x + drop(forward(x, train)))
 
 
 def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from hlformer_jax.nn.blocks import BlockOptions, EuclideanBlock, SingleQueryAttention
-from hlformer_jax.nn.layers import INITIALISER, Dropout, dense
+from hlformer_jax.nn.layers import INITIALISER, Dense, Dropout
 from hlformer_jax.ops.numerics import as_float, exact_precision
 from hlformer_jax.typing import Array
 
@@ -73,9 +73,9 @@ class MeanGuided(Fusion):
         over: Any = nn.vmap(EuclideanBlock, in_axes=(None, 0, None, None, None), **each)
         cross = over(self.cross_options, SingleQueryAttention, name="cross")
         seen = cross(question, blocks, None, bank.mask, train)[..., 0, :]
-        seen = nn.relu(dense(blocks.shape[-1], "layer1", options.dtype)(seen))
+        seen = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(seen))
         seen = nn.vmap(Dropout, in_axes=0, **each)(options.dropout, train)(seen)
-        logits = as_float(dense(blocks.shape[-2], "layer2", options.dtype)(seen))
+        logits = as_float(Dense(blocks.shape[-2], options.dtype, name="layer2")(seen))
         self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
@@ -111,9 +111,9 @@ class DynamicWeights(Fusion):
         options, inputs = self.options, bank.inputs
         cross = EuclideanBlock(self.cross_options, SingleQueryAttention, name="cross")
         seen = cross(_token_of_each(bank), inputs, None, bank.mask, train)[..., 0, :]
-        seen = nn.relu(dense(inputs.shape[-1], "layer1", options.dtype)(seen))
+        seen = nn.relu(Dense(inputs.shape[-1], options.dtype, name="layer1")(seen))
         seen = Dropout(options.dropout, train)(seen)
-        logits = as_float(dense(len(bank.blocks), "layer2", options.dtype)(seen))
+        logits = as_float(Dense(len(bank.blocks), options.dtype, name="layer2")(seen))
         weights = jax.nn.softmax(logits / bank.temperature, axis=-1)
         return jnp.einsum("...k,k...lh->...lh", weights.astype(bank.blocks.dtype), bank.blocks)
 
@@ -143,7 +143,7 @@ class Concatenation(Fusion):
     def __call__(self, bank: FusionInputs, train: bool) -> Float[Array, "*batch L H"]:
         joined = jnp.moveaxis(bank.blocks, 0, -2)
         joined = joined.reshape(*joined.shape[:-2], -1)
-        return dense(bank.blocks.shape[-1], "dense", self.options.dtype)(joined)
+        return Dense(bank.blocks.shape[-1], self.options.dtype, name="dense")(joined)
 
 
 FUSIONS: Mapping[str, type[Fusion]] = {

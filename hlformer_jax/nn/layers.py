@@ -76,7 +76,7 @@ _normalised.defvjp(_normalised_forward, _normalised_backward)
 class Dense(nn.Module):
     """A linear layer initialised as released.
 
-    It is one of rows: for the gradient of the kernel XLA would copy what has several leading axes.
+    Leading axes are one: of several, XLA would copy the input for the gradient of the kernel.
     """
 
     features: int
@@ -89,16 +89,6 @@ class Dense(nn.Module):
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
         rows = rows + bias.astype(self.dtype)[None]
         return rows.reshape(*x.shape[:-1], self.features)
-
-
-def layer_norm(name: str, dtype: Any) -> LayerNorm:
-    """A layer norm by its name."""
-    return LayerNorm(dtype, name=name)
-
-
-def dense(features: int, name: str, dtype: Any) -> Dense:
-    """A linear layer by its name."""
-    return Dense(features, dtype, name=name)
 
 
 class Dropout(nn.Module):
@@ -129,9 +119,9 @@ class InputProjection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch L D"], train: bool) -> Float[Array, "*batch L H"]:
-        x = layer_norm("LayerNorm", self.dtype)(x)
+        x = LayerNorm(self.dtype, name="LayerNorm")(x)
         x = Dropout(self.dropout, train)(x)
-        return relu_dropout(None, dense(self.features, "dense", self.dtype)(x), 0.0)
+        return relu_dropout(None, Dense(self.features, self.dtype, name="dense")(x), 0.0)
 
 
 class PositionEmbedding(nn.Module):
@@ -150,7 +140,7 @@ class PositionEmbedding(nn.Module):
         table = self.param("embedding", INITIALISER, (self.max_length, features))
         row = table[:length].astype(self.dtype)
         x = x + row.reshape((1,) * (x.ndim - 2) + row.shape)
-        x = layer_norm("LayerNorm", self.dtype)(x)
+        x = LayerNorm(self.dtype, name="LayerNorm")(x)
         return Dropout(self.dropout, train)(x)
 
 
@@ -164,6 +154,6 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch L H"], train: bool) -> Float[Array, "*batch L H"]:
         features = x.shape[-1]
-        x = dense(self.hidden, "layer1", self.dtype)(x)
+        x = Dense(self.hidden, self.dtype, name="layer1")(x)
         x = Dropout(self.dropout, train, relu_dropout)(x)
-        return dense(features, "layer2", self.dtype)(x)
+        return Dense(features, self.dtype, name="layer2")(x)

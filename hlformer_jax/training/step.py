@@ -20,8 +20,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Chunk
-from hlformer_jax.training.optim import RowWise
-from hlformer_jax.training.rows import Rows
+from hlformer_jax.training.optim import Rows, RowWise
 from hlformer_jax.typing import Array
 
 Params = Any

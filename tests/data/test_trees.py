@@ -186,7 +186,7 @@ def test_articles_are_deleted_wherever_they_stand_until_none_is_left(text, left)
 
 FIRST, SECOND, THIRD = "A man is on the Island.", "Both run.", "He stops at a a wall."
 TOLD = [
-    # The leaf that two parents share is told twice.
+    # The leaf that two parents share is listed twice.
     ("released", "activitynet", 0, ["man on land. run.", "run. He stops at wall.",
                                     "man on land. run. run. He stops at wall."]),
     ("released", "charades", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",

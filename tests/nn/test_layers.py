@@ -58,7 +58,7 @@ def test_a_feed_forward_network_is_two_linear_maps_with_relu_between():
 
 def test_a_norm_far_from_the_origin_keeps_its_digits():
     x = (1e3 + X).astype(np.float32)
-    module = layers.layer_norm("norm", jnp.float32)
+    module = layers.LayerNorm(jnp.float32, name="norm")
     variables = module.init(jax.random.key(0), x)
     # The fast variance, of numbers whose squares are 1e6, would be wrong in the first digit. The
     # float32 input and its mean are rounded by 1e3 / 2^24 each.

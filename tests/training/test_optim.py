@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from hlformer_jax.config import default
-from hlformer_jax.training import optim, rows, step
-from hlformer_jax.training.rows import Rows
+from hlformer_jax.training import optim, step
+from hlformer_jax.training.optim import Rows
 
 
 def _tree(seed):
@@ -28,7 +28,7 @@ def _tree(seed):
 
 @pytest.fixture(params=[48, 3])
 def at_most(request, monkeypatch):
-    monkeypatch.setattr(rows, "ARRAYS", request.param)
+    monkeypatch.setattr(optim, "ARRAYS", request.param)
 
 
 @pytest.mark.usefixtures("at_most")
