@@ -22,14 +22,15 @@ As a library, where a namespace is loaded at its first use:
     hl.manifolds, hl.optim                         spaces as pytrees, optimisers of points
     hl.attention, hl.windows, hl.nn                layers
     hl.losses, hl.retrieval                        losses; ranks, recalls, a corpus to search
+    hl.ops                                         all modules of functions of arrays
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
 
+from hlformer_jax import lazy
+
 if TYPE_CHECKING:
-    from hlformer_jax import losses, nn, retrieval
+    from hlformer_jax import losses, nn, ops, retrieval
     from hlformer_jax.ops import (
         attention,
         cones,
@@ -43,20 +44,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("losses", "nn", "retrieval")
-
-__all__ = [
-    "attention", "cones", "losses", "lorentz", "manifolds", "means", "nn", "optim", "poincare",
-    "retrieval", "windows",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> ModuleType:
-    """A namespace, loaded at its first use."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name if name in _PACKAGES else f'ops.{name}'}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy.namespace(
+    __name__,
+    {
+        "losses": "",
+        "nn": "",
+        "ops": "attention cones lorentz manifolds means optim poincare windows",
+        "retrieval": "",
+    },
+)

@@ -1,6 +1,7 @@
 """Modules of a package, and what they define, as its attributes, loaded at their first use."""
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,4 +24,4 @@ def namespace(
         module = importlib.import_module(f"{package}.{module_of.get(name, name)}")
         return getattr(module, name) if name in module_of else module
 
-    return load, lambda: public, public
+    return load, lambda: sorted({*vars(sys.modules[package]), *public}), public

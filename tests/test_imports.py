@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "files": {"errors"},
     "config": {"errors"},
     "command": {"errors", "config"},
-    "ops": {"typing", "errors"},
+    "ops": {"lazy", "typing", "errors"},
     "parallel": {"typing", "errors"},
     "data": {"typing", "errors", "config", "parallel", "files"},
     "losses": {"lazy", "typing", "ops"},
@@ -50,7 +50,7 @@ MAY_IMPORT = {
         "retrieval", "training", "figures", "encoders", "video", "search",
     },
     "main": {"errors", "command", "config", "parallel", "files", "data", "retrieval", "training"},
-    "": {"ops", "nn", "losses", "retrieval"},  # the package itself: what it loads at first use
+    "": {"lazy", "ops", "nn", "losses", "retrieval"},  # the package itself
 }  # fmt: skip
 
 # The only module that may import it.

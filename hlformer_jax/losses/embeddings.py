@@ -5,7 +5,6 @@ kept inside the entailment cone of their video (partial order); a student of a t
 frames they are near (distillation). Masks and means are as in `ranking`.
 """
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,7 +12,7 @@ from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.losses.ranking import Pairs, masked_mean, zero_padding
 from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import exact_precision, unit
+from hlformer_jax.ops.numerics import check_shape, exact_precision, unit
 from hlformer_jax.typing import Array
 
 
@@ -75,7 +74,7 @@ def _same_video(
     queries: Float[Array, "Q H"], pairs: Pairs
 ) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
     """Cosines of all captions, and which are two different ones of one video."""
-    chex.assert_shape(queries, (*pairs.video.shape, None))
+    check_shape("queries", queries, (*pairs.video.shape, queries.shape[-1]))
     units = unit(zero_padding(queries, pairs.caption_mask))
     both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
     same = both & (pairs.video[:, None] == pairs.video[None])
@@ -108,7 +107,7 @@ def optimal_matching(
     References:
       GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
     """
-    chex.assert_equal_shape_prefix([clips, pairs.video_mask], 1)
+    check_shape("clips", clips, (*pairs.video_mask.shape, *clips.shape[1:]))
     queries = zero_padding(queries, pairs.caption_mask)
     clips = zero_padding(clips, pairs.video_mask)
     cosine = jnp.einsum(

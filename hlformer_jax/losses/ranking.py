@@ -7,11 +7,11 @@ Every mean is over real captions or real videos; a batch without a comparison to
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
+from hlformer_jax.ops.numerics import check_shape
 from hlformer_jax.typing import Array, Batch
 
 
@@ -39,8 +39,8 @@ class Pairs(NamedTuple):
         return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
 
     def check(self, scores: Float[Array, "Q V"]) -> None:
-        """Raises AssertionError where scores have other captions or videos than these."""
-        chex.assert_shape(scores, (*self.video.shape, *self.video_mask.shape))
+        """Raises ValueError where scores have other captions or videos than these."""
+        check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
         """True where a real caption meets a real video."""
@@ -186,7 +186,7 @@ def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Arr
     References:
       MS-SL's frame loss, as in the released code.
     """
-    chex.assert_shape(scores, (*mask.shape, *mask.shape))
+    check_shape("scores", scores, (*mask.shape, *mask.shape))
     both = jnp.concatenate([scores, scores.T], axis=-1)
     real = jnp.broadcast_to(jnp.concatenate([mask, mask])[None], both.shape)
     loss = _logsumexp(both, real, axis=-1) - jnp.diagonal(scores)

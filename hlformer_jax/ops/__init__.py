@@ -15,3 +15,16 @@
 
 `docs/geometry.md` has every function of hyperbolic space, beside its formula.
 """
+
+from hlformer_jax import lazy
+
+__getattr__, __dir__, __all__ = lazy.namespace(
+    __name__,
+    {
+        name: ""
+        for name in (
+            "attention", "cones", "distributions", "dropout", "horopca", "lorentz", "manifolds",
+            "means", "numerics", "optim", "poincare", "windows",
+        )
+    },
+)  # fmt: skip

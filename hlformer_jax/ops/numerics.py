@@ -84,6 +84,12 @@ def per_batch(
     return c.reshape((1,) * missing + c.shape)
 
 
+def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for an array of another shape."""
+    if x.shape != shape:
+        raise ValueError(f"{name} {x.shape}: the other arguments ask for {shape}")
+
+
 def same_length(x: Array, y: Array) -> None:
     """Raises ValueError for vectors of different lengths, which arithmetic would broadcast."""
     if x.shape[-1] != y.shape[-1]:

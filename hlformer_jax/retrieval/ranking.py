@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import chex
 import jax.numpy as jnp
 import numpy as np
 import rich.box
@@ -18,6 +17,7 @@ import rich.table
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
+from hlformer_jax.ops.numerics import check_shape
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -31,8 +31,7 @@ SHARES = ("MRR", "RadiusTau")
 
 def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
     """int32 rank of each query's own candidate, from 1; the worst where a score is NaN."""
-    chex.assert_rank(scores, 2)
-    chex.assert_shape(relevant, scores.shape[:1])
+    check_shape("scores", scores, (len(relevant), scores.shape[-1]))
     columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
     own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
     return rank_among(scores, own, columns[None] != relevant[:, None])

@@ -362,3 +362,20 @@ def test_a_student_that_says_what_the_teacher_says_loses_nothing():
 
 def _unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda pairs, x: ranking.nce(x[:, :3], pairs),
+        lambda pairs, x: ranking.triplet(x[:, :3], pairs, _ranks(pairs), 0.2),
+        lambda pairs, x: ranking.joint_nce(x, pairs.caption_mask[:8]),
+        lambda pairs, x: embeddings.query_diversity(x[:8], pairs, 0.2, 32, 2),
+        lambda pairs, x: embeddings.optimal_matching(x, np.ones((3, 2, 4)), pairs),
+    ],
+)
+def test_arrays_of_other_captions_or_videos_are_refused(function):
+    pairs = _pairs()
+    with pytest.raises(ValueError, match="the other arguments"):
+        function(pairs, np.ones((len(pairs.video), 4)))

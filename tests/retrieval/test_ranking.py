@@ -37,6 +37,12 @@ def test_a_row_with_nan_gets_the_worst_rank():
     np.testing.assert_array_equal(rank, [3, 1])
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_candidates_of_other_queries_are_refused():
+    with pytest.raises(ValueError, match="the other arguments"):
+        ranking.ranks(np.ones((2, 3)), np.zeros(3, int))
+
+
 def test_ranks_equal_sorting():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(20, 30)).astype(np.float32)
