@@ -222,7 +222,7 @@ def load(
     config = configs.read(configs.read_json(path), str(path))
     if lacks := missing(folder):
         if lacks == [tokenizer.FILE]:
-            tokenizer.read(folder, config)  # knows what to do about it
+            raise tokenizer.absent(str(folder))
         raise EncoderError(f"{folder}: lacks {', '.join(lacks)}; fetch or copy it whole")
     preparation = _preparation(folder, config.family)
     if preparation.size != config.vision.image_size:
@@ -312,8 +312,7 @@ def missing(folder: Path) -> list[str]:
     has = lambda name: (folder / name).exists()
     lacks = [] if has(CONFIG) else [CONFIG]
     lacks += [path.name for path in weights.files(folder) if not path.exists()]
-    old = any(all(map(has, names)) for names in tokenizer.OLD_FILES.values())
-    if not has(tokenizer.FILE) and not old:
+    if not has(tokenizer.FILE):
         lacks.append(tokenizer.FILE)
     if not any(map(has, PREPROCESSORS)):
         lacks.append(PREPROCESSORS[0])
@@ -372,12 +371,9 @@ def _fetch(
 
 def _wanted(names: set[str], model: str) -> list[str]:
     """The files to fetch, of those there are; weights last."""
-    wanted = [name for name in _SMALL if name in names]
-    if tokenizer.FILE in names:
-        wanted.append(tokenizer.FILE)
-    else:
-        old = (name for files in tokenizer.OLD_FILES.values() for name in files)
-        wanted += [name for name in old if name in names]
+    if tokenizer.FILE not in names:
+        raise tokenizer.absent(model)
+    wanted = [*(name for name in _SMALL if name in names), tokenizer.FILE]
     if weights.SINGLE in names:
         return [*wanted, weights.SINGLE]
     if weights.INDEX in names:

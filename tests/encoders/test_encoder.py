@@ -344,10 +344,14 @@ def test_what_the_hub_lacks_is_one_line(server):
         assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_pickles_is_refused_before_anything_is_fetched(server):
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [("safetensors", r"no model\.safetensors; pickles"), ("tokenizer.json", "save_pretrained")],
+)
+def test_a_model_without_a_needed_file_is_refused_before_fetching(server, left_out, message):
     said = []
-    server.files = {n: c for n, c in server.files.items() if "safetensors" not in n}
-    with pytest.raises(EncoderError, match=r"no model\.safetensors; pickles"):
+    server.files = {n: c for n, c in server.files.items() if left_out not in n}
+    with pytest.raises(EncoderError, match=message):
         encoders.load(ID, tell=said.append)
     assert said == []
 

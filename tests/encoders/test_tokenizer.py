@@ -73,18 +73,17 @@ def test_ends_are_marked_as_the_configuration_asks(copy):
 def test_a_tokenizer_without_its_file_says_what_to_do(copy):
     folder = copy("siglip")
     (folder / "tokenizer.json").unlink()
-    (folder / "spiece.model").unlink()
+    (folder / "spiece.model").write_bytes(b"of which one can be written")
     with pytest.raises(EncoderError, match="save_pretrained") as caught:
         encoders.load(folder)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and f"{folder}: lacks tokenizer.json" in str(caught.value)
 
 
 def test_a_damaged_tokenizer_is_one_line(copy):
     for kind, name, part in [
         ("siglip", "tokenizer.json", "no tokenizer"),
         ("siglip2", "tokenizer_config.json", "no JSON"),
-        ("old_clip", "merges.txt", "no CLIP vocabulary"),
-        ("new_clip", "tokenizer.json", "no tokenizer"),
+        ("old_clip", "tokenizer.json", "no tokenizer"),
     ]:
         folder = copy(kind)
         content = (folder / name).read_bytes()
@@ -98,32 +97,3 @@ def test_a_tokenizer_of_another_model_is_refused(loaded):
     backend = tokenizers.Tokenizer.from_str(loaded("new_clip").tokenizer.backend.to_str())
     with pytest.raises(EncoderError, match="belongs to another model"):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")
-
-
-def test_ids_from_a_model_file_agree_with_transformers(copy, sentences, loaded):
-    folder = copy("siglip")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").unlink()  # which an old folder may lack too
-    encoder = encoders.load(folder)
-    expected = np.load(folder / "expected.npz")["ids"]
-    np.testing.assert_array_equal(encoder.tokenizer(sentences)[0], expected)
-    assert encoder.fingerprint != loaded("siglip").fingerprint
-
-
-@pytest.mark.parametrize("kept", [0, 1, 2, 40, 300])
-def test_a_cut_off_file_is_one_line(copy, kept):
-    path = copy("siglip") / "spiece.model"
-    (path.parent / "tokenizer.json").unlink()
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(EncoderError, match="no unigram SentencePiece model") as caught:
-        encoders.load(path.parent)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_model_of_merged_pieces_is_refused(copy):
-    path = copy("siglip") / "spiece.model"
-    (path.parent / "tokenizer.json").unlink()
-    # A later trainer section, of the type "byte pairs".
-    path.write_bytes(path.read_bytes() + bytes([2 * 8 + 2, 2, 3 * 8, 2]))
-    with pytest.raises(EncoderError, match="no unigram SentencePiece model"):
-        encoders.load(path.parent)

@@ -111,11 +111,10 @@ def clip_vocabulary():
 
 
 def old_clip(out):
-    """OpenAI's folder: pooled at the largest id, no tokenizer.json, sizes as bare numbers."""
+    """OpenAI's folder: pooled at the largest id, padded with the end mark, bare sizes."""
     vocabulary, merges = clip_vocabulary()
-    write(out / "vocab.json", vocabulary)
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    (out / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tokenizer = transformers.CLIPTokenizer(vocabulary, merges)
+    tokenizer.save_pretrained(out)
     marks = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     text = sizes(16, 32, 2, 2, vocab_size=len(vocabulary), **marks)
     vision = sizes(24, 40, 3, 3, image_size=32, patch_size=8)
@@ -152,7 +151,6 @@ def old_clip(out):
         "size": 32,
     }
     write(out / "preprocessor_config.json", processor)
-    tokenizer = transformers.CLIPTokenizer.from_pretrained(out)
     ids = tokenizer(TEXTS, padding="max_length", truncation=True, max_length=77)["input_ids"]
     pixels = CLIPImageProcessorPil.from_pretrained(out)(pictures())["pixel_values"]
     record(out, transformers.CLIPModel.from_pretrained(out), ids, np.stack(pixels))
@@ -195,7 +193,6 @@ def siglip(out):
             minloglevel=2,
         )
         model_file = pathlib.Path(folder, "spiece.model")
-        shutil.copy(model_file, out)
         slow = transformers.SiglipTokenizer(str(model_file))
         pieces = sentencepiece.SentencePieceProcessor(str(model_file))
         ids = slow(TEXTS, padding="max_length", truncation=True, max_length=64)["input_ids"]
