@@ -1,7 +1,10 @@
 """The package as a library: a namespace is loaded at its first use, and what it needs alone."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import processes
 import pytest
@@ -57,3 +60,10 @@ def test_functions_load_no_data_no_checkpoints_and_no_pictures():
         check=True,
     )
     assert set(loaded.stdout.split()) <= {"hlformer_jax"}
+
+
+def test_the_package_its_build_and_the_changelog_name_one_version():
+    root = Path(__file__).parent.parent
+    built = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    latest = re.search(r"^## (\S+) \(", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert hl.__version__ == built["version"] == latest[1]
