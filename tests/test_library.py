@@ -39,7 +39,7 @@ def test_what_a_package_names_is_there_and_no_more(name):
     assert len(set(package.__all__)) == len(package.__all__) and package.__doc__
     assert all(getattr(package, public) is not None for public in package.__all__)
     assert set(package.__all__) <= set(dir(package))
-    with pytest.raises(AttributeError, match="has no attribute 'nowhere'"):
+    with pytest.raises(AttributeError, match="nowhere"):
         package.nowhere  # noqa: B018
 
 

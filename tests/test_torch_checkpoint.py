@@ -240,7 +240,7 @@ DOUBLED = functools.reduce(lambda x, _: (x, x), range(64), ())
 )
 def test_an_option_that_no_model_can_have_is_refused(content, saved, tmp_path, option, value):
     content["config"][option] = value
-    with pytest.raises(ConversionError, match=f"its option {option} is ") as caught:
+    with pytest.raises(ConversionError, match=f"option {option} ") as caught:
         torch_checkpoint.convert(FILE, tmp_path / "out")
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
@@ -293,7 +293,7 @@ def test_the_checkpoint_of_another_model_is_refused(content, saved, tmp_path):
     content["state_dict"] = {
         name: value for name, value in content["state_dict"].items() if "clip_encoder" not in name
     }
-    with pytest.raises(ConversionError, match="is no checkpoint of HLFormer, GMMFormer"):
+    with pytest.raises(ConversionError, match="HLFormer, GMMFormer"):
         torch_checkpoint.convert(FILE, tmp_path / "out")
 
 
@@ -782,7 +782,7 @@ def test_refuses_a_storage_declared_twice_and_differently(torch, path):
     one = torch.tensor("Float", np.arange(6, dtype=np.float32))
     two = torch.tensor("Int", np.arange(6, dtype=np.int32), key="0")
     torch.save(path, {"x": one, "y": two})
-    with pytest.raises(TorchFileError, match="declared twice"):
+    with pytest.raises(TorchFileError, match="twice"):
         torch_checkpoint.load(path)
 
 
@@ -836,7 +836,7 @@ def test_refuses_a_zip_of_something_else_and_an_unknown_byte_order(path):
     with pytest.raises(TorchFileError, match="0 entries"):
         torch_checkpoint.load(path)
     write_zip(path, b"\x80\x02}.", byteorder="middle")
-    with pytest.raises(TorchFileError, match="byte order, 'middle'"):
+    with pytest.raises(TorchFileError, match="'middle'"):
         torch_checkpoint.load(path)
 
 

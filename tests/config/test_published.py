@@ -26,7 +26,7 @@ def test_a_name_alone_does_not_make_the_model(name, other, shrink):
     if other in (name, "ms_sl", "dl_dkd"):  # one plain block is an ablation of any model
         return check(config)
     file = "anet" if name == "hlformer" else name
-    with pytest.raises(ConfigError, match=f"are those of {other}: start from configs/{file}.py"):
+    with pytest.raises(ConfigError, match=f"configs/{file}.py"):
         check(config)
     # A combination that somebody chose: every part plugs into every model.
     config.model.update(fusion="weighted", video_level=False)
@@ -34,7 +34,7 @@ def test_a_name_alone_does_not_make_the_model(name, other, shrink):
 
 
 def test_a_model_that_is_unknown_is_refused():
-    with pytest.raises(ConfigError, match="did you mean 'gmmformer'"):
+    with pytest.raises(ConfigError, match="'gmmformer'"):
         of_model("gmmformer2")
 
 
@@ -68,14 +68,14 @@ def test_dl_dkd_has_two_data_sets_with_a_teacher_and_the_synthetic_corpus():
         if name != "synthetic":
             assert {key: config.data[key] for key in DATA_SETS[name]} == DATA_SETS[name]
             assert config.optim.learning_rate == 2.5e-4
-    with pytest.raises(ConfigError, match="no variant 'charades'"):
+    with pytest.raises(ConfigError, match="'charades'"):
         load(file, "charades")
 
 
 def test_a_variant_that_is_unknown_is_refused_with_those_that_are_known():
     assert parts_of("", ("tvr", "anet")) == ("tvr", "")
     for name in ("fast", "tvr-fast", "debug-tvr", "-debug", "tvr-", "activitynet"):
-        with pytest.raises(ConfigError, match="use debug, anet, anet-debug, tvr"):
+        with pytest.raises(ConfigError, match="anet-debug"):
             parts_of(name)
 
 

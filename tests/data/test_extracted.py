@@ -103,19 +103,19 @@ def test_another_content_is_another_data_set(folder):
     before = source.fingerprint()
     write(folder, {**CAPTIONED, "val": {"val/0.mp4": CAPTIONED["val"]["val/0.mp4"]}}, True)
     assert source.fingerprint() != before
-    with pytest.raises(DataError, match="has features of tiny-0123.*own.py"):
+    with pytest.raises(DataError, match="tiny-0123"):
         ExtractedSource(str(folder), "other", D, E).fingerprint()
 
 
 def test_what_is_missing_or_damaged_is_one_line(folder, tmp_path):
-    with pytest.raises(ConfigError, match="say which features"):
+    with pytest.raises(ConfigError, match="say which"):
         load("configs/own.py")
-    with pytest.raises(ConfigError, match="features.json is missing.*hlformer_jax.search features"):
+    with pytest.raises(ConfigError, match="features.json"):
         load("configs/own.py", str(tmp_path))
     whole = (folder / "frames.npy").read_bytes()
     for damage in (whole[:200], b"", whole.replace(b"NUMPY", b"NUMPX")):
         (folder / "frames.npy").write_bytes(damage)
-        with pytest.raises(DataError, match="frames.npy.*make the features again"):
+        with pytest.raises(DataError, match="frames.npy"):
             ExtractedReader(folder)
     nothing = {"format": 1, "digest": "x", "feature": "tiny-0123", "frames": {}, "words": 3}
     numbers = ['{"format": NaN}', '{"format": ' + "9" * 5000 + "}"]

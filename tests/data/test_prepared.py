@@ -122,7 +122,7 @@ def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
 
 def test_zeros_throughout_one_video_are_refused(tiny, write):
     tiny.frames["val_1"][:] = 0
-    with pytest.raises(DataError, match=r"all frames of 1 \(.*%\) of the 6 videos"):
+    with pytest.raises(DataError, match="1 .*%"):
         read_all(write(tiny))
 
 
@@ -198,7 +198,7 @@ def test_failed_preparation_leaves_nothing_to_be_taken_for_a_set(tiny, write, tm
     with pytest.raises(DataError, match="'test_1_0'"):
         prepare(collection, tmp_path / "out")
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
-    with pytest.raises(DataError, match="nor is there a prepared set"):
+    with pytest.raises(DataError, match="prepared"):
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
 
 
@@ -212,7 +212,7 @@ def test_source_that_changes_while_it_is_read_is_refused(tiny, write, tmp_path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(module.Records, "make", touching)
-        with pytest.raises(DataError, match="changed while"):
+        with pytest.raises(DataError, match="changed"):
             prepare(collection, tmp_path / "out")
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
@@ -235,7 +235,7 @@ prepare(collection, data_dir)
     assert process.returncode == -signal.SIGKILL, err
     left = list((tmp_path / "out").glob("prvr/*/incomplete*"))
     assert len(left) == 1 and list(left[0].iterdir())
-    with pytest.raises(DataError, match="nor is there a prepared set"):
+    with pytest.raises(DataError, match="prepared"):
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
     again = prepare(collection, tmp_path / "out")
     assert_prepared(again, tiny)
@@ -280,7 +280,7 @@ def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
         shard.unlink()
     else:
         (prepared.directory / "index.json").write_text("{")
-    with pytest.raises(DataError, match="nor is there a prepared set"):
+    with pytest.raises(DataError, match="prepared"):
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
@@ -294,12 +294,12 @@ def test_of_a_damaged_set_nothing_is_removed_that_is_none_of_its_files(tiny, wri
         (folder / "notes").mkdir(parents=True)
         (folder / "notes" / "theirs.txt").write_text("theirs")
     before = sorted(directory.iterdir())
-    with pytest.raises(OSError, match="notes is no file of a damaged set"):
+    with pytest.raises(OSError, match="notes"):
         prepare(collection, tmp_path / "out")
     assert sorted(directory.iterdir()) == before
     elsewhere = directory.rename(tmp_path / "elsewhere")
     directory.symlink_to(elsewhere)
-    with pytest.raises(OSError, match="is a link"):
+    with pytest.raises(OSError, match="link"):
         prepare(collection, tmp_path / "out")
     assert len(list(elsewhere.iterdir())) == len(before)
     directory.unlink()
@@ -356,12 +356,12 @@ def test_shards_hold_neighbours_and_at_least_one(sizes, expected):
 def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
     tiny.frames["val_1"][2, 3] = -7e4
     collection = write(tiny)
-    with pytest.raises(DataError, match=r"feature.bin: frame 'val_1_2' .* holds -70000.*float32"):
+    with pytest.raises(DataError, match="'val_1_2' .*-70000"):
         prepare(collection, tmp_path / "out", "float16")
     tiny.frames["val_1"][2, 3] = 65504.0
     tiny.words["train_2#enc#1"][0, 0] = 1e6
     collection = tiny.write(tmp_path / "text", np.random.default_rng(1))
-    with pytest.raises(DataError, match="hdf5: caption 'train_2#enc#1' holds 1e.06"):
+    with pytest.raises(DataError, match="'train_2#enc#1' .*1e.06"):
         prepare(collection, tmp_path / "out", "float16")
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
@@ -369,7 +369,7 @@ def test_overflow_of_float16_names_its_frame_or_caption(tiny, write, tmp_path):
 def test_full_disk_is_said_before_anything_is_written(tiny, write, tmp_path, monkeypatch):
     full = SimpleNamespace(total=10, used=10, free=600)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
-    with pytest.raises(OSError, match="free some.*float16"):
+    with pytest.raises(OSError, match="float16"):
         prepare(write(tiny), tmp_path / "out")
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
@@ -460,5 +460,5 @@ def test_the_whole_memory_is_the_limit(monkeypatch):
     sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
     check_memory(4_096_000, "a corpus", "make it smaller")
-    with pytest.raises(DataError, match="a corpus would take .* GB of memory.*; make it smaller"):
+    with pytest.raises(DataError, match="a corpus .* GB .*smaller"):
         check_memory(4_096_001, "a corpus", "make it smaller")

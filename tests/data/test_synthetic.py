@@ -106,7 +106,7 @@ def test_equal_seeds_give_equal_corpora_and_others_do_not():
     "absurd", [Corpus(visual_dim=10**8), Corpus(max_frames=10**11), TreeCorpus(visual_dim=10**8)]
 )
 def test_a_corpus_that_no_memory_holds_is_refused_before_it_is_drawn(absurd):
-    with pytest.raises(DataError, match="GB of memory.*make it smaller"):
+    with pytest.raises(DataError, match="smaller"):
         absurd.open()
 
 
@@ -223,7 +223,7 @@ def test_what_the_teacher_says_reaches_the_batch_of_the_training_split_alone(con
 def test_a_data_set_without_a_teacher_is_refused_where_one_is_asked_for(config):
     config = config.copy_and_resolve_references()
     config.data.teacher_dim = 16
-    with pytest.raises(DataError, match="teacher_dim is 16, and synthetic has no features of a te"):
+    with pytest.raises(DataError, match="teacher_dim"):
         dataset.open_data(config, Corpus(visual_dim=6, text_dim=5))
 
 

@@ -158,7 +158,7 @@ def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sente
 
 def test_only_a_siglip_in_float32_is_saved(loaded, tmp_path):
     for encoder in (loaded("old_clip"), loaded("siglip", "bfloat16")):
-        with pytest.raises(EncoderError, match="only a SigLIP in float32"):
+        with pytest.raises(EncoderError, match="float32"):
             encoders.save(encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -170,9 +170,9 @@ def test_a_folder_that_could_not_be_written_is_no_encoders(loaded, tmp_path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module.files, "write_bytes", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="space"):
         encoders.save(loaded("siglip"), tmp_path)
-    with pytest.raises(EncoderError, match=r"has no config\.json"):
+    with pytest.raises(EncoderError, match=r"config\.json"):
         encoders.load(tmp_path)
 
 
@@ -210,12 +210,12 @@ def test_configurations_that_disagree_are_refused(copy):
     folder = copy("siglip")
     content = {"size": {"height": 32, "width": 32}}
     (folder / "preprocessor_config.json").write_text(json.dumps(content))
-    with pytest.raises(EncoderError, match="prepared to 32 pixels, but the encoder reads 36"):
+    with pytest.raises(EncoderError, match="32 .*36"):
         encoders.load(folder)
 
 
 def test_an_unknown_dtype_is_refused(golden):
-    with pytest.raises(EncoderError, match="'float16' is none of float32, bfloat16"):
+    with pytest.raises(EncoderError, match="'float16'"):
         encoders.load(golden / "siglip", dtype="float16")
 
 
@@ -316,10 +316,10 @@ def test_an_id_is_fetched_once_and_says_so_before(server, tmp_path, loaded, sent
 def test_offline_is_one_line(server, monkeypatch):
     from huggingface_hub import constants
 
-    with pytest.raises(EncoderError, match="offline was asked for"):
+    with pytest.raises(EncoderError, match="offline"):
         encoders.load(ID, offline=True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(EncoderError, match="HF_HUB_OFFLINE is set") as caught:
+    with pytest.raises(EncoderError, match="HF_HUB_OFFLINE") as caught:
         encoders.load(ID)
     assert ID in str(caught.value) and "\n" not in str(caught.value)
     assert server.asked == []
@@ -329,7 +329,7 @@ def test_no_network_is_one_line(server, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing answers there
-    with pytest.raises(EncoderError, match="is there a network") as caught:
+    with pytest.raises(EncoderError, match="network") as caught:
         encoders.load(ID)
     assert ID in str(caught.value) and "\n" not in str(caught.value)
 
@@ -346,7 +346,7 @@ def test_what_the_hub_lacks_is_one_line(server):
 
 @pytest.mark.parametrize(
     ("left_out", "message"),
-    [("safetensors", r"no model\.safetensors; pickles"), ("tokenizer.json", "save_pretrained")],
+    [("safetensors", "pickles"), ("tokenizer.json", "save_pretrained")],
 )
 def test_a_model_without_a_needed_file_is_refused_before_fetching(server, left_out, message):
     said = []
@@ -358,7 +358,7 @@ def test_a_model_without_a_needed_file_is_refused_before_fetching(server, left_o
 
 def test_an_interrupted_fetch_goes_on(server):
     whole = server.files.pop("model-00003-of-00003.safetensors")
-    with pytest.raises(EncoderError, match="lacks model-00003-of-00003"):
+    with pytest.raises(EncoderError, match="model-00003-of-00003"):
         encoders.load(ID, tell=lambda _: None)
     server.files["model-00003-of-00003.safetensors"] = whole
     said = []

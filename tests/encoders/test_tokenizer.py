@@ -66,7 +66,7 @@ def test_ends_are_marked_as_the_configuration_asks(copy):
     ids, real = encoders.load(folder).tokenizer(["a"])
     assert ids[0][real[0]][0] == 2 and ids[0][real[0]][-1] == 1
     path.write_text(json.dumps(settings | {"add_bos_token": True, "bos_token": "<s>"}))
-    with pytest.raises(EncoderError, match="lacks the token <s>"):
+    with pytest.raises(EncoderError, match="<s>"):
         encoders.load(folder)
 
 
@@ -95,5 +95,5 @@ def test_a_damaged_tokenizer_is_one_line(copy):
 
 def test_a_tokenizer_of_another_model_is_refused(loaded):
     backend = tokenizers.Tokenizer.from_str(loaded("new_clip").tokenizer.backend.to_str())
-    with pytest.raises(EncoderError, match="belongs to another model"):
+    with pytest.raises(EncoderError, match="another model"):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")

@@ -76,7 +76,7 @@ def test_tensors_that_do_not_fit_are_one_line(copy, changed, part):
 def test_a_truncated_file_is_one_line(copy, kept):
     path = copy("siglip") / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(EncoderError, match="no whole safetensors file") as caught:
+    with pytest.raises(EncoderError, match="safetensors") as caught:
         encoders.load(path.parent)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_a_truncated_file_is_one_line(copy, kept):
 def test_a_missing_shard_is_named(copy):
     folder = copy("new_clip")
     (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(EncoderError, match="lacks model-00002-of-00003.safetensors"):
+    with pytest.raises(EncoderError, match="model-00002-of-00003"):
         encoders.load(folder)
 
 

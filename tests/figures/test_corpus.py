@@ -59,7 +59,7 @@ def test_runs_on_other_data_are_refused_and_those_of_another_family_left_out(
     assert kept == [subject, plain]
     assert said == " Left out: HOVER embeds nodes of action trees, and not videos and captions."
     monkeypatch.setattr(plain.split(options), "video_ids", ("another",))
-    with pytest.raises(NotApplicable, match="another data set"):
+    with pytest.raises(NotApplicable, match="data set"):
         corpus.on_one_split([subject, plain], options)
 
 

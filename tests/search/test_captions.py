@@ -50,10 +50,10 @@ def test_a_wrong_line_is_named(tmp_path, line, complaint):
 def test_an_empty_file_and_one_that_is_no_text_are_refused(tmp_path):
     path = tmp_path / "captions.jsonl"
     path.write_bytes(b"\n")
-    with pytest.raises(SearchError, match="has no caption"):
+    with pytest.raises(SearchError, match="caption"):
         captions.read(path)
     path.write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(SearchError, match="is no text in UTF-8"):
+    with pytest.raises(SearchError, match="UTF-8"):
         captions.read(path)
 
 
@@ -73,7 +73,7 @@ def test_captions_with_times_alone_count_for_the_moments(library):
 
 
 def test_a_video_that_is_not_indexed_is_named(library):
-    with pytest.raises(SearchError, match="name 'd.film', which the index lacks"):
+    with pytest.raises(SearchError, match="'d.film'"):
         evaluate(library, [Caption("d.film", "red")])
 
 
@@ -117,9 +117,9 @@ def test_every_split_has_videos_of_its_own_and_the_seed_decides():
 
 def test_captions_that_cannot_be_divided_are_refused_in_one_line():
     named = [Caption("a.film", "red", split="train"), Caption("b.film", "green")]
-    with pytest.raises(SearchError, match="1 captions name.*'green'.*give it to all"):
+    with pytest.raises(SearchError, match="'green'"):
         captions.divide(named, 0)
-    with pytest.raises(SearchError, match="no caption on an indexed video.*'val'"):
+    with pytest.raises(SearchError, match="'val'"):
         captions.divide(named[:1], 0)
-    with pytest.raises(SearchError, match="on 2 indexed videos"):
+    with pytest.raises(SearchError, match=" 2 "):
         captions.divide(CAPTIONS[:2], 0)

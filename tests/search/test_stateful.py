@@ -281,6 +281,7 @@ class Machine(RuleBasedStateMachine):
             path = paths[number % len(paths)]
             damage(path, number, how)
             self.damaged.add(path.stem)
+            self.forget()
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]),
           which=st.sampled_from([(storage.MANIFEST,), (storage.PREVIOUS,), (storage.MARK,),
@@ -291,12 +292,24 @@ class Machine(RuleBasedStateMachine):
         for path in there:
             damage(path, number, how)
         try:
-            lost = Index.open(self.directory).manifest.excluded != self.excluded
+            left = Index.open(self.directory).manifest
         except SearchError:  # nothing says any more that it is an index: it would be refused
-            lost = True
-        if lost:
+            left = None
+        if left is None or left.excluded != self.excluded:
             for path, content in zip(there, before, strict=True):
                 path.write_bytes(content)
+        self.forget()
+
+    def forget(self):
+        """Of a video whose vectors are damaged, what any manifest says is all that is known."""
+        left = {}
+        with contextlib.suppress(SearchError):
+            left = Index.open(self.directory).manifest.videos
+        for name in [name for name, digest in self.records.items() if digest in self.damaged]:
+            del self.records[name]
+            if name in left:
+                self.records[name] = left[name].content
+        self.damaged |= set(self.records.values()) - self.whole()
 
     @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
     def damage_pack(self, number, how):

@@ -62,7 +62,7 @@ def test_what_is_lost_is_made_again_of_what_is_left(index, films, lost):
         (index.directory / name).unlink(missing_ok=True)
     if lost == "vectors too":
         shutil.rmtree(index.directory / "videos")
-        with pytest.raises(search.SearchError, match="holds no index"):
+        with pytest.raises(search.SearchError, match="no index"):
             Index.open(index.directory)
         return
     again = Index.open(index.directory)
@@ -140,7 +140,7 @@ def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(
 
 def test_a_directory_of_nothing_but_damage_is_an_error(tmp_path):
     (tmp_path / storage.MANIFEST).write_text(json.dumps({"name": "a web page"}))
-    with pytest.raises(DamagedError, match="is damaged"):
+    with pytest.raises(DamagedError, match="damaged"):
         Index.open(tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_vectors_of_another_encoder_are_not_taken_for_those_of_this_one(index, t
     with other.writing():
         other.keep(content, index.read(content), {"b.film": Stamp(1, 2, 3)})
     (other.directory / "videos" / f"{content}.npz").replace(index.file(content))
-    with pytest.raises(DamagedError, match="is not of this index"):
+    with pytest.raises(DamagedError, match="not of"):
         index.read(content)
 
 
@@ -160,7 +160,7 @@ def test_any_byte_that_differs_is_damage(index):
     whole = path.read_bytes()
     for place in [*range(0, len(whole), 97), len(whole) - 1]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(DamagedError, match="is damaged"):
+        with pytest.raises(DamagedError, match="damaged"):
             index.read(content)
     path.write_bytes(whole)
     index.read(content)
@@ -171,7 +171,7 @@ def test_a_manifest_of_another_program_beside_a_copied_mark_stays(index, tmp_pat
     (tmp_path / "site").mkdir()
     shutil.copy(index.directory / ".hlformer-index", tmp_path / "site")
     (tmp_path / "site" / "manifest.json").write_text(theirs)
-    with pytest.raises(SearchError, match="another program's"):
+    with pytest.raises(SearchError, match="another program"):
         archive.fill(Index.open(tmp_path / "site"))
     assert (tmp_path / "site" / "manifest.json").read_text() == theirs
 
@@ -209,7 +209,7 @@ def test_an_archive_with_a_right_digest_that_we_did_not_write_is_damage(index, w
     except zipfile.BadZipFile:
         made = b"PK"
     index.file(content).write_bytes(made + hashlib.sha256(made).hexdigest().encode())
-    with pytest.raises(DamagedError, match="is damaged"):
+    with pytest.raises(DamagedError, match="damaged"):
         index.read(content)
 
 

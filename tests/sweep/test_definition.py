@@ -122,7 +122,7 @@ def test_tasks_of_a_slurm_array_are_counted_from_its_first():
     assert task_of_array(array(ID=8, COUNT=4, MIN=2, STEP=2)) == (3, 4)
     with pytest.raises(ConfigError, match="--array"):
         task_of_array(array(ID=9, COUNT=3, MIN=1, STEP=1))
-    with pytest.raises(ConfigError, match="one process a task"):
+    with pytest.raises(ConfigError, match="process"):
         task_of_array({"SLURM_STEP_NUM_TASKS": "2"})
 
 

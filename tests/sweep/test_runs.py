@@ -98,7 +98,7 @@ def test_a_changed_sweep_is_refused_where_another_was_begun(small, tmp_path):
     sweep.base.data.manual_dir = "moved"  # not what it is, but where it lies
     runs.check(expand(sweep), tmp_path)
     sweep.base.optim.learning_rate = 0.5
-    with pytest.raises(WorkdirError, match=r"w-a-b/seed0 .*learning_rate \(0.00025 there, 0.5 now"):
+    with pytest.raises(WorkdirError, match="w-a-b/seed0 .*learning_rate"):
         runs.check(expand(sweep), tmp_path)
     (one / "checkpoints" / "newest" / "7").rename(one / "checkpoints" / "newest" / "7.part")
     runs.check(expand(sweep), tmp_path)  # nothing was saved: no run to mix it up with

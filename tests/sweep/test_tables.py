@@ -58,7 +58,7 @@ def test_a_result_without_a_metric_of_the_sweep_is_named(result_of, small, tmp_p
     result = result_of(planned[0], 10.0)
     del result["metrics"]["R@5"]
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
-    with pytest.raises(ConfigError, match="full/seed0 has no R@5, but R@1, R@10"):
+    with pytest.raises(ConfigError, match="R@5"):
         tables.collect(sweep, planned, tmp_path)
 
 

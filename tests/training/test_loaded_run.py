@@ -42,7 +42,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     with pytest.raises(RunError, match="config.json"):
         loaded_run.load(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(RunError, match="this version"):
+    with pytest.raises(RunError, match="version"):
         loaded_run.load(tmp_path)
     config = configuration("gmmformer_v2")
     content = {"config": json.loads(config.to_json())}
@@ -51,7 +51,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         loaded_run.load(tmp_path)
     content["config"]["model"]["fusion"] = "sum"
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="model.fusion is 'sum'"):
+    with pytest.raises(ConfigError, match="model.fusion"):
         loaded_run.load(tmp_path)
 
 
@@ -84,5 +84,5 @@ def test_an_evaluation_does_not_overwrite_the_result_on_other_data(retrieval, da
 
 
 def test_scores_that_cannot_be_written_are_refused_before_anything_is_computed(tmp_path):
-    with pytest.raises(OSError, match="is a directory"):
+    with pytest.raises(OSError, match="directory"):
         evaluate_checkpoint(runs.retrieval(tmp_path), tmp_path / "nowhere", tmp_path, print)

@@ -30,7 +30,7 @@ def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
 
 def test_a_log_that_was_cut_is_not_filled_up(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(OSError, match="shorter than"):
+    with pytest.raises(OSError, match="shorter"):
         metrics.ScalarLog(tmp_path, 30, 0)
 
 
@@ -101,7 +101,7 @@ def test_a_chunk_is_recorded_when_the_next_one_is_under_way(logger, tmp_path):
 def test_the_step_and_the_term_that_are_not_finite_are_named(logger, value):
     chunk, scalars = _chunk(3, 1.0, value)
     scalars["loss/near"][1] = value
-    with pytest.raises(NonFiniteLossError, match="step 4 .* loss/near is"):
+    with pytest.raises(NonFiniteLossError, match="step 4 .*loss/near"):
         logger.steps(chunk, scalars, wait=True)
 
 

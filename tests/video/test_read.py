@@ -73,9 +73,9 @@ def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
 
 def test_a_folder_that_is_none_is_one_line(tmp_path):
     touch(tmp_path, "a.mp4")
-    with pytest.raises(video.VideoError, match="is no folder"):
+    with pytest.raises(video.VideoError, match="no folder"):
         video.find(tmp_path / "a.mp4")
-    with pytest.raises(video.VideoError, match="is not there"):
+    with pytest.raises(video.VideoError, match="not there"):
         video.find(tmp_path / "b")
 
 
@@ -173,7 +173,7 @@ def test_a_file_without_permission_is_refused(tmp_path):
     if before == 0:
         os.seteuid(65534)
     try:
-        with pytest.raises(video.VideoError, match="may not be read"):
+        with pytest.raises(video.VideoError, match="may not"):
             list(video.sample(path))
     finally:
         os.seteuid(before)
@@ -223,7 +223,7 @@ def test_the_largest_of_the_films_is_the_video_where_none_is_the_default(tmp_pat
 
 def test_a_picture_is_refused_from_one_pixel_above_the_limit_on():
     check_size(Path("a.mp4"), MAX_PIXELS, 1)
-    with pytest.raises(video.VideoError, match=r"'a\.mp4' states pictures of 134217729 x 1"):
+    with pytest.raises(video.VideoError, match="134217729 x 1"):
         check_size(Path("a.mp4"), MAX_PIXELS + 1, 1)
 
 

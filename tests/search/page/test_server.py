@@ -203,9 +203,9 @@ def test_a_port_that_is_taken_is_one_line(library):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(server.ServeError, match=f"port {port} of 127.0.0.1 .*--port"):
+        with pytest.raises(server.ServeError, match=f"port {port} "):
             server.serve(library, port)
-    with pytest.raises(server.ServeError, match="port 70000 of"):
+    with pytest.raises(server.ServeError, match="70000"):
         server.serve(library, 70000)
 
 
