@@ -1,10 +1,15 @@
-"""Writes the small videos that tests read: the grey of a frame tells which it is."""
+"""Videos that tests write, whose frames say their number, and makers of broken and odd ones."""
 
+import os
+import re
+import struct
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
+
+from hlformer_jax import video
 
 WIDTH, HEIGHT = 64, 48
 _STEP = 6
@@ -98,3 +103,282 @@ def turned(path: Path, matrix: tuple[int, int, int, int]) -> Path:
     content[place : place + 32] = packed
     path.write_bytes(bytes(content))
     return path
+
+
+# Broken and odd videos
+
+
+def ordinary(folder, name="a.mp4", **settings):
+    return write(folder / name, **settings)
+
+
+def holding(content):
+    def make(folder):
+        path = folder / "a.mp4"
+        path.write_bytes(content)
+        return path
+
+    return make
+
+
+def without_index(folder):
+    path = ordinary(folder)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"moov") - 4])
+    return path
+
+
+def sound_alone(folder, name="a.mp4", codec="aac", rate=8000):
+    path = folder / name
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, rate), np.float32), "fltp", "mono")
+        frame.sample_rate = rate
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def song_with_a_cover(folder):
+    path = sound_alone(folder, "a.mp3", "libmp3lame", 44100)
+    size = lambda number: bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
+    cover = b"\0image/jpeg\0\3\0" + video.thumbnail(ordinary(folder), 0, 64)
+    picture = b"APIC" + size(len(cover)) + b"\0\0" + cover
+    path.write_bytes(b"ID3\4\0\0" + size(len(picture)) + picture + path.read_bytes())
+    return path
+
+
+def no_frame(folder):
+    path = folder / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=12)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        container.start_encoding()
+    return path
+
+
+def unknown_codec(folder):
+    path = ordinary(folder)
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz").replace(b"avcC", b"zzzC"))
+    return path
+
+
+def frames_of_noise(folder):
+    path = ordinary(folder, codec="mpeg4")
+    content = bytearray(path.read_bytes())
+    start, end = content.index(b"mdat") + 4, content.index(b"moov") - 4
+    content[start:end] = np.random.default_rng(0).bytes(end - start)
+    path.write_bytes(bytes(content))
+    return path
+
+
+def pipe(folder):
+    os.mkfifo(folder / "a.mp4")
+    return folder / "a.mp4"
+
+
+def link_to(name):
+    def make(folder):
+        (folder / "a.mp4").symlink_to(name)
+        return folder / "a.mp4"
+
+    return make
+
+
+def folder_called_so(folder):
+    (folder / "a.mp4").mkdir()
+    return folder / "a.mp4"
+
+
+def of_side(side):
+    def make(folder):
+        path = ordinary(folder, "a.avi", codec="rawvideo", frames=2)
+        size = lambda width, height: struct.pack("<2i", width, height)
+        path.write_bytes(path.read_bytes().replace(size(64, 48), size(side, side)))
+        return path
+
+    return make
+
+
+def named_like_an_order(folder):
+    path = folder / "a\nerror: all is lost\x1b[31m.mp4"
+    path.write_bytes(b"")
+    return path
+
+
+def standing_still(folder):
+    path = folder / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=12)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for index in range(6):
+            frame = av.VideoFrame.from_ndarray(grey(index), "rgb24").reformat(format="yuvj420p")
+            frame.pts, frame.time_base = index, Fraction(1, 12)
+            for packet in stream.encode(frame):
+                packet.pts = packet.dts = min(packet.pts, 3)
+                container.mux(packet)
+    return path
+
+
+def huge_picture(folder):
+    path = folder / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 10_000, 10_000, "yuvj420p"
+        frame = av.VideoFrame(10_000, 10_000, "yuvj420p")
+        for plane, value in zip(frame.planes, (200, 128, 128), strict=True):
+            plane.update(np.full(plane.buffer_size, value, np.uint8))
+        frame.pts, frame.time_base = 0, Fraction(1)
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def stating(seconds):
+    def make(folder):
+        path = ordinary(folder, "a.mkv")
+        content = bytearray(path.read_bytes())
+        place = content.index(b"\x44\x89\x88") + 3  # Matroska's Duration, a float64 in milliseconds
+        content[place : place + 8] = struct.pack(">d", 1000 * seconds)
+        path.write_bytes(bytes(content))
+        return path
+
+    return make
+
+
+def photograph(folder):
+    path = folder / "a.mp4"
+    path.write_bytes(video.thumbnail(ordinary(folder, "plain.mkv"), 0, 64))
+    (folder / "plain.mkv").unlink()
+    return path
+
+
+def cut_off(suffix, **settings):
+    def make(folder):
+        path = ordinary(folder, f"a.{suffix}", frames=38, **settings)
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) * 6 // 10])
+        return path
+
+    return make
+
+
+def noisy(index):
+    rng = np.random.default_rng(index)
+    return rng.integers(0, 255, (48, 64, 3), np.uint8)
+
+
+FRONT = {"movflags": "faststart"}
+
+
+def with_index_in_front(folder):
+    plain = ordinary(folder, "plain.mp4", paint=noisy, frames=38)
+    path = folder / "a.mp4"
+    with av.open(str(plain)) as source, av.open(str(path), "w", options=FRONT) as out:
+        stream = out.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 6 // 10])
+    plain.unlink()
+    return path
+
+
+def damaged(folder):
+    path = ordinary(folder, codec="libx264", paint=noisy, frames=38, gop_size=6)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 3000] = bytes(3000)
+    path.write_bytes(bytes(content))
+    return path
+
+
+def joined(folder):
+    path = ordinary(folder, "a.ts", frames=36)
+    path.write_bytes(path.read_bytes() * 2)
+    return path
+
+
+def jump_ahead(folder):
+    times = [k / 12 for k in range(18)] + [90_000 + k / 12 for k in range(18)]
+    return ordinary(folder, "a.mkv", times=times, frames=36)
+
+
+def playlist(name, content):
+    """A list of a video beside it, which FFmpeg would play for it."""
+
+    def make(folder):
+        ordinary(folder, "part.mp4")
+        (folder / name).write_text(content)
+        return folder / name
+
+    return make
+
+
+PLAYLISTS = {
+    "ffconcat": playlist("a.mp4", "ffconcat version 1.0\nfile part.mp4\n"),
+    "concat by its suffix": playlist("a.ffconcat", "file part.mp4\n"),
+    "HLS": playlist("a.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\npart.mp4\n"),
+    "HLS by its suffix": playlist("a.m3u8", "\ufeff#EXTM3U\n#EXTINF:3,\nhttp://localhost:1/a.ts\n"),
+    "DASH": playlist(
+        "a.mp4",
+        '<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"'
+        ' mediaPresentationDuration="PT3S"><Period><AdaptationSet mimeType="video/mp4">'
+        '<Representation id="1" bandwidth="9"><BaseURL>part.mp4</BaseURL></Representation>'
+        "</AdaptationSet></Period></MPD>",
+    ),
+    "DASH by its suffix": playlist("a.mpd", "<MPD/>"),
+    "RTSP's description": playlist(
+        "a.mp4", "v=0\no=- 0 0 IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n"
+    ),
+    "PLS": playlist("a.mp4", "[playlist]\nFile1=part.mp4\n"),
+}
+
+BOX = b"\0\0\0\x10ftypisom\0\0\2\0"
+
+REFUSED = {kind: (make, r"no video|Invalid argument") for kind, make in PLAYLISTS.items()} | {
+    "thousands of empty boxes": (holding(BOX + b"\0\0\0\x08free" * 2000), "no video"),
+    "empty": (holding(b""), "is empty"),
+    "text": (holding(b"not a video\n" * 50), "no video that FFmpeg knows"),
+    "subtitles": (holding(b"1\n00:00:01,000 --> 00:00:02,000\nHello\n\n" * 9), "holds no video"),
+    "zeros": (holding(bytes(5000)), "no video that FFmpeg knows"),
+    "noise": (holding(np.random.default_rng(1).bytes(5000)), "no video that FFmpeg knows"),
+    "only a beginning": (holding(BOX), "has no index"),
+    "MP4 whose end is missing": (without_index, "has no index (moov)"),
+    "sound alone": (sound_alone, "sound alone"),
+    "song with a cover": (song_with_a_cover, "sound alone"),
+    "no frame": (no_frame, "holds no frame"),
+    "unknown codec": (unknown_codec, "codec that FFmpeg cannot decode"),
+    "frames of noise": (frames_of_noise, "can be decoded"),
+    "absurd size": (of_side(15_000), "15000 x 15000 pixels"),
+    "size beyond FFmpeg's": (of_side(40_000), "can be decoded, or absurdly large ones"),
+    "pipe": (pipe, "pipe, socket or device"),
+    "dangling link": (link_to("nowhere.mp4"), "is not there"),
+    "link to itself": (link_to("a.mp4"), "Too many levels of symbolic links"),
+    "not there": (lambda folder: folder / "a.mp4", "is not there"),
+    "folder": (folder_called_so, "is a folder"),
+    "name with a newline": (named_like_an_order, "is empty"),
+}
+"""Kinds that cannot be used: their maker, and a part of the reason."""
+
+
+USED = {
+    "MP4 that is cut off": (with_index_in_front, (1.5, 2.4), r"packets|ends at .* of the 3.2 s"),
+    "Matroska that is cut off": (
+        cut_off("mkv", paint=noisy), (1.5, 2.4), r"ends at .* s of the 3.2 s",
+    ),
+    "FLV that is cut off": (cut_off("flv", codec="flv", paint=noisy), (1.2, 2.4), "ends at"),
+    "damaged in the middle": (damaged, (3, 3.3), r"of its 38 packets are damaged|^$"),
+    "two recordings in one": (joined, (5.9, 6.1), "timestamps jump 1 times"),
+    "timestamps that jump ahead": (jump_ahead, (2.9, 3.1), "timestamps jump 1 times"),
+    "no length stated": (stating(0), (2.9, 3.1), "^$"),
+    "a length of years stated": (stating(1e9), (2.9, 3.1), "ends at 3.0 s of the 1000000000.0 s"),
+}  # fmt: skip
+"""Kinds that can be used in part: their maker, seconds at least and at most, and what is told."""
+
+
+def says(line, reason):
+    """Whether a line gives a reason: a part of it, or a pattern as `USED` has them."""
+    return reason in line or re.search(reason, line) is not None

@@ -206,7 +206,11 @@ def test_gradient_of_every_parameter(recording, dtype):
     _assert_gradients(recording, gradient, recorded, tolerances)
 
 
-@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+@pytest.mark.parametrize(
+    "recording",
+    [released.HLFORMER, pytest.param(released.GMMFORMER_V2, marks=pytest.mark.slow)],
+    ids=lambda r: r.model,
+)
 def test_eight_optimiser_steps(recording, dtype):
     golden = recording.golden
     config = recording.config(dtype)

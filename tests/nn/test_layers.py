@@ -1,10 +1,24 @@
-"""Layers, against NumPy."""
+"""Layers, fusion and attention blocks, against NumPy by the equations, and at the edges."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import tiny
 
-from hlformer_jax.nn import layers
+from hlformer_jax.nn import blocks, fusion, layers
+from hlformer_jax.nn.bank import BankOptions, GaussianBank, make_windows
+from hlformer_jax.nn.blocks import (
+    BlockOptions,
+    EuclideanBlock,
+    LorentzAttention,
+    LorentzBlock,
+    LorentzOptions,
+)
+from hlformer_jax.ops import windows
+
+# Layers
+
 
 X = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
 
@@ -77,3 +91,151 @@ def test_dropout_is_the_identity_unless_a_model_is_trained():
     np.testing.assert_allclose(np.unique(dropped), [0, 1 / 0.7], rtol=1e-6)
     # Ten thousand draws: four times the standard deviation of the share.
     assert abs(np.mean(dropped == 0) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 1e4)
+
+
+# Fusion and pooling
+
+
+def test_learned_weights_of_equal_logits_are_the_mean():
+    blocks = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
+    weights = fusion.BlockWeights(BlockOptions(2, 0.0))
+    inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(0.5), None), False
+    params = weights.init(jax.random.key(0), *inputs)
+    np.testing.assert_allclose(weights.apply(params, *inputs), blocks.mean(0), rtol=1e-5, atol=1e-6)
+    params["params"]["logits"] = jnp.asarray([0.0, 0.0, 50.0])
+    np.testing.assert_allclose(weights.apply(params, *inputs), blocks[2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n, f in fusion.FUSIONS.items() if f.uses_token])
+def test_a_fusion_that_asks_with_a_token_refuses_to_do_without(name):
+    fuse, blocks = fusion.FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
+    with pytest.raises(ValueError):
+        inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(1), None)
+        fuse.init(jax.random.key(0), inputs, False)
+
+
+def test_pooling_weighs_positions_by_a_softmax_and_leaves_padding_out():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    mask = np.array([[True, True, True, False], [True, False, False, False]])
+    kernel = rng.normal(size=(3, 1)).astype(np.float32)
+    apply = lambda mask: fusion.AttentionPooling().apply({"params": {"kernel": kernel}}, x, mask)
+    for given, real in ((None, np.ones_like(mask)), (mask, mask)):
+        weights = np.exp(x @ kernel)[..., 0] * real
+        weights /= weights.sum(-1, keepdims=True)
+        expected = np.einsum("vl,vlh->vh", weights, x)
+        # Rounding of float32 sums of a few products.
+        np.testing.assert_allclose(apply(given), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_concatenation_is_one_linear_map_of_all_blocks():
+    blocks = np.random.default_rng(0).normal(size=(3, 2, 4, 5)).astype(np.float32)
+    fuse = fusion.Concatenation(BlockOptions(2, 0.0))
+    inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(1), None), False
+    params = fuse.init(jax.random.key(0), *inputs)
+    kernel = np.asarray(params["params"]["dense"]["kernel"]).reshape(3, 5, 5)
+    expected = np.einsum("kvlh,khj->vlj", blocks, kernel)
+    np.testing.assert_allclose(fuse.apply(params, *inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+# Blocks and banks of them
+
+
+AS_RELEASED = LorentzOptions(7, "released", "released")
+
+
+def _numpy_attention(params, x, c, merge):
+    """Lorentz attention on the hyperboloid of curvature -c, by the equations."""
+    heads, dim = 2, 7
+    norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
+
+    def project(p, x):
+        mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        x = (x - mean) / np.sqrt(var + 1e-5) * p["LayerNorm"]["scale"] + p["LayerNorm"]["bias"]
+        return np.maximum(x @ p["dense"]["kernel"] + p["dense"]["bias"], 0)
+
+    beta = np.exp(params["scale_alpha"])
+    u = project(params["input_proj"], x) * beta
+    r = np.sqrt(c) * norm(u)
+    point = np.concatenate([np.cosh(r), np.sinh(r) * u / norm(u)], -1) / np.sqrt(c)
+
+    def linear(p):
+        z = (point @ p["dense"]["kernel"]).reshape(*x.shape[:-1], heads, (dim + 1) // heads)
+        time = np.exp(p["scale"]) / (1 + np.exp(-z[..., :1])) + 1.1
+        space = z[..., 1:] / norm(z[..., 1:]) * np.sqrt(time**2 - 1)
+        return np.concatenate([time, space], -1) / np.sqrt(c)  # <p, p>_L = -1 / c
+
+    inner = lambda a, b: (a[..., 1:] * b[..., 1:]).sum(-1) - a[..., 0] * b[..., 0]
+    q, k, v = (np.moveaxis(linear(params[n]), -2, -3) for n in ("query", "key", "value"))
+    squared_distance = -2 / c - 2 * inner(q[..., :, None, :], k[..., None, :, :])
+    logits = -squared_distance / params["scale"] + params["bias"]
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    m = np.einsum("...ml,...ld->...md", weights / weights.sum(-1, keepdims=True), v)
+    centroid = m / np.sqrt(c * np.abs(inner(m, m)))[..., None]
+    side_by_side = lambda heads: np.moveaxis(heads, -3, -2).reshape(*x.shape[:-1], -1)
+    if merge == "hyperboloid":
+        space = side_by_side(centroid[..., 1:])
+        s = np.sqrt(c) * norm(space)
+        tangent = np.arcsinh(s) / s * space
+    else:  # head 0's time for that of the whole, the others' times among the space coordinates
+        s = np.sqrt(c) * norm(centroid[..., 0, :, 1:])
+        tangent = np.arcsinh(s) / s * side_by_side(centroid)[..., 1:]
+    return project(params["output_proj"], tangent / beta)
+
+
+@pytest.mark.parametrize("merge", blocks.HEAD_MERGES)
+def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 8))
+    attend = LorentzAttention(
+        BlockOptions(2, 0.0, dtype=jnp.float64), LorentzOptions(7, "released", merge)
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        init = jax.jit(lambda key: attend.init(key, x, None, None, False)["params"])
+        params = init(jax.random.key(0))
+        params = jax.tree.map(lambda p: np.asarray(p + 0.3 * rng.normal(size=p.shape)), params)
+        apply = jax.jit(lambda p, c: attend.apply({"params": p}, x, None, None, False, c))
+        for c in (0.05, 1.0, 20.0):
+            ours = apply(params, jnp.asarray(c))
+            expected = _numpy_attention(params, x, c, merge)
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
+def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
+    attend = LorentzAttention(BlockOptions(2, 0.0), AS_RELEASED)
+    x = size * jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
+    params = attend.init(jax.random.key(0), x, None, None, False)
+    loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, jnp.float32(c))
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+
+
+def test_a_bank_equals_its_blocks_one_by_one():
+    block, lorentz, widths = BlockOptions(2, 0.0), AS_RELEASED, (0.0, 2.0)
+    bank = GaussianBank(BankOptions(block, lorentz, euclidean_blocks=2, lorentz_blocks=2))
+    of_both = make_windows(widths, widths, tiny.FRAMES, "released", jnp.float32)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(tiny.VIDEOS, tiny.FRAMES, 8)).astype(np.float32)
+    mask = tiny.batch().videos.frame_mask
+    shapes = jax.eval_shape(lambda: bank.init(jax.random.key(0), x, of_both, mask, False))
+    draw = lambda p: (0.3 * rng.normal(size=p.shape)).astype(p.dtype)
+    params = jax.tree.map(draw, shapes)["params"]
+    # Scales are to divide by.
+    params["lorentz"]["attention"]["scale"] = np.asarray([1.5, 2.5], np.float32)
+    outputs = jax.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
+    assert outputs.shape == (4, *x.shape)
+    log_windows = windows.log_attention_windows(widths, tiny.FRAMES)
+    one_euclidean = jax.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
+    one_lorentzian = jax.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
+    for k in range(2):
+        own = jax.tree.map(lambda p, k=k: p[k], params)
+        euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))
+        lorentzian = one_lorentzian({"params": own["lorentz"]}, log_windows[k])
+        np.testing.assert_allclose(outputs[k], euclidean, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
+        assert np.abs(outputs[k] - outputs[2 + k]).max() > 0.01
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.01

@@ -6,6 +6,7 @@ off, but not those. Called as they are, functions would run operation by operati
 itself: sixty small programs for one. Tests that are named after jit compare the results of both.
 """
 
+import functools
 import inspect
 from types import FunctionType, SimpleNamespace
 
@@ -41,3 +42,14 @@ def _compiled(module):
 
 cones, distributions, horopca, means = map(_compiled, (cones, distributions, horopca, means))
 lorentz, numerics, poincare = map(_compiled, (lorentz, numerics, poincare))
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def _method(space, name, *args):
+    return getattr(space, name)(*args)
+
+
+def whole(space):
+    """A manifold whose methods are compiled whole."""
+    names = [name for name in dir(space) if callable(getattr(space, name)) and name[0] != "_"]
+    return SimpleNamespace(**{name: functools.partial(_method, space, name) for name in names})

@@ -9,7 +9,7 @@ import reference
 from compiled import cones, lorentz, poincare
 from derivatives import check_curvature, check_finite, check_slopes, check_two_derivatives
 from mpmath import mpf
-from reference import BOUND, DTYPES, PRECISIONS, SLOW_FLOAT64, pairs
+from reference import BOUND, DTYPES, PRECISIONS, pairs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -232,7 +232,8 @@ def test_second_derivatives_of_cones_of_the_ball():
     check_curvature(run, (p[away], q[away], C))
 
 
-@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_cones_and_layers_of_the_ball_are_finite_at_the_edges(dtype):
     way = np.array([0.6, -0.64, 0.48])
     rows = np.array([r * s * way for r in (0, 1e-30, 1e-6, 0.5, 1, 1.5) for s in (1, -1)])

@@ -1,15 +1,15 @@
 """Laws of hyperbolic space in both models, and of sets of points, for what Hypothesis draws."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import means
+from compiled import lorentz, means, poincare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hlformer_jax.ops import attention, lorentz, poincare
+from hlformer_jax.ops import attention
+from hlformer_jax.ops import poincare as ball
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -27,11 +27,14 @@ TURN = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
 
 
 def _laws(name, vectors, share, c):
-    """Both sides of each law, of three points each and their curvatures."""
+    """Both sides of each law, of three points each and their curvatures.
+
+    Each function is compiled once; a program of all laws would hold its twenty-five distances.
+    """
     model = MODELS[name]
     # In the ball a vector at the origin is half as long in coordinates.
     a, x, y, u, w = vectors if name == "lorentz" else vectors / 2
-    a, x, y = (model.exp_map0(v, c) for v in (a, x, y))
+    a, x, y = (np.asarray(model.exp_map0(v, c)) for v in (a, x, y))
     zero = model.exp_map0(0 * u, c)
     v, w = model.transport0(x, u, c), model.transport0(x, w, c)
     distance = lambda x, y: model.distance(x, y, c)
@@ -40,7 +43,7 @@ def _laws(name, vectors, share, c):
     turn = (lambda x: lorentz.rotate(TURN, x, c)) if name == "lorentz" else lambda p: p @ TURN.T
     log, away = model.log_map(x, y, c), distance(x, y)
     moved = model.parallel_transport(x, y, v, c)
-    both = jnp.stack([x, y], axis=-2)
+    both = np.stack([x, y], axis=-2)
     middle = lorentz.centroid if name == "lorentz" else poincare.gyromidpoint
     laws = {
         "exp undoes log": (model.exp_map(x, log, c), y),
@@ -52,7 +55,7 @@ def _laws(name, vectors, share, c):
         "a logarithm is as long as the distance": (norm(x, log), away),
         "the distance from the origin": (model.distance0(x, c), distance(zero, x)),
         "the squared Lorentzian distance": (
-            model.squared_distance(x, y, c), 4 / c * jnp.sinh(jnp.sqrt(c) * away / 2) ** 2,
+            model.squared_distance(x, y, c), 4 / c * np.sinh(np.sqrt(c) * away / 2) ** 2,
         ),
         "translations keep distances": (distance(move(a, x, c), move(a, y, c)), away),
         "a translation takes the origin": (move(a, zero, c), a),
@@ -77,17 +80,17 @@ def _laws(name, vectors, share, c):
         ),
         "a geodesic of unit speed": (
             distance(x, model.geodesic_unit(share, x, v, c)),
-            jnp.where(jnp.any(u != 0, axis=-1), abs(share), 0),
+            np.where(np.any(u != 0, axis=-1), abs(share), 0),
         ),
         "the midpoint": (middle(both, None, c)[..., 0, :], model.geodesic(0.5, x, y, c)),
         "points that are limited": (
             model.distance0(model.limit_distance0(x, 0.7, c), c),
-            jnp.minimum(model.distance0(x, c), 0.7),
+            np.minimum(model.distance0(x, c), 0.7),
         ),
     }  # fmt: skip
     if name == "poincare":
-        add, room = (lambda p, q: move(p, q, c)), lambda p: 1 - c * jnp.sum(p * p, -1)
-        below = 1 + 2 * c * jnp.sum(x * y, -1) + c**2 * jnp.sum(x * x, -1) * jnp.sum(y * y, -1)
+        add, room = (lambda p, q: move(p, q, c)), lambda p: 1 - c * np.sum(p * p, -1)
+        below = 1 + 2 * c * np.sum(x * y, -1) + c**2 * np.sum(x * x, -1) * np.sum(y * y, -1)
         laws |= {
             "the gyrocommutative law": (add(x, y), poincare.gyration(x, y, add(y, x), c)),
             "the gyroassociative law": (
@@ -96,38 +99,37 @@ def _laws(name, vectors, share, c):
             "the gap of a sum": (room(add(x, y)), room(x) * room(y) / below),
             "multiples": (poincare.mobius_scalar_mul(3.0, a / 3, c), add(a / 3, add(a / 3, a / 3))),
             "the scale of the curvature": (
-                poincare.distance(jnp.sqrt(c)[:, None] * x, jnp.sqrt(c)[:, None] * y) / jnp.sqrt(c),
+                poincare.distance(np.sqrt(c)[:, None] * x, np.sqrt(c)[:, None] * y) / np.sqrt(c),
                 away,
             ),
         }  # fmt: skip
     triangle = distance(x, y) <= (distance(x, a) + distance(a, y)) * (1 + 1e-12) + 1e-12
     ends = (y, moved, model.exp_map(x, v, c), move(a, x, c), model.geodesic(share, x, y, c))
-    on = lorentz.time_error(jnp.stack(ends[2:]), c[None]) if name == "lorentz" else 0
+    on = lorentz.time_error(np.stack(ends[2:]), c[None]) if name == "lorentz" else 0
     return laws, triangle, on
-
-
-COMPILED = {name: jax.jit(lambda *args, name=name: _laws(name, *args)) for name in MODELS}
 
 
 @drawn
 @given(vectors=numbers(5, 3, 4), share=st.floats(-0.5, 1.5), c=curvatures)
 @pytest.mark.parametrize("name", MODELS)
 def test_laws_of_a_metric_of_geodesics_and_of_isometries(name, vectors, share, c):
-    laws, triangle, off = COMPILED[name](vectors, share, c)
+    laws, triangle, off = _laws(name, vectors, share, c)
     for law, (one, other) in laws.items():
         # Of vectors and points the coordinates are up to τ times as long as what they stand for.
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11, err_msg=law)
     assert np.all(triangle) and np.all(np.asarray(off) < 1e-13)
 
 
-@jax.jit
+_differential = jax.jit(lambda p, w, c: jax.jvp(lambda p: ball.to_lorentz(p, c), (p,), (w,))[1])
+
+
 def _both_models(vectors, c):
     """Results of the ball, brought to the Lorentz model, and those there."""
     p, q = (poincare.exp_map0(v / 2, c) for v in vectors[:2])
     v = poincare.transport0(p, vectors[2] / 2, c)
     a, b = poincare.to_lorentz(p, c), poincare.to_lorentz(q, c)
     # Tangent vectors by the differential of the map between the models.
-    there = lambda p, w: jax.jvp(lambda p: poincare.to_lorentz(p, c), (p,), (w,))[1]
+    there = lambda p, w: _differential(p, w, c)
     w = there(p, v)
     return {
         "exp_map0": (poincare.to_lorentz(p, c), lorentz.exp_map0(vectors[0], c)),
@@ -156,7 +158,6 @@ def test_the_ball_is_the_lorentz_model(vectors, c):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11, err_msg=name)
 
 
-centroid = jax.jit(lorentz.centroid, static_argnames="exact")
 attend = jax.jit(lambda q, k, v, mask: (
     attention.lorentz_attention(q, k, v, 1.7, 0.3, mask=mask),
     attention.euclidean_attention(q, k, v, mask=mask),
@@ -171,9 +172,8 @@ attend = jax.jit(lambda q, k, v, mask: (
 )
 def test_the_order_of_points_changes_no_mean(vectors, weights, order):
     points = np.asarray(lorentz.from_space(vectors))
-    for mean in (
-        centroid, lambda *x: centroid(*x, exact=False), lambda x, w: means.lorentz_mean(x, w)
-    ):  # fmt: skip
+    sums = lambda points, weights: lorentz.centroid(points, weights, exact=False)
+    for mean in (lorentz.centroid, sums, means.lorentz_mean):
         one, other = mean(points, weights), mean(points[:, order], weights[..., order])
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 

@@ -216,8 +216,14 @@ def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
         assert np.abs(want - start).max() > 0.1
 
 
+# Programs that "nested" holds as well.
+INSIDE = ("chain", "partition", "inject_hyperparams", "MultiSteps", "apply_if_finite")
+
+
 @pytest.mark.usefixtures("standard_promotion")
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x in INSIDE else x for x in WRAPPERS]
+)
 def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
     inside = riemannian(WRAPPERS[name](optax.adam(0.3)), MIXED)

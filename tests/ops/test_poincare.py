@@ -12,7 +12,7 @@ import reference
 from compiled import lorentz, poincare
 from derivatives import check_curvature, check_finite, check_slopes, check_two_derivatives
 from mpmath import mpf, sqrt
-from reference import BOUND, DTYPES, PRECISIONS, SLOW_FLOAT64, pairs, tangent
+from reference import BOUND, DTYPES, PRECISIONS, pairs, tangent
 
 from hlformer_jax.ops import poincare as ball
 
@@ -507,7 +507,8 @@ def test_second_derivatives_of_distances_and_logits():
     check_curvature(everything, (p, normals, offsets, c))
 
 
-@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_hyperplanes_are_finite_for_zero_normals_and_far_points(dtype):
     sizes = np.array([0, 1e-30, 1e-6, 1, 30.0])
     x = np.concatenate([sizes[:, None] * way for way in np.array([[0.6, 0.8], [-0.6, 0.8]])])

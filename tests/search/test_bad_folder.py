@@ -9,7 +9,6 @@ import threading
 from types import SimpleNamespace
 
 import archive
-import bad_videos
 import numpy as np
 import pytest
 import videos
@@ -39,9 +38,9 @@ ODD = {  # good ones too
 }
 
 UNLISTED = {"song with a cover", "folder", "not there"} | {
-    kind for kind in bad_videos.PLAYLISTS if kind.endswith("by its suffix")
+    kind for kind in videos.PLAYLISTS if kind.endswith("by its suffix")
 }
-"""Kinds of `bad_videos.REFUSED` that are no videos in a folder: nothing is told of them."""
+"""Kinds of `videos.REFUSED` that are no videos in a folder: nothing is told of them."""
 
 IN_A_FOLDER = {
     "pipe": "is a pipe, socket or device",
@@ -61,17 +60,17 @@ def folder(tmp_path):
     """The folder; what is told of each file that fails, and of each that is used in part."""
     root = tmp_path / "videos"
     failed, warned = {}, {}
-    for kind, (make, *_, reason) in [*bad_videos.REFUSED.items(), *bad_videos.USED.items()]:
+    for kind, (make, *_, reason) in [*videos.REFUSED.items(), *videos.USED.items()]:
         place = root / kind
         place.mkdir(parents=True)
         name = make(place).relative_to(root).as_posix()
-        if kind in bad_videos.USED:
+        if kind in videos.USED:
             warned |= {name: reason} if reason != "^$" else {}
         elif kind not in UNLISTED:
             failed[name] = IN_A_FOLDER.get(kind, reason)
     for kind in ("huge_picture", "standing_still", "photograph"):
         (root / kind).mkdir()
-        getattr(bad_videos, kind)(root / kind)
+        getattr(videos, kind)(root / kind)
     warned["standing_still/a.mkv"] = "2 frames come too late"
     (root / "good").mkdir()
     for name, (codec, settings) in ODD.items():
@@ -116,7 +115,7 @@ def told(lines, expected):
         shown = name if name.isprintable() else repr(name)
         own = [line for line in rest if line.startswith(f"{shown}: ")]
         assert len(own) == 1, (name, own, rest)
-        assert own[0].isprintable() and bad_videos.says(own[0], reason), (own, reason)
+        assert own[0].isprintable() and videos.says(own[0], reason), (own, reason)
         rest.remove(own[0])
     return rest
 
@@ -161,7 +160,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
     status = json.loads(search("status", f"--index={directory}", "--json").out)
     listed = {one["video"]: one["reason"] for one in status["failures"]}
     assert listed.keys() == folder.failed.keys()
-    assert all(bad_videos.says(listed[name], reason) for name, reason in folder.failed.items())
+    assert all(videos.says(listed[name], reason) for name, reason in folder.failed.items())
     printed = search("status", f"--index={directory}").out.splitlines()
     assert sum(line.startswith("  failed: ") for line in printed) == len(listed)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 import shutil
 import zipfile
@@ -136,12 +135,6 @@ def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(
         archive.fill(Index.open(index.directory))
         assert Index.open(index.directory).verify() == {}
     assert hits(index.directory) == expected
-
-
-def test_a_directory_of_nothing_but_damage_is_an_error(tmp_path):
-    (tmp_path / storage.MANIFEST).write_text(json.dumps({"name": "a web page"}))
-    with pytest.raises(DamagedError, match="damaged"):
-        Index.open(tmp_path)
 
 
 def test_vectors_of_another_encoder_are_not_taken_for_those_of_this_one(index, tmp_path):

@@ -33,7 +33,7 @@ def test_a_run_reports_its_metrics_by_direction_and_number_of_leaves(hover_run, 
     assert checkpoints.best(path).info()["model.geometry"] == "poincare"
 
 
-@pytest.mark.slow  # test_prvr.py says it of the other family, with the same loop and feed
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
     hover_run, trees_dir, tmp_path
 ):

@@ -53,15 +53,16 @@ def test_the_optimiser_does_to_rows_what_it_does_to_the_tree(together):
     module = SimpleNamespace(stacked=("bank",), undecayed=("bias",), rates=rates)
     optimiser = optim.build(fields, module, 10)
     state = step.init_state(_tree(0), optimiser)
+
+    @jax.jit
+    def step_of(one, gradient):
+        given = one.params.like(gradient) if isinstance(one.params, Rows) else gradient
+        updates, kept = optimiser.update(given, one.optimiser, one.params)
+        return one.replace(params=optax.apply_updates(one.params, updates), optimiser=kept)
+
     both = state, step.joined(state)
     for seed in range(1, 4):
-        gradient, moved = _tree(seed), []
-        for one in both:
-            given = one.params.like(gradient) if isinstance(one.params, Rows) else gradient
-            updates, kept = optimiser.update(given, one.optimiser, one.params)
-            params = optax.apply_updates(one.params, updates)
-            moved.append(one.replace(params=params, optimiser=kept))
-        both = tuple(moved)
+        both = tuple(step_of(one, _tree(seed)) for one in both)
     expected, found = both
     close = lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-8)
     jax.tree.map(close, found.params.tree(), expected.params)

@@ -69,6 +69,7 @@ def test_a_run_is_held_against_a_linear_baseline_and_chance(retrieval):
     assert chance == {"R@1": 20, "R@5": 100, "R@10": 100, "R@100": 100, "SumR": 320}
 
 
+@pytest.mark.slow  # test_loop.py says it of a tree, and tests/data of what is streamed
 def test_a_run_that_is_stopped_and_streams_its_features_ends_bit_for_bit_the_same(
     data_dir, tmp_path, retrieval
 ):

@@ -2,7 +2,6 @@
 
 import itertools
 
-import bad_videos
 import numpy as np
 import pytest
 import videos
@@ -48,7 +47,7 @@ def test_the_shorter_side_is_scaled_down_and_never_up(tmp_path):
 
 
 def test_a_huge_picture_is_scaled_without_a_huge_copy(tmp_path):
-    (frame,) = video.sample(bad_videos.huge_picture(tmp_path), size=100)
+    (frame,) = video.sample(videos.huge_picture(tmp_path), size=100)
     assert frame.image.shape == (100, 100, 3)
     assert abs(frame.image.mean() - 200) < 3
 

@@ -13,11 +13,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import bad_videos
 import numpy as np
 import pytest
 import videos
-from bad_videos import noisy, ordinary
+from videos import noisy, ordinary
 
 from hlformer_jax import video
 from hlformer_jax.video import read
@@ -94,10 +93,10 @@ def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
 
 
-@pytest.mark.parametrize("kind", bad_videos.REFUSED)
+@pytest.mark.parametrize("kind", videos.REFUSED)
 @pytest.mark.parametrize("ask", ["probe", "sample", "thumbnail", "cut"])
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
-    make, reason = bad_videos.REFUSED[kind]
+    make, reason = videos.REFUSED[kind]
     path = make(tmp_path)
     capfd.readouterr()
     act = {
@@ -109,16 +108,16 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capfd, kind, ask):
     with pytest.raises(video.VideoError) as error:
         act()
     line = str(error.value)
-    assert bad_videos.says(line, reason) and repr(str(path)) in line
+    assert videos.says(line, reason) and repr(str(path)) in line
     assert line.isprintable() and re.search(r": .+$", line)
     assert capfd.readouterr() == ("", "")
     assert not (tmp_path / "clip.mp4").exists()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-@pytest.mark.parametrize("kind", bad_videos.PLAYLISTS)
+@pytest.mark.parametrize("kind", videos.PLAYLISTS)
 def test_a_playlist_that_is_not_recognised_is_not_followed(tmp_path, kind):
-    path = bad_videos.PLAYLISTS[kind](tmp_path)
+    path = videos.PLAYLISTS[kind](tmp_path)
     with contextlib.suppress(av.FFmpegError), read.demuxer(path) as container:
         assert not container.streams.video  # but taken for subtitles, say
     with av.open(f"file:{tmp_path / 'part.mp4'}"):  # which is one that could be followed
@@ -162,7 +161,7 @@ def test_a_wrong_suffix_does_not_matter(tmp_path):
 
 
 def test_a_photograph_called_video_is_a_video_of_one_frame(tmp_path):
-    path = bad_videos.photograph(tmp_path)
+    path = videos.photograph(tmp_path)
     assert [frame.time for frame in video.sample(path)] == [0]
 
 
@@ -251,7 +250,7 @@ def test_reasons_of_ffmpeg_and_of_the_disk_are_told_in_words(error, what):
 
 
 def test_timestamps_that_stand_still_are_told(tmp_path):
-    frames = video.sample(bad_videos.standing_still(tmp_path), 12)
+    frames = video.sample(videos.standing_still(tmp_path), 12)
     assert len(list(frames)) == 4
     assert "2 frames come too late" in frames.warning
 
@@ -359,9 +358,9 @@ def test_fewer_frames_are_decoded_than_there_are(tmp_path, decoders):
     assert decoders[0].frames < 40 and decoders[0].packets == 60
 
 
-@pytest.mark.parametrize("kind", bad_videos.USED)
+@pytest.mark.parametrize("kind", videos.USED)
 def test_what_can_be_decoded_is_used_and_the_rest_is_told(tmp_path, capfd, kind):
-    make, (least, most), told = bad_videos.USED[kind]
+    make, (least, most), told = videos.USED[kind]
     path = make(tmp_path)
     frames = video.sample(path, 4)
     times = [frame.time for frame in frames]

@@ -1,8 +1,11 @@
-"""The examples of the README and of the packages' docstrings run."""
+"""The examples of the README, the docs and the packages' docstrings run, and the notebooks do."""
 
 import re
 from pathlib import Path
 
+import nbclient
+import nbformat
+import processes
 import pytest
 import videos
 
@@ -65,3 +68,21 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
 def test_the_files_that_the_readme_names_exist():
     for name in re.findall(r"(?:configs|launch|tests|hlformer_jax)/[\w/]+\.(?:py|sh|md)", README):
         assert (ROOT / name).exists() or name == "configs/x.py", name
+
+
+# Notebooks
+
+
+NOTEBOOKS = sorted((processes.ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+# Jupyter's client and kernel warn of their own transport and event loop.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    notebook = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
