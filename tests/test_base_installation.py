@@ -32,7 +32,7 @@ EXTRAS = {
         "anyio", "av", "fastapi", "huggingface_hub", "pydantic", "pywt", "safetensors", "starlette",
         "tokenizers", "uvicorn",
     },
-    "qdrant": {"qdrant_client"},
+    "postgres": {"psycopg"},
     "ray": {"ray"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""

@@ -58,7 +58,7 @@ OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
     "ray": "search.cluster",
-    "qdrant_client": "search.store",
+    "psycopg": "search.store",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}

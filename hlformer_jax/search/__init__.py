@@ -9,7 +9,7 @@
     rankers      scores of videos and of their frames; packed: the rows that they multiply
     trained      those of a trained model
     library      an archive that is asked; filters: by folder and date
-    store        search in Qdrant; maxsim: rankers' scores as what it computes
+    store        search in PostgreSQL
     captions     sentences of which the answer is known: recalls, and a data set to train on
     commands     the command line; demo: an archive to try it on; page: in the browser
 
@@ -28,7 +28,7 @@ print(vectors.shape, search.open("DIR", ranker="best_frame", encoder=encoder).ra
 ```
 
 docs/search.md is the manual: scores, dates, the page, what a token is for, rankers side by side.
-The package needs the extra `search`, `cluster` the extra `ray` and `store` the extra `qdrant`;
+The package needs the extra `search`, `cluster` the extra `ray` and `store` the extra `postgres`;
 importing it does not load JAX.
 """
 
@@ -63,8 +63,8 @@ def open(
         checkpoint that was given when the videos were indexed, or else "best_frame".
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
-      store: address of a Qdrant server, or a `Store`, that ranks; `Library.upload` brings it up to
-        date with the index (see `hlformer_jax.search.store`).
+      store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it
+        up to date with the index (see `hlformer_jax.search.store`).
 
     Returns:
       The library.

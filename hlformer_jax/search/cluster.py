@@ -13,7 +13,8 @@ Every machine needs this package with the extras `search` and `ray`; the videos 
 and the encoder, from the same folder or from the hub. A video that is not there or has another size
 fails and names the machine; another encoder ends the run. A machine that is lost has its videos
 done by the others. The index is written by this process, a few videos of an actor at a time; what
-was complete when a run ended is not done again. Tested with single-node Ray.
+was complete when a run ended is not done again. Tested with a cluster of three nodes on one
+machine, one of them killed midway.
 """
 
 import contextlib

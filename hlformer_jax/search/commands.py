@@ -29,7 +29,6 @@ from hlformer_jax.search.index import (
 )
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import EncoderFacts
-from hlformer_jax.search.store import MEMORY
 
 Options = argparse.Namespace
 
@@ -87,7 +86,10 @@ RANKER = (
     ),
     CHECKPOINT,
     ENCODER,
-    option("--store", "a Qdrant server that ranks: http://HOST:6333/COLLECTION", metavar="URL"),
+    option(
+        "--store", "a PostgreSQL database that ranks: postgresql://USER@HOST/DATABASE?schema=NAME",
+        metavar="URL",
+    ),
 )  # fmt: skip
 WORK = (
     option("--workers", "decoding processes; default half the cores", type=int),
@@ -574,9 +576,7 @@ def features(options: Options) -> None:
 
 @command(INDEX, *RANKER)
 def upload(options: Options) -> None:
-    """Bring a Qdrant server up to date with an index, to search there by --store."""
-    if options.store in (None, MEMORY):
-        raise SearchError("give the server to upload to: --store=http://HOST:6333/COLLECTION")
+    """Bring a PostgreSQL database up to date with an index, to search there by --store."""
     library = _library(options)
     with _bar("video") as bar:
 
@@ -586,10 +586,9 @@ def upload(options: Options) -> None:
 
         count = library.upload(show)
     _print_counts(
-        options.store,
+        "videos (equal ones count once)",
         {
             "uploaded": count.sent,
-            "moved or touched": count.renamed,
             "there already": count.kept,
             "deleted": count.removed,
             "damaged and not sent (index makes them anew)": count.damaged,

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search import filters, maxsim, rankers, storage, store
+from hlformer_jax.search import filters, rankers, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
-from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.rankers import Ranker, RowRanker
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 
@@ -75,7 +75,7 @@ class _Snapshot:
     entries: list[Entry]  # the indexed videos
     contents: list[Record]  # a record of each content
     own: np.ndarray  # index of each entry's content
-    ranker: Ranker | Stored  # of the contents
+    ranker: Ranker  # of the contents
     damaged: dict[str, str]  # contents whose vectors are damaged, with a line for each
     away: set[int]  # places of the entries whose files were not there when last looked for
 
@@ -157,7 +157,7 @@ class Library:
         """Brings the store up to date; `progress` takes how many videos are done, and of how many.
 
         Raises:
-          SearchError: when there is no store, it does not answer, or its collection is another's.
+          SearchError: when there is no store, it does not answer, or its schema is another's.
           DamagedError: when the manifest is damaged.
         """
         if self._store is None:
@@ -168,8 +168,8 @@ class Library:
         def whole(damaged: dict[str, str]) -> Uploaded:
             contents = [one for one in index.contents() if one not in damaged]
             records = [of_content[content] for content in contents]
-            _, form = maxsim.of(index, self._name, self._checkpoint, records)
-            return store.upload(to, index, form, progress, damaged)
+            ranker = self._ranker(index, records if self._checkpoint else None)
+            return store.upload(to, index, ranker, progress, damaged)
 
         return _without_damaged(whole)
 
@@ -234,14 +234,13 @@ class Library:
             raise SearchError(f"k is {k} and moments {moments}: both are at least 1")
         now, encoder = self._ready()
         now.look()
-        chosen = folder, since, until
-        passing = filters.mask(now.entries, *chosen)
+        passing = filters.mask(now.entries, folder, since, until)
         if not (passing & now.searched()).any():
             return Hits((), self._warnings(now, passing))
         query = now.ranker.encode(encoder, sentence)
         while True:
             try:
-                best = self._best(now, query, k, passing & now.searched(), chosen)
+                best = self._best(now, query, k, passing & now.searched())
                 if gone := {i for i, _ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
                     now.away |= gone
@@ -265,14 +264,8 @@ class Library:
         query: np.ndarray,
         k: int,
         allowed: np.ndarray,
-        chosen: tuple[str | None, When, When],
     ) -> list[tuple[int, float]]:
         """Places and scores of the best entries that are allowed, best first."""
-        if isinstance(now.ranker, Stored):
-            # The store knows the filters, but not what is left out.
-            out = int(np.count_nonzero(~now.searched()))
-            ranked = now.ranker.search(query, k + out, now.entries, *chosen)
-            return [(place, score) for place, score in ranked if allowed[place]][:k]
         places = np.flatnonzero(allowed)
         if not len(places):
             return []
@@ -280,7 +273,8 @@ class Library:
         among[now.own[places]] = True
         scores = now.ranker.best(query, k, among)[now.own[places]]
         best = np.argsort(-scores, kind="stable")[:k]
-        return [(int(places[i]), float(scores[i])) for i in best]
+        # A store has not those that were not uploaded yet.
+        return [(int(places[i]), float(scores[i])) for i in best if scores[i] > -np.inf]
 
     def _warnings(self, now: _Snapshot, passing: np.ndarray) -> list[str]:
         lines = list(now.source.notes)
@@ -362,13 +356,13 @@ class Library:
                 f" {command_line('search', 'status', f'--index={self._directory}')}"
             )
         away = {i for i, entry in enumerate(entries) if entry.state == "offline"}
-        ranker = self._ranker(index, known)
+        if self._store is None:
+            ranker: Ranker = self._ranker(index, known)
+        else:
+            ranker = Stored(self._store, self._ranker(index, None), index, list(order))
         return _Snapshot(stamp, index, entries, known, own, ranker, damaged, away)
 
-    def _ranker(self, index: Index, records: Sequence[Record]) -> Ranker | Stored:
-        if self._store is not None:
-            ranker, form = maxsim.of(index, self._name, self._checkpoint, None)
-            return Stored(self._store, ranker, form, index)
+    def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:
             return rankers.Untrained(self._name, index, records)
         from hlformer_jax.search import trained

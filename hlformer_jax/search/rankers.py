@@ -78,6 +78,49 @@ class Ranker(Protocol):
         """Scores of the frames of the content of that index, whose arrays are given."""
 
 
+Vectors = Callable[[], dict[str, np.ndarray]]
+"""Gives the rows [L, w] of each branch of a content, float32."""
+
+
+class RowRanker(Ranker, Protocol):
+    """A ranker whose score a store can compute: of each branch, the mean of its largest products.
+
+    Attributes:
+      identity: of equal ones the rows of equal videos are equal.
+      branches: the weight of each branch; None: the score is another one.
+      top: how many of a branch's largest products are averaged.
+      width: of the rows.
+      dtype: "float16" where every row is exact in it, else "float32".
+    """
+
+    identity: str
+    top: int
+    dtype: str
+
+    @property
+    def branches(self) -> dict[str, float] | None:
+        """See the class."""
+
+    @property
+    def width(self) -> int:
+        """See the class."""
+
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
+        """The rows of each branch of the content of that index, whose arrays are given."""
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
+        """What the rows of each branch are multiplied with."""
+
+    def over_time(
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Vectors | None = None,
+    ) -> Float[np.ndarray, " F"]:
+        """As `Ranker`; `vectors` gives the content's rows to a ranker that has no contents."""
+
+
 class Rows(NamedTuple):
     """What a ranker without training multiplies the sentence with, and what it makes of that."""
 
@@ -137,8 +180,13 @@ class Untrained:
           DamagedError: when the vectors of a content are missing or damaged.
         """
         check(name)
-        self._rows = ROWS[name]
-        self.calibrated = self._rows.calibrated
+        self._rows, self.identity = ROWS[name], name
+        self.calibrated, self.top, self.dtype = (
+            self._rows.calibrated,
+            self._rows.top,
+            self._rows.dtype,
+        )
+        self.branches, self.width = {name: 1.0}, index.manifest.encoder.width
         if records is None:
             return
         counts = [self._rows.count(record) for record in records]
@@ -154,6 +202,14 @@ class Untrained:
         """The unit vector of a sentence; see `Ranker`."""
         vector: np.ndarray = np.asarray(encoder.sentences([sentence])[0], np.float32)
         return vector
+
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
+        """The rows, as one branch; see `RowRanker`."""
+        return {self.identity: self._rows.take(arrays)}
+
+    def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " w"]]:
+        """The query; see `RowRanker`."""
+        return {self.identity: query}
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """The mean of the largest products of each content; see `Ranker`."""
@@ -173,7 +229,11 @@ class Untrained:
         return self.scores(query) if scores is None else scores
 
     def over_time(
-        self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Vectors | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Scores of the frames by the rule of the ranker; see `Ranker`."""
         return self._rows.over_time(arrays, query)

@@ -1,425 +1,358 @@
-"""Search in Qdrant: the vectors of an index in a server that may be many, sharded and replicated.
+"""Search in PostgreSQL: the rows of an index in a server's tables, where pgvector ranks them.
 
-A collection holds one archive for one ranker: a point a video (a few for a video of hours, as a
-point holds less than 2²⁰ numbers), its rows one multivector, and the score one MaxSim (`maxsim`),
-computed exactly. So the ranking is that without a store but for rounding of float32. Filters run in
-the store. The moments of the best videos are computed here, from their files in the index, and with
-a trained model from their vectors in the store; this machine holds no vectors of the others.
+A schema of a database holds one archive for one ranker. The score of a content, the bytes of one
+or of several equal videos, is
 
-An upload brings the collection up to date: what is there is left alone, as its id is made of its
-content. An interrupted upload resumes where it stopped; until it is complete, a search has the
-videos that were uploaded and are still in the index.
+    Σ_b weight_b · (mean of the `top` largest ⟨query_b, row⟩ of branch b)
 
-The payload of a point:
+with one branch for the rankers without training; a trained model has one for its clips and one for
+its frames. The server multiplies all rows of the contents that pass the filters, without an
+approximate index, so the ranking is that without a store but for rounding of float32. The moments
+of the best videos are computed here, from their files in the index: this machine needs the index
+and the encoder, and keeps none of the other vectors in memory.
 
-    id, video, folder, folders   the entry's id and path; its folder, and all that hold it
-    date, date_of                seconds since the epoch; of the "recording" or of the "file"
-    duration                     of the video in seconds
-    times                        seconds of each row of `best_frame`, of both ends of each of
-                                 `segments`, of each frame with a trained model
-    content, part, parts         fingerprint of the content; the part's number, from 0, of how many
+An upload adds the contents that are missing and deletes those that the index has no more. Each is
+a transaction, so what a killed upload leaves is whole, and the next goes on from there; of two at
+once the second is refused. The tables of the schema:
 
-QDRANT_API_KEY in the environment is sent as the key. Tested with the client's own store in memory
-(`MEMORY`), and not with a server. Qdrant's client can also keep vectors in a folder by itself, as
-pickles: anyone who can write there could run code here, so a path is refused.
+    facts      name, value                     of which encoder, ranker and folder the rows are
+    contents   number, content                 SHA-256 of a video's bytes
+    rows       number, branch, place, vector   halfvec where the ranker's rows are float16
 """
 
 import contextlib
-import hashlib
-import os
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.errors import command_line, optional
-from hlformer_jax.search import filters, maxsim
-from hlformer_jax.search.errors import SearchError, legible
-from hlformer_jax.search.filters import When
-from hlformer_jax.search.index import Entry, Index
-from hlformer_jax.search.maxsim import Branches, MaxSim
-from hlformer_jax.search.rankers import Ranker
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.rankers import RowRanker
 from hlformer_jax.search.storage import VideoArrays
 
-MEMORY = ":memory:"
-"""The store of one process and its lifetime, to try and to test."""
+SCHEMA = "hlformer"
+"""The schema of an address that names none."""
 
-NAME = "hlformer"
-"""The collection of an address that names none."""
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
+"""Until a server answers, at most."""
 
-OTHER = "name another in --store=http://HOST:6333/COLLECTION"
-"""What to do where a collection is not the right one."""
-
-NAMES = {
+FACTS = {
     "encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder",
     "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
 }  # fmt: skip
-"""What a person calls the facts of a collection."""
+"""What a person calls the facts of a schema, of which only an upload minds the folder."""
 
-POINTS_AT_ONCE = 1000
-"""Payloads of an answer."""
+# Plain: a scan of vectors that PostgreSQL moves beside the table takes four times as long.
+_TABLES = """
+CREATE SCHEMA {schema};
+CREATE TABLE {schema}.facts (name text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE {schema}.contents (
+  number int PRIMARY KEY GENERATED ALWAYS AS IDENTITY, content text NOT NULL UNIQUE);
+CREATE TABLE {schema}.rows (
+  number int NOT NULL REFERENCES {schema}.contents ON DELETE CASCADE,
+  branch smallint NOT NULL, place int NOT NULL, vector {type} NOT NULL);
+ALTER TABLE {schema}.rows ALTER vector SET STORAGE PLAIN;
+CREATE INDEX ON {schema}.rows (number);
+"""
 
-SECONDS = 120
-"""Until an answer, at most."""
-
-MAX_NUMBERS = 2**20
-"""Numbers of a point, which Qdrant bounds, and of a request."""
-
-
-# ---- points: videos as the store has them
-
-
-def point_id(id: str, part: int) -> str:
-    """The id of the point of an entry's part; the entry's is made of its content."""
-    return str(uuid.UUID(hashlib.sha256(f"{id} {part}".encode()).hexdigest()[:32]))
-
-
-def payload_of(entry: Entry, content: str) -> dict[str, Any]:
-    """The payload that all rows of a video share."""
-    above = PurePosixPath(entry.folder).parts
-    return {
-        "id": entry.id,
-        "content": content,
-        "video": legible(entry.video),
-        "folder": legible(entry.folder),
-        "folders": [legible("/".join(above[: i + 1])) for i in range(len(above))],
-        "date": entry.date,
-        "date_of": entry.date_of,
-        "duration": entry.duration,
-    }
-
-
-def points_of(
-    id: str, facts: Mapping[str, Any], form: MaxSim, number: int, arrays: VideoArrays
-) -> Iterator[dict[str, Any]]:
-    """The points of the video of an entry's id, its `payload_of` and its content's number."""
-    rows, times = form.rows(number, arrays), form.times(arrays)
-    cuts = maxsim.parts(len(rows), form.width, MAX_NUMBERS) if form.divisible else [slice(None)]
-    for part, cut in enumerate(cuts):
-        own = {"part": part, "parts": len(cuts), "times": times[cut].tolist()}
-        yield {"id": point_id(id, part), "vector": rows[cut].tolist(), "payload": {**facts, **own}}
-
-
-def complete_points(there: Mapping[str, dict[str, Any]], id: str, content: str) -> list[str]:
-    """The points of a video, where all of them are there; or none."""
-    count = there.get(point_id(id, 0), {}).get("parts", 0)
-    own = [point_id(id, part) for part in range(count)]
-    return own if all(there.get(one, {}).get("content") == content for one in own) else []
-
-
-def conditions(folder: str | None, since: When, until: When) -> list[dict[str, Any]]:
-    """The filters of `filters.mask`, as the store has them."""
-    asked: list[dict[str, Any]] = []
-    if folder and (parts := PurePosixPath(folder.strip("/")).parts):
-        asked.append({"key": "folders", "match": {"value": legible("/".join(parts))}})
-    if since is not None:
-        asked.append({"key": "date", "range": {"gte": filters.span(since)[0]}})
-    if until is not None:
-        asked.append({"key": "date", "range": {"lt": filters.span(until)[1]}})
-    return asked
-
-
-# ---- the collection
+_BEST = """
+SELECT content, score FROM (
+  SELECT number, sum(best)::real AS score FROM (
+    SELECT number, {best} AS best FROM (
+      SELECT number, branch, CASE branch {products} END AS product FROM {schema}.rows
+      WHERE number IN (SELECT number FROM {schema}.contents WHERE content = ANY(%(among)s))
+    ) AS products GROUP BY number, branch
+  ) AS branches GROUP BY number
+) AS scores JOIN {schema}.contents USING (number)
+ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
+"""
+_LARGEST = "max(product)"
+_MEAN = "(SELECT avg(x) FROM unnest((array_agg(product ORDER BY product DESC))[:{top}]) AS x)"
 
 
 class Store:
-    """A collection of a Qdrant server."""
+    """The schema of an archive in a PostgreSQL database that has the extension pgvector."""
 
     def __init__(self, address: str) -> None:
-        """Connects to http://HOST:6333/COLLECTION, or `MEMORY`; asks nothing yet.
+        """Reads postgresql://USER@HOST/DATABASE?schema=NAME; connects to nothing yet.
+
+        Whatever else the address has is libpq's, as are its environment (PGHOST) and ~/.pgpass.
 
         Raises:
           SearchError: when it is no such address.
           MissingExtra: when the client is not installed.
         """
-        self.address = address
-        self._local = address == MEMORY
         try:
             parts = urlsplit(address)
-            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
         except ValueError:
-            known = False
-        if not self._local and not known:
+            parts, options = urlsplit(""), {}
+        if parts.scheme not in ("postgresql", "postgres"):
             raise SearchError(
-                f"--store={address} is no address of a Qdrant server: give"
-                " http://HOST:6333/COLLECTION (a folder of files is not searched)"
+                f"--store={address} is no address of a PostgreSQL database: give"
+                " postgresql://USER@HOST/DATABASE?schema=NAME"
             )
-        client = _client()
-        if self._local:
-            self._name, self._qdrant = NAME, client.QdrantClient(MEMORY)
-            return
-        folder, _, name = parts.path.strip("/").rpartition("/")
-        self._name = name or NAME
-        self._qdrant = client.QdrantClient(
-            url=f"{parts.scheme}://{parts.netloc}",
-            prefix=folder or None,
-            api_key=os.environ.get("QDRANT_API_KEY"),
-            timeout=SECONDS,
-            check_compatibility=False,
-        )
+        secret = parts.password
+        self.address = address.replace(f":{secret}@", ":…@", 1) if secret else address
+        self._name = options.pop("schema", "") or SCHEMA
+        self._server = parts._replace(query=urlencode(options)).geturl()
+        self._client = optional("psycopg", "postgres")
 
-    def check(self, index: Index, form: MaxSim, upload: bool = False) -> None:
-        """Refuses a collection of another encoder or ranker, to upload of another folder too."""
-        places = f"--index={index.directory}", f"--store={self.address}"
-        with self._asking():
-            if not self._qdrant.collection_exists(self._name):
-                raise SearchError(
-                    f"{self.address} has no collection {self._name!r}: make it by"
-                    f" {command_line('search', 'upload', *places)}"
-                )
-            theirs = self._qdrant.get_collection(self._name).config.metadata or {}
-        if "ranker" not in theirs:
-            raise SearchError(
-                f"the collection {self._name!r} was not made by this program, or on a Qdrant before"
-                f" 1.16: {OTHER}"
-            )
-        ours = _facts(index, form)
-        made = ["ranker"] if theirs["key"] == ours["key"] else ["encoder", "fps", "key"]
-        for fact in made + ["folder"] * upload:
-            if theirs[fact] != ours[fact]:
-                raise SearchError(
-                    f"the collection {self._name!r} is of another {NAMES[fact]}"
-                    f" ({theirs[fact]}, and here {ours[fact]}): {OTHER}"
-                )
+    def check(self, index: Index, ranker: RowRanker) -> None:
+        """Refuses a schema that is not there, or of another encoder or ranker."""
+        with self._session() as ask:
+            self._check(ask, index, ranker, uploads=False)
 
     def best(
         self,
-        rows: Float[np.ndarray, "N w"],
-        k: int,
-        known: Mapping[str, Any],
-        field: str = "id",
-        conditions: Sequence[dict[str, Any]] = (),
-    ) -> list[tuple[Any, float]]:
-        """The k points with the largest MaxSim, those of one video together.
+        queries: Sequence[Float[np.ndarray, " w"]],
+        top: int,
+        among: Sequence[str],
+        count: int,
+    ) -> list[tuple[str, float]]:
+        """Contents and scores of the best `count`, and of all as good as the last, best first.
 
-        `known` has what a value of the payload's field stands for; points of other values are left
-        out. Returned is what they stand for and their score, best first; of equal scores the least
-        first.
+        Args:
+          queries: the query of each branch, times its weight.
+          top: the score of a branch is the mean of so many largest products.
+          among: the contents that are ranked; of these, what was not uploaded is left out.
+          count: how many.
         """
-        models = _client().models
-        limit = k + 1
-        while True:
-            with self._asking():
-                nearest = self._qdrant.query_points(
-                    self._name,
-                    query=rows.tolist(),
-                    query_filter=models.Filter(must=list(conditions)),
-                    # The store of a process is always exact, and complains of parameters.
-                    search_params=None if self._local else models.SearchParams(exact=True),
-                    limit=limit,
-                    with_payload=[field],
-                ).points
-            scores: dict[Any, float] = {}
-            for point in nearest:
-                value = point.payload[field]
-                if value in known:
-                    scores.setdefault(known[value], point.score)  # the best part comes first
-            ranked = sorted(scores.items(), key=lambda one: (-one[1], one[0]))[:k]
-            # Where the last point is as good as the k-th video, others as good may follow.
-            if len(nearest) < limit or (len(ranked) == k and nearest[-1].score < ranked[-1][1]):
-                return ranked
-            limit *= 4
+        values = {f"query{i}": str(query.tolist()) for i, query in enumerate(queries)}
+        # Rows may be float16; the query is not to be rounded to that.
+        products = " ".join(
+            f"WHEN {i} THEN -(vector::vector <#> %(query{i})s::vector)" for i in range(len(values))
+        )
+        best = _LARGEST if top == 1 else _MEAN.format(top=top)
+        with self._session() as ask:
+            asked = values | {"among": list(among), "count": count}
+            ranked: list[tuple[str, float]] = ask(_BEST, asked, products=products, best=best)
+        return ranked
 
-    def rows(self, ids: Sequence[str]) -> Float[np.ndarray, "R w"]:
-        """The rows of a video, of whose copies, of these ids, one at least was uploaded."""
-        wanted = [point_id(id, 0) for id in ids]
-        with self._asking():
-            stored = self._qdrant.retrieve(self._name, wanted, with_vectors=True)
-        if not stored:
+    def vectors(self, content: str, branches: int) -> list[Float[np.ndarray, "_ w"]]:
+        """The rows of each branch of a content, float32."""
+        with self._session() as ask:
+            rows = ask(
+                "SELECT branch, vector::vector::real[] FROM {schema}.rows JOIN {schema}.contents"
+                " USING (number) WHERE content = %s ORDER BY place",
+                [content],
+            )
+        if not rows:
             raise SearchError(f"{self.address} lacks a video of the index: upload it again")
-        return np.asarray(stored[0].vector, np.float32)
-
-    def prepare(self, index: Index, form: MaxSim) -> None:
-        """Makes the collection, or checks the one that is there, before an upload."""
-        models = _client().models
-        with self._asking():
-            if not self._qdrant.collection_exists(self._name):
-                largest = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
-                self._qdrant.create_collection(
-                    self._name,
-                    models.VectorParams(
-                        size=form.width, distance=models.Distance.DOT, multivector_config=largest
-                    ),
-                    hnsw_config=models.HnswConfigDiff(m=0),  # no graph: every search is exact
-                    metadata=_facts(index, form),
-                )
-                if not self._local:
-                    kinds = models.PayloadSchemaType
-                    self._qdrant.create_payload_index(self._name, "folders", kinds.KEYWORD)
-                    self._qdrant.create_payload_index(self._name, "date", kinds.FLOAT)
-        self.check(index, form, upload=True)
-
-    def payloads(self) -> dict[str, dict[str, Any]]:
-        """The payloads of all points, without the times, by the points' ids."""
-        payloads: dict[str, dict[str, Any]] = {}
-        offset, chosen = None, _client().models.PayloadSelectorExclude(exclude=["times"])
-        while True:
-            with self._asking():
-                some, offset = self._qdrant.scroll(
-                    self._name, limit=POINTS_AT_ONCE, offset=offset, with_payload=chosen
-                )
-            payloads |= {str(point.id): point.payload for point in some}
-            if offset is None:
-                return payloads
-
-    def put(self, made: Sequence[dict[str, Any]]) -> None:
-        """Writes points of `points_of`, each whole; returns when they are kept."""
-        structs = [_client().models.PointStruct(**point) for point in made]
-        with self._asking():
-            if structs:
-                self._qdrant.upsert(self._name, structs, wait=True)
-
-    def set_payload(self, ids: Sequence[str], payload: Mapping[str, Any]) -> None:
-        """Changes fields of points."""
-        with self._asking():
-            self._qdrant.set_payload(self._name, payload, list(ids), wait=True)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Deletes points."""
-        with self._asking():
-            for start in range(0, len(ids), POINTS_AT_ONCE):
-                some = list(ids[start : start + POINTS_AT_ONCE])
-                self._qdrant.delete(self._name, some, wait=True)
+        return [
+            np.asarray([row for own, row in rows if own == i], np.float32) for i in range(branches)
+        ]
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        """What a server answers, or does not, in one line."""
-        from qdrant_client.http.exceptions import ApiException
+    def uploading(self, index: Index, ranker: RowRanker) -> Iterator["Upload"]:
+        """The schema to write to, made where there is none, for one process at a time.
 
+        Raises:
+          SearchError: when another process uploads, or it is of another encoder, ranker or folder.
+        """
+        with self._session() as ask:
+            # A lock of the session, which a killed process loses with its connection.
+            [[free]] = ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [self._name])
+            if not free:
+                raise SearchError(f"{self.address}: another upload is at work, wait for its end")
+            if not self._exists(ask):
+                with ask.transaction():
+                    ask("CREATE EXTENSION IF NOT EXISTS vector")
+                    kind = "halfvec" if ranker.dtype == "float16" else "vector"
+                    ask(_TABLES, type=f"{kind}({ranker.width})")
+                    for fact in _facts(index, ranker).items():
+                        ask("INSERT INTO {schema}.facts VALUES (%s, %s)", fact)
+            self._check(ask, index, ranker, uploads=True)
+            yield Upload(ask, ranker.dtype)
+
+    def _exists(self, ask: "_Session") -> bool:
+        return bool(ask("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._name]))
+
+    def _check(self, ask: "_Session", index: Index, ranker: RowRanker, uploads: bool) -> None:
+        if not self._exists(ask):
+            line = ["upload", f"--index={index.directory}", f"--store={self.address}"]
+            raise SearchError(
+                f"{self.address} has no schema {self._name!r}: make it by"
+                f" {command_line('search', *line)}"
+            )
+        other = f"name another one, {self.address.partition('?')[0]}?schema=NAME"
+        if ask("SELECT to_regclass(%s)", [f'"{self._name}".facts']) == [(None,)]:
+            raise SearchError(f"the schema {self._name!r} was not made by this program: {other}")
+        theirs, ours = dict(ask("SELECT name, value FROM {schema}.facts")), _facts(index, ranker)
+        for fact, name in FACTS.items():
+            if theirs.get(fact) != ours[fact] and (uploads or fact != "folder"):
+                raise SearchError(
+                    f"the schema {self._name!r} is of another {name} ({theirs.get(fact)}, and here"
+                    f" {ours[fact]}): {other}"
+                )
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator["_Session"]:
+        """A connection; what goes wrong with it, in one line."""
         try:
-            yield
-        except ApiException as error:
+            with self._client.connect(
+                self._server, autocommit=True, connect_timeout=CONNECT_SECONDS
+            ) as connection:
+                connection.execute(f"SET statement_timeout = '{ANSWER_SECONDS}s'")
+                yield _Session(connection, self._client.sql, self._name)
+        except self._client.Error as error:
             why = " ".join(str(error).split())[:300]
-            raise SearchError(f"--store={self.address}: Qdrant does not answer ({why})") from None
+            raise SearchError(f"--store={self.address}: PostgreSQL says: {why}") from None
 
 
-def _facts(index: Index, form: MaxSim) -> dict[str, Any]:
-    """What a collection keeps of its making."""
+class _Session:
+    """Asks on a connection, with the schema's name and other parts put into the text."""
+
+    def __init__(self, connection: Any, sql: Any, schema: str) -> None:
+        self._connection, self._sql = connection, sql
+        self._schema = sql.Identifier(schema)
+        self.transaction = connection.transaction
+
+    def _query(self, text: str, parts: Mapping[str, str]) -> Any:
+        own = {name: self._sql.SQL(part) for name, part in parts.items()}
+        return self._sql.SQL(text).format(schema=self._schema, **own)
+
+    def __call__(self, text: str, values: Any = (), **parts: str) -> list[Any]:
+        # Without values a text may have several statements.
+        cursor = self._connection.execute(self._query(text, parts), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def copy(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Sends rows in the binary format."""
+        with self._connection.cursor().copy(self._query(text, {})) as copy:
+            copy.set_types(["int4", "int2", "int4", "bytea"])
+            for row in rows:
+                copy.write_row(row)
+
+
+class Upload:
+    """The contents of a schema, while this process alone may write them."""
+
+    def __init__(self, ask: _Session, dtype: str) -> None:
+        self._ask, self._dtype = ask, np.dtype(dtype).newbyteorder(">")
+
+    def contents(self) -> set[str]:
+        """What is there."""
+        return {content for (content,) in self._ask("SELECT content FROM {schema}.contents")}
+
+    def add(self, content: str, branches: Sequence[Float[np.ndarray, "_ w"]]) -> None:
+        """Adds a content, with the rows of its branches, or nothing of it."""
+        with self._ask.transaction():
+            [[number]] = self._ask(
+                "INSERT INTO {schema}.contents (content) VALUES (%s) RETURNING number", [content]
+            )
+            # pgvector's binary format: the length and a zero, then the numbers, big-endian.
+            self._ask.copy(
+                "COPY {schema}.rows FROM STDIN (FORMAT BINARY)",
+                (
+                    (number, branch, place, struct.pack(">hh", len(row), 0) + row.tobytes())
+                    for branch, rows in enumerate(branches)
+                    for place, row in enumerate(rows.astype(self._dtype))
+                ),
+            )
+
+    def delete(self, contents: Collection[str]) -> None:
+        """Deletes contents and their rows."""
+        self._ask("DELETE FROM {schema}.contents WHERE content = ANY(%s)", [list(contents)])
+
+
+def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
+    """What a schema keeps of its making."""
     known = index.manifest
-    made = {"key": known.key, "encoder": known.encoder.name, "fps": known.fps}
-    return made | {"folder": known.root, "ranker": form.identity}
-
-
-def _client() -> Any:
-    return optional("qdrant_client", "qdrant")
-
-
-# ---- the ranker
+    return {
+        "key": known.key, "encoder": known.encoder.name, "fps": str(known.fps),
+        "folder": str(known.root), "ranker": ranker.identity,
+    }  # fmt: skip
 
 
 class Stored:
-    """A ranker, made without contents, whose rows a store has."""
+    """A ranker, made without the contents' rows, which a store has; see `rankers.Ranker`."""
 
-    def __init__(self, store: Store, ranker: Ranker, form: MaxSim, index: Index) -> None:
-        store.check(index, form)
-        self._store, self._ranker, self._form = store, ranker, form
-        self._contents = {one: i for i, one in enumerate(index.contents())}
-        self._ids: dict[int, list[str]] = {}
-        for one in index.manifest.videos.values():
-            if one.indexed:
-                self._ids.setdefault(self._contents[one.content], []).append(one.id)
+    def __init__(
+        self, store: Store, ranker: RowRanker, index: Index, contents: Sequence[str]
+    ) -> None:
+        _weights(ranker)
+        store.check(index, ranker)
+        self._store, self._ranker = store, ranker
+        self._contents = {content: i for i, content in enumerate(contents)}
         self.calibrated = ranker.calibrated
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The ranker's query; see `Ranker`."""
         return self._ranker.encode(encoder, sentence)
 
-    def search(
-        self,
-        query: Float[np.ndarray, " H"],
-        k: int,
-        entries: Sequence[Entry],
-        folder: str | None,
-        since: When,
-        until: When,
-    ) -> list[tuple[int, float]]:
-        """Places and scores of the best k entries that pass the filters, best first."""
-        position = {entry.id: i for i, entry in enumerate(entries)}
-        rows = self._form.queries(query)
-        best = self._store.best(rows, k, position, "id", conditions(folder, since, until))
-        return [(place, score - self._form.offset) for place, score in best]
-
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
         """Scores of all contents; -inf of those that were not uploaded; see `Ranker`."""
-        rows, count = self._form.queries(query), len(self._contents)
-        scores = np.full(count, -np.inf, np.float32)
-        for i, score in self._store.best(rows, count, self._contents, "content"):
-            scores[i] = score - self._form.offset
+        return self.best(query, len(self._contents), np.ones(len(self._contents), bool))
+
+    def best(
+        self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
+    ) -> Float[np.ndarray, " V"]:
+        """Scores of the best contents, -inf of the others; see `Ranker`."""
+        parts = self._ranker.rounded(query)
+        queries = [weight * parts[name] for name, weight in _weights(self._ranker).items()]
+        asked = [content for content, i in self._contents.items() if among[i]]
+        scores = np.full(len(self._contents), -np.inf, np.float32)
+        for content, score in self._store.best(queries, self._ranker.top, asked, count):
+            scores[self._contents[content]] = score
         return scores
 
     def over_time(
         self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
     ) -> Float[np.ndarray, " F"]:
-        """Scores of the frames, of a trained model from the rows in the store; see `Ranker`."""
-        if not isinstance(self._form, Branches):
-            return self._ranker.over_time(content, arrays, query)
-        own = self._form.vectors(self._store.rows(self._ids[content]))
-        return self._form.over_time(own, arrays, query)
+        """Scores of the frames, of a trained model from its rows in the store; see `Ranker`."""
+        names, name = list(_weights(self._ranker)), list(self._contents)[content]
+        vectors = lambda: dict(zip(names, self._store.vectors(name, len(names)), strict=True))
+        return self._ranker.over_time(content, arrays, query, vectors)
 
 
-# ---- uploads
+def _weights(ranker: RowRanker) -> dict[str, float]:
+    """The weight of each branch of a ranker's score, or a `SearchError`."""
+    if ranker.branches is None:
+        raise SearchError(
+            "the score of ms_sl is no sum of maxima, which is what a store computes: search without"
+            " --store"
+        )
+    return ranker.branches
 
 
 class Uploaded(NamedTuple):
-    """What an upload did, in numbers of videos."""
+    """What an upload did, in numbers of contents: equal videos count once."""
 
-    sent: int = 0  # their vectors
-    renamed: int = 0  # path or date have changed
-    kept: int = 0  # there as they are
+    sent: int = 0
+    kept: int = 0  # there already
     removed: int = 0  # no longer in the index
-    damaged: int = 0  # not sent
+    damaged: int = 0  # not sent; what is there of them stays
 
 
 def upload(
     store: Store,
     index: Index,
-    form: MaxSim,
+    ranker: RowRanker,
     progress: Callable[[int, int], None] = lambda done, total: None,
     damaged: Collection[str] = (),
 ) -> Uploaded:
-    """Brings a store up to date with an index; makes the collection where there is none.
+    """Brings a store up to date with an index; makes the schema where there is none.
 
-    What is there of `damaged` contents stays. Raises as `Library.upload`, and DamagedError when a
-    file of the index was damaged meanwhile.
+    `ranker` has the contents of the index but for the damaged, in their order. Raises as
+    `Library.upload`, and DamagedError when a file of the index was damaged meanwhile.
     """
-    records = index.manifest.videos
-    entries = [entry for entry in index.entries() if entry.state != "failed"]
-    whole = [one for one in index.contents() if one not in damaged]
-    number = {one: i for i, one in enumerate(whole)}
-    count = dict.fromkeys(Uploaded._fields, 0)
-    store.prepare(index, form)
-    there = store.payloads()
-    gone = set(there)
-    waiting: list[dict[str, Any]] = []
-    rows = 0  # of those that wait
-    for done, entry in enumerate(entries, 1):
-        content = records[entry.video].content
-        payload = payload_of(entry, content)
-        own = complete_points(there, entry.id, content)
-        if content in damaged:
-            count["damaged"] += 1
-        elif not own:
-            made = points_of(entry.id, payload, form, number[content], index.read(content))
-            for point in made:
-                rows += len(point["vector"])
-                if waiting and rows * form.width > MAX_NUMBERS:
-                    store.put(waiting)
-                    waiting, rows = [], len(point["vector"])
-                waiting.append(point)
-                own.append(point["id"])
-            count["sent"] += 1
-        elif any(there[one].get(key) != payload[key] for one in own for key in payload):
-            store.set_payload(own, payload)
-            count["renamed"] += 1
-        else:
-            count["kept"] += 1
-        gone -= set(own)
-        progress(done, len(entries))
-    store.put(waiting)
-    store.delete(sorted(gone))
-    count["removed"] = len({there[one].get("id") for one in gone})
-    return Uploaded(**count)
+    names = list(_weights(ranker))
+    wanted = index.contents()
+    whole = [content for content in wanted if content not in damaged]
+    with store.uploading(index, ranker) as schema:
+        there = schema.contents()
+        for i, content in enumerate(whole):
+            if content not in there:
+                vectors = ranker.vectors(i, index.read(content))
+                schema.add(content, [vectors[name] for name in names])
+            progress(i + 1, len(whole))
+        gone = there.difference(wanted)
+        schema.delete(gone)
+    sent = len(set(whole) - there)
+    return Uploaded(sent, len(whole) - sent, len(gone), len(wanted) - len(whole))

