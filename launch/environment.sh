@@ -5,7 +5,8 @@
 #
 #   PYTHON            the Python to use; unset: the first of python3.13, 3.12, 3.11 and python3
 #   HLFORMER_EXTRAS   the accelerator's extra, cuda12 or cuda13, or empty for the CPU;
-#                     unset: cuda12 where nvidia-smi finds a GPU with a driver >= 525
+#                     unset: by the driver of the GPU that nvidia-smi finds, cuda13 from 580 on (and
+#                     GPUs of compute capability 7.5 or more), cuda12 from 525 on
 
 set -euo pipefail
 
@@ -68,17 +69,26 @@ print(os.path.realpath(sys.executable))' 2>/dev/null </dev/null && return
   die "found no Python 3.11 or newer as ${names[*]}; install one, or set PYTHON to its path"
 }
 
+# ask_gpus FIELD: what nvidia-smi says of a field, the lowest of all GPUs; nothing where it does not.
+ask_gpus() {
+  nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null </dev/null | sort -V | head -n 1
+}
+
+# Prints the accelerator's extra. Each CUDA's drivers and GPUs are those of JAX's installation guide.
 find_accelerator() {
-  local driver
+  local driver major capability
   if [[ -n ${HLFORMER_EXTRAS+set} ]]; then
     printf '%s\n' "$HLFORMER_EXTRAS"
   elif [[ $(nvidia-smi -L 2>/dev/null </dev/null) == GPU* ]]; then
-    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader </dev/null) || driver=""
-    driver=${driver%%$'\n'*}
-    if [[ ${driver%%.*} =~ ^[0-9]+$ ]] && ((${driver%%.*} >= 525)); then
-      echo cuda12
-    else
+    driver=$(ask_gpus driver_version) || driver=""
+    capability=$(ask_gpus compute_cap) || capability=""
+    major=${driver%%.*} capability=${capability/./} # 7.5 as 75
+    if ! [[ $major =~ ^[0-9]+$ ]] || ((major < 525)); then
       say "CUDA 12 needs an NVIDIA driver >= 525, this one is ${driver:-unknown}: using the CPU"
+    elif ((major >= 580)) && [[ $capability =~ ^[0-9]+$ ]] && ((capability >= 75)); then
+      echo cuda13
+    else
+      echo cuda12
     fi
   fi
 }

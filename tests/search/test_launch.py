@@ -1,4 +1,4 @@
-"""launch/search.sh: what it starts for which flags, without installing anything."""
+"""launch/: what search.sh starts for which flags, and for which GPUs, without installing anything."""
 
 import os
 import shutil
@@ -98,3 +98,42 @@ def test_every_script_says_what_it_does_without_installing_anything(tmp_path, sc
         assert done.returncode == 0 and f"launch/{script}.sh" in done.stdout and not done.stderr
         assert "#" not in done.stdout
     assert sorted(tmp_path.iterdir()) == [tmp_path / "launch"]
+
+
+NVIDIA_SMI = """#!/usr/bin/env bash
+case $1 in
+  -L) echo "GPU 0: NVIDIA" ;;
+  *=driver_version*) printf '%b' "$DRIVERS" ;;
+  *=compute_cap*) printf '%b' "$CAPABILITIES" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("drivers", "capabilities", "extra"),
+    [
+        ("580.65.06\\n", "9.0\\n", "cuda13"),
+        ("580.65.06\\n" * 2, "12.0\\n7.5\\n", "cuda13"),
+        ("595.10\\n" * 2, "10.0\\n7.0\\n", "cuda12"),  # CUDA 13 has left Volta behind
+        ("580.65.06\\n", "", "cuda12"),
+        ("575.57.08\\n", "9.0\\n", "cuda12"),
+        ("525.60.13\\n", "8.0\\n", "cuda12"),
+        ("470.256.02\\n", "8.0\\n", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_driver_chooses_the_cuda_that_is_installed(tmp_path, drivers, capabilities, extra):
+    stand_in = tmp_path / "nvidia-smi"
+    stand_in.write_text(NVIDIA_SMI)
+    stand_in.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "DRIVERS": drivers, "CAPABILITIES": capabilities}
+    environment.pop("HLFORMER_EXTRAS", None)
+    find = f"source {processes.ROOT}/launch/environment.sh; find_accelerator"
+    call = lambda **given: subprocess.run(
+        ["bash", "-c", find], capture_output=True, text=True, env=environment | given
+    )
+    done = call()
+    assert done.returncode == 0 and done.stdout.strip() == extra
+    assert ("using the CPU" in done.stderr) == (not extra)
+    assert call(HLFORMER_EXTRAS="cuda12").stdout.strip() == "cuda12"
