@@ -1,4 +1,4 @@
-"""launch/: what search.sh starts for which flags, and for which GPUs, without installing anything."""
+"""launch/: what search.sh starts for which flags, and which CUDA the environment gets."""
 
 import os
 import shutil
