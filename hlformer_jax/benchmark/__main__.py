@@ -14,7 +14,8 @@ NAME is one of
     search     sentences in archives of up to 1,000 hours
     geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
     plan       what XLA would run on a GPU that is not there: --gpu, --program, --figure; or
-               --diff A.json B.json, of two plans
+               --diff A.json B.json, of two plans; or --measure: what all programs take on the
+               device that is there, beside their plans
 
 Without --config the sizes are those of ActivityNet Captions, features are random. Every line has
 the median of the repeats with their range, the floor (`measure`) and the ratio of both. What was
@@ -55,10 +56,11 @@ REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most
 GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
 PROGRAM = flags.DEFINE_enum(
     "program",
-    "step",
+    None,
     ("step", "evaluate", "query", "queries", "search", "extract"),
-    "plan: of what.",
+    "plan: of what; unset: of step, or with --measure of all.",
 )
+MEASURE = flags.DEFINE_bool("measure", False, "plan: also run the programs on the first device.")
 FIGURE = flags.DEFINE_string(
     "figure", None, "plan: draw the time of each line, FIGURE.png and so on."
 )
@@ -129,12 +131,15 @@ def _plan(other: Sequence[str]) -> int:
         if DIFF.value:
             plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *other)))
             return 0
-        config = CONFIG.value or default()
+        config, options = CONFIG.value or default(), _options("plan")
         check(config)
         for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
             if path:
                 files.check_output(Path(path), replace)
-        result = plan.plan(PROGRAM.value, GPU.value, config)
+        if MEASURE.value:
+            _measure(config, options, replace)
+            return 0
+        result = plan.plan(PROGRAM.value or "step", GPU.value, config, options)
         plan.show(result)
         if JSON.value:
             files.write_json(Path(JSON.value), result, replace)
@@ -143,6 +148,28 @@ def _plan(other: Sequence[str]) -> int:
     except (UserError, OSError) as error:
         return command.fail(str(error))
     return 0
+
+
+def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> None:
+    """Plans and measures programs; the figures are written after each, lest the next one hang."""
+    from hlformer_jax.benchmark import plan
+
+    device = jax.devices()[0]
+    kind = device.device_kind.lower()
+    gpu = next((name for name in plan.GPUS if name.split("-")[0] in kind), GPU.value)
+    about = {"device": device.device_kind, "platform": device.platform, "jax": jax.__version__}
+    results: list[dict] = []
+    every = plan.PROGRAMS if family_of(config) == "prvr" else plan.OF_EVERY_FAMILY
+    names = [PROGRAM.value] if PROGRAM.value else list(every)
+    for result in plan.measured(names, gpu, config, options):
+        results.append(result)
+        seconds = _seconds(result["measured"]["median"])
+        print(f"measured: {result['program']}, {result['dtype']}, {seconds}", file=sys.stderr)
+        if JSON.value:
+            written = about | {"config": config.to_dict(), "programs": results}
+            files.write_json(Path(JSON.value), written, replace)
+            replace = "any"
+    plan.show_measured(results, device.device_kind)
 
 
 def _options(name: str) -> Options:

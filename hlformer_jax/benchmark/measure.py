@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from hlformer_jax.config import family_of
+from hlformer_jax.data.dataset import Data
 from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.released import Collection
 from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.data.synthetic import Corpus, write_corpus
+from hlformer_jax.training import families
 from hlformer_jax.typing import Batch
 
 
@@ -64,7 +68,7 @@ class Options(NamedTuple):
     videos: int = 0  # those of ActivityNet Captions
     repeats: int = 20
     folder: Path | None = None  # videos to extract from; else some of the demo's
-    encoder: str = "base"
+    encoder: str = "base"  # or "tiny", a folder, a hub id
     hours: float = 1000.0
 
 
@@ -142,6 +146,22 @@ def _copy_rate() -> float:
 def simulated_split(videos: int, captions: int, config: ConfigDict) -> Split:
     """A split of random videos with so many captions in all."""
     return Split(SimulatedVideos(videos, captions, config.data), config.data)
+
+
+def simulated_family(
+    config: ConfigDict, mesh: Mesh, videos: int, captions: int, resident: bool = False
+) -> Any:
+    """The family of a configuration on random videos, resident or streamed.
+
+    HOVER has the data that its configuration names. The devices may be descriptions (`plan`).
+    """
+    config = config.copy_and_resolve_references()
+    config.data.resident = "always" if resident else "never"
+    family: Any = families.build(config, mesh)
+    if family_of(config) == "prvr":
+        split = simulated_split(videos, captions, config)
+        family.data = Data(split, split, split, "simulated")
+    return family
 
 
 def released_files(directory: str, videos: int, config: ConfigDict) -> Collection:

@@ -1,11 +1,13 @@
 """What XLA would run on a GPU that is not there: it compiles for the description of one.
 
-Nothing is measured. How the time of a program is counted: `roofline`.
+A plan measures nothing; how the time of a program is counted: `roofline`. `measured` runs the same
+programs where there is a GPU, beside their plans.
 """
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,87 +22,137 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import command, files, models, parallel
 from hlformer_jax.benchmark import measure
-from hlformer_jax.benchmark.query import BLOCK, SEARCHED_VIDEOS, SECONDS, VALIDATION
+from hlformer_jax.benchmark.measure import Options
+from hlformer_jax.benchmark.query import (
+    BLOCK,
+    SEARCHED_VIDEOS,
+    SECONDS,
+    Archive,
+    encoded_shapes,
+    encoder_size,
+    validation,
+)
 from hlformer_jax.benchmark.roofline import DEAREST, GPUS, Gpu, summary
 from hlformer_jax.config import ConfigError, family_of
-from hlformer_jax.data.feed import Schedule, VideoFeed, in_order
+from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
+from hlformer_jax.errors import optional
 from hlformer_jax.figures import drawing
 from hlformer_jax.models import VideoEncoding
+from hlformer_jax.models.hover import Points
 from hlformer_jax.retrieval import corpus, scoring
-from hlformer_jax.retrieval.evaluation import Evaluator, _rank
-from hlformer_jax.training import optim, prvr
+from hlformer_jax.retrieval.evaluation import _rank
+from hlformer_jax.retrieval.hierarchy import _ranks, relatives
 from hlformer_jax.training.step import chunk_of_steps, init_state
+
+DTYPES = ("bfloat16", "tf32", "float32")
+"""The precisions of a step, the last two by `config.precision`."""
+
+MEASURING_SECONDS = 420
+"""No program is begun to be measured later, so that ten minutes are enough for all."""
 
 # The programs
 
 
 class Program(NamedTuple):
-    """A program to be compiled, the turns of its loop, and its units; see `roofline.summary`."""
+    """A program to be compiled and run, the turns of its loop, and its units (`roofline.summary`).
+
+    `arguments` makes arrays to run it with, on real devices. Where it `carries`, the first result
+    is the first argument of the next run.
+    """
 
     lowered: Any
+    arguments: Callable[[], Sequence[Any]]
     turns: float = 1
     units: float = 1
+    carries: bool = False
 
 
-def _lower(mesh: Mesh, function: Callable[..., Any], *arguments: Any) -> Any:
-    return jax.jit(function).lower(*(parallel.abstract(mesh, one) for one in arguments))
+def _abstract(mesh: Mesh, tree: Any) -> Any:
+    """Shapes to compile for: whole on every device, but where a sharding is given."""
+    whole = parallel.replicated(mesh)
+
+    def one(x: Any) -> jax.ShapeDtypeStruct:
+        if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None:
+            return x
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole)
+
+    return jax.tree.map(one, tree)
 
 
-def _params(config: ConfigDict) -> Any:
-    return jax.eval_shape(lambda: models.init_params(models.build(config), config))
+def _lower(mesh: Mesh, function: Callable[..., Any], *arguments: Any) -> Program:
+    """A program of one unit, whose arguments may be anything."""
+    return Program(
+        jax.jit(function).lower(*_abstract(mesh, arguments)), lambda: _anything(arguments)
+    )
 
 
-def _step(config: ConfigDict, mesh: Mesh) -> Program:
+def _anything(tree: Any) -> Any:
+    """Arrays of given shapes on the first device: random numbers; indices are 0, and masks True."""
+    noise = np.random.default_rng(0).standard_normal(2**20, np.float32)
+
+    def one(x: Any) -> Any:
+        dtype = np.dtype(x.dtype)
+        if dtype.kind == "b" or dtype.itemsize > 1 and dtype.kind in "iu":
+            return jnp.full(x.shape, dtype.kind == "b", dtype)
+        values = noise.view(dtype) if dtype.kind in "iu" else noise.astype(dtype)
+        return jnp.asarray(np.resize(values, x.shape))
+
+    return jax.tree.map(one, tree)
+
+
+def _step(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A step of a chunk of them, as training compiles it; the memory is that of the chunk."""
-    model, size, steps = models.build(config), config.train.batch_size, config.train.log_every
-    count = size * steps
-    split = measure.simulated_split(count, round(count * CAPTIONS_PER_VIDEO), config)
-    groups = Schedule(count, size, config.seed).groups(1, steps)
-    feed = VideoFeed(split, groups, mesh, size, resident=False)
-    optimiser = optim.build(config.optim, model.module, 100)
-    state = jax.eval_shape(lambda params: init_state(params, optimiser), _params(config))
-    loss = prvr.build_objective(config, model, steps, int(split.captions_per_video.max()))
-    project = functools.partial(models.project, model)
+    del options  # the sizes are the configuration's
+    size, steps = config.train.batch_size, config.train.log_every
+    captions = round(size * steps * CAPTIONS_PER_VIDEO)
+    family = measure.simulated_family(config, mesh, size * steps, captions)
+    feed = family.feed(Schedule(family.num_examples, size, config.seed).groups(1, steps))
+    optimiser, loss = family.optimiser(100), jax.tree.map(np.asarray, family.loss(feed.steps))
+    make = lambda: init_state(family.init_params(), optimiser)
     whole = parallel.replicated(mesh)
     program = jax.jit(
-        chunk_of_steps(optimiser, project, feed), donate_argnums=0, out_shardings=(whole, whole)
+        chunk_of_steps(optimiser, family.project, feed),
+        donate_argnums=0,
+        out_shardings=(whole, whole),
     )
-    state, loss, number = parallel.abstract(
-        mesh, (state, jax.tree.map(np.asarray, loss), np.zeros((), np.int32))
-    )
-    return Program(program.lower(state, *feed.shapes(), number, loss), steps, steps)
+    given = jax.eval_shape(make), *feed.shapes(), np.int32(feed.steps), loss
+    lowered = program.lower(*_abstract(mesh, given))
+    arguments = lambda: [make(), *_first_chunk(feed), *given[3:]]
+    return Program(lowered, arguments, feed.steps, feed.steps, carries=True)
 
 
-def _corpus(config: ConfigDict, mesh: Mesh, videos: int, dtype: str) -> corpus.Corpus:
-    model, size = models.build(config), parallel.round_up(min(BLOCK, videos), mesh.size)
-    encode = lambda params: models.encode_video(
-        model, params, models.zero_batch(config, size).videos
-    )
-    encoded = jax.eval_shape(encode, _params(config))
-    return _stored(scoring.build_scorer(config, model), encoded, videos, dtype)
+def _first_chunk(feed: Any) -> tuple[Any, Any]:
+    """The features and indices of a feed's first chunk, on its devices."""
+    chunk = next(feed.chunks())
+    feed.close()
+    return chunk.features, chunk.indices
 
 
-def _stored(scorer: Any, encoded: Any, videos: int, dtype: str) -> corpus.Corpus:
-    size = jax.tree.leaves(encoded)[0].shape[0]
+def _stored(scorer: Any, encoded: Any, videos: int, dtype: str, mesh: Mesh) -> corpus.Corpus:
+    """Shapes of a corpus of encoded videos, in blocks of as many as are given."""
+    blocks = -(-videos // jax.tree.leaves(encoded)[0].shape[0])
     here = parallel.mesh(jax.devices()[:1])
-    return jax.eval_shape(lambda: corpus.empty(scorer, encoded, -(-videos // size), dtype, here))
+    stored = jax.eval_shape(lambda: corpus.empty(scorer, encoded, blocks, dtype, here))
+    place = lambda x, to: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=to)
+    placed: corpus.Corpus = jax.tree.map(place, stored, corpus.shardings(mesh, stored))
+    return placed
 
 
-def _evaluate(config: ConfigDict, mesh: Mesh) -> Program:
+def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """Encoding and ranking of a validation split of ActivityNet's size, resident."""
-    videos, captions = VALIDATION
-    split = measure.simulated_split(videos, captions, config)
-    size = parallel.round_up(config.eval.video_batch, mesh.size)
-    feed = VideoFeed(split, in_order(videos, size, videos), mesh, size, resident=True)
-    model = models.build(config)
-    evaluator = Evaluator(model, config, parallel.mesh(jax.devices()[:1]))
-    evaluator._mesh = mesh  # shapes alone are put there
-    params, steps = _params(config), -(-videos // size)
-    encoded = jax.eval_shape(evaluator._encode_step, model, params, *feed.shapes(), np.int32(0))
-    stored = _stored(evaluator.scorer, encoded[0], videos, config.eval.corpus)
-    queries = jax.ShapeDtypeStruct((steps, *encoded[1].shape), encoded[1].dtype)
-    number, own = np.zeros((), np.int32), np.zeros(captions, np.int32)
+    family = measure.simulated_family(config, mesh, *validation(options), resident=True)
+    if family_of(config) == "hover":
+        return _evaluate_nodes(config, mesh, family)
+    evaluator, split = family.evaluator, family.data.val
+    feed = evaluator.feed(split, resident=True)
+    model, shapes = jax.tree.map(np.asarray, family.model), jax.eval_shape(family.init_params)
+    encoded = jax.eval_shape(evaluator._encode_step, model, shapes, *feed.shapes(), np.int32(0))
+    stored = _stored(evaluator.scorer, encoded[0], len(split), config.eval.corpus, mesh)
+    queries = jax.ShapeDtypeStruct(
+        (feed.steps, *encoded[1].shape), encoded[1].dtype, sharding=parallel.sharded(mesh, axis=1)
+    )
 
     def program(
         model: Any, params: Any, features: Any, indices: Any, count: Any, *state: Any
@@ -112,57 +164,80 @@ def _evaluate(config: ConfigDict, mesh: Mesh) -> Program:
         asked = encoded.reshape(-1, encoded.shape[-1])[own]
         return _rank(stored, asked, own, config.eval.query_batch)
 
-    arguments = [parallel.abstract(mesh, x) for x in (jax.tree.map(np.asarray, model), params)]
-    rest = parallel.abstract(mesh, (number, stored, queries, own))
-    return Program(jax.jit(program).lower(*arguments, *feed.shapes(), *rest), steps)
+    rest = np.int32(feed.steps), stored, queries, split.caption_video
+    given = _abstract(mesh, (model, shapes, *feed.shapes(), *rest))
+    arguments = lambda: [
+        model, family.init_params(), *_first_chunk(feed), *rest[:1],
+        *_anything(rest[1:3]), *rest[3:],
+    ]  # fmt: skip
+    return Program(jax.jit(program).lower(*given), arguments, feed.steps)
 
 
-def _query(count: int, config: ConfigDict, mesh: Mesh) -> Program:
+def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
+    """Encoding of the validation split's nodes, and their ranks both ways."""
+    evaluator, split = family.evaluator, family.data.val
+    feed = evaluator.feed(split, resident=True)
+    size = parallel.round_up(min(config.eval.query_batch, split.num_nodes), mesh.size)
+    width = (feed.steps, feed.nodes, config.model.hyperbolic_dim)
+    points = jax.ShapeDtypeStruct(width, jnp.float32, sharding=parallel.sharded(mesh, axis=1))
+
+    def program(
+        params: Any, features: Any, indices: Any, count: Any, stored: Any, related: Any
+    ) -> Any:
+        stored = evaluator._encode_chunk(params, features, indices, count * 0, count, stored)
+        video, text = (x.reshape(-1, width[-1])[: split.num_nodes] for x in stored)
+        rank = lambda *pair: _ranks(*evaluator._search_vectors(*pair), related, size, mesh)
+        return rank(text, video), rank(video, text)
+
+    related = relatives(split.pool, config.eval.pool == "group")
+    rest = np.int32(feed.steps), Points(points, points), related
+    given = _abstract(mesh, (jax.eval_shape(family.init_params), *feed.shapes(), *rest))
+    arguments = lambda: [
+        family.init_params(), *_first_chunk(feed), *rest[:1], _anything(rest[1]), related
+    ]  # fmt: skip
+    return Program(jax.jit(program).lower(*given), arguments, feed.steps)
+
+
+def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """Sentences encoded and searched for in a corpus of 2,500 videos, bfloat16."""
-    model = models.build(config)
+    model, videos = models.build(config), options.videos or SEARCHED_VIDEOS
+    params = jax.eval_shape(lambda: models.init_params(model, config))
     captions = jax.eval_shape(lambda: models.zero_batch(config, captions=count).captions)
+    encoded = encoded_shapes(config, parallel.round_up(min(BLOCK, videos), mesh.size))
+    stored = _stored(scoring.build_scorer(config, model), encoded, videos, "bfloat16", mesh)
 
     def program(params: Any, captions: Any, stored: corpus.Corpus) -> Any:
         return corpus.search(stored, models.encode_query(model, params, captions), 10)
 
-    stored = _corpus(config, mesh, SEARCHED_VIDEOS, "bfloat16")
-    return Program(_lower(mesh, program, _params(config), captions, stored))
+    return _lower(mesh, program, params, captions, stored)
 
 
-def _search(config: ConfigDict, mesh: Mesh) -> Program:
+def _search(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A query of a thousand hours' frames, a frame a second, int8."""
     del config
-    videos = 3_600_000 // SECONDS
-    frames: Any = jax.ShapeDtypeStruct((BLOCK, SECONDS, 768), jnp.float32)
+    videos = Archive(options.hours, 768).videos
+    frames: Any = jax.ShapeDtypeStruct((min(BLOCK, videos), SECONDS, 768), jnp.float32)
     scorer = scoring.MaximumSimilarity(np.asarray([0.0, 1.0], np.float32))
-    stored = _stored(scorer, VideoEncoding(None, frames), videos, "int8")
+    stored = _stored(scorer, VideoEncoding(None, frames), videos, "int8", mesh)
     query = jax.ShapeDtypeStruct((1, 768), jnp.float32)
-    return Program(
-        _lower(mesh, lambda stored, query: corpus.search(stored, query, 10), stored, query)
-    )
+    return _lower(mesh, lambda stored, query: corpus.search(stored, query, 10), stored, query)
 
 
-def _extract(config: ConfigDict, mesh: Mesh) -> Program:
+def _extract(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A batch of images through an encoder as large as SigLIP base/16 at 224 pixels."""
-    try:
-        from hlformer_jax.encoders import encoder as encoders
-        from hlformer_jax.encoders import train
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"pip install 'hlformer-jax[search]' (there is no {error.name})"
-        ) from None
-
-    size = train.Size(768, 12, 12, 4, 16, 64, 32)
-    parts, _, preparation = train._parts(224, ["a person opens the fridge"], size, "base")
+    encoders = optional("hlformer_jax.encoders.encoder", "search")
+    train = optional("hlformer_jax.encoders.train", "search")
+    pixels, size = encoder_size(options.encoder)
+    parts, _, preparation = train._parts(pixels, ["a person opens the fridge"], size, "plan")
     params = train._initial(parts, np.random.default_rng(0))["vision"]
     kind = jnp.dtype(config.dtype)
     kernel = lambda x: jax.ShapeDtypeStruct(x.shape, kind if x.ndim > 1 else x.dtype)
-    pixels = np.broadcast_to(np.uint8(0), (encoders.MAX_IMAGES_AT_ONCE, 224, 224, 3))
-    program = lambda params, pixels: encoders._images(params, parts, preparation, pixels)
-    return Program(_lower(mesh, program, jax.tree.map(kernel, params), pixels))
+    images = jax.ShapeDtypeStruct((encoders.MAX_IMAGES_AT_ONCE, pixels, pixels, 3), np.uint8)
+    program = lambda params, images: encoders._images(params, parts, preparation, images)
+    return _lower(mesh, program, jax.tree.map(kernel, params), images)
 
 
-PROGRAMS: dict[str, Callable[[ConfigDict, Mesh], Program]] = {
+PROGRAMS: dict[str, Callable[[ConfigDict, Mesh, Options], Program]] = {
     "step": _step,
     "evaluate": _evaluate,
     "query": functools.partial(_query, 1),
@@ -170,6 +245,10 @@ PROGRAMS: dict[str, Callable[[ConfigDict, Mesh], Program]] = {
     "search": _search,
     "extract": _extract,
 }
+"""The programs by name."""
+
+OF_EVERY_FAMILY = ("step", "evaluate")
+"""Those that HOVER has too."""
 
 
 def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
@@ -196,18 +275,23 @@ def mesh(gpu: Gpu, devices: int = 1) -> Mesh:
     return parallel.mesh(described.devices)
 
 
-def compiled(name: str, gpu: Gpu, config: ConfigDict, devices: int = 1) -> tuple[Any, Program]:
-    """A program, compiled for described GPUs, and what it was compiled from.
+def compiled(name: str, mesh: Mesh, config: ConfigDict, options: Options) -> tuple[Any, Program]:
+    """A program, compiled for devices that are there or described, and what it was compiled from.
 
     Raises:
-      ConfigError: as `mesh` does.
+      ConfigError: for a model that has no such program.
     """
-    described = mesh(gpu, devices)
+    if family_of(config) != "prvr" and name not in OF_EVERY_FAMILY:
+        raise ConfigError(
+            f"--config is of the model {config.model.name!r}: give one of partially relevant video"
+            " retrieval, for example configs/anet.py, or --program=step or evaluate"
+        )
     with jax.default_matmul_precision(parallel.precision(config)):
-        program = PROGRAMS[name](config, described)
+        program = PROGRAMS[name](config, mesh, options)
         # Without a device nothing is tuned, and Triton finds no tiles for some products.
-        options: Any = {"xla_gpu_enable_triton_gemm": False}
-        return program.lowered.compile(options), program
+        described = mesh.devices.flat[0] not in jax.devices()
+        chosen: Any = {"xla_gpu_enable_triton_gemm": False} if described else None
+        return program.lowered.compile(chosen), program
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -224,23 +308,59 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no plan written by --json ({error})") from None
 
 
-def plan(name: str, gpu: str, config: ConfigDict) -> dict[str, Any]:
+def plan(name: str, gpu: str, config: ConfigDict, options: Options) -> dict[str, Any]:
     """The plan of a program, as JSON has it; see `summary`.
 
     Raises:
-      ConfigError: as `mesh` does, or for a model of another family.
+      ConfigError: as `mesh` and `compiled` do.
     """
-    if family_of(config) != "prvr":
-        raise ConfigError(
-            f"--config is of the model {config.model.name!r}: give one of partially relevant video"
-            " retrieval, for example configs/anet.py"
-        )
-    program, source = compiled(name, GPUS[gpu], config)
+    return _summary(name, gpu, config, *compiled(name, mesh(GPUS[gpu]), config, options))
+
+
+def _summary(name: str, gpu: str, config: ConfigDict, program: Any, source: Program) -> Any:
     about = {"program": name, "gpu": gpu, "dtype": config.dtype, "jax": jax.__version__}
     if config.dtype == "float32":
         about["dtype"] += f" ({config.precision})"
     memory, counts = parallel.memory_plan(program), (source.turns, source.units)
     return about | summary(program.as_text(), GPUS[gpu], memory, *counts)
+
+
+def _timed(program: Any, source: Program, options: Options) -> measure.Timing:
+    """The time of a unit of a compiled program."""
+    given = list(source.arguments())
+
+    def run() -> Any:
+        result = program(*given)
+        if source.carries:
+            given[0] = result[0]
+        return result
+
+    return measure.each(measure.timed(run, repeats=options.repeats), source.units)
+
+
+def measured(
+    names: Sequence[str], gpu: str, config: ConfigDict, options: Options
+) -> Iterator[dict[str, Any]]:
+    """Programs compiled for the first device and run on it: their plans with what was `measured`.
+
+    The plan is that of the very program that runs, by the rates of the described GPU. No program is
+    begun after `MEASURING_SECONDS`.
+    """
+    here, start = parallel.mesh(jax.local_devices()[:1]), time.perf_counter()
+    kinds = [
+        (name, dtype) for name in names for dtype in DTYPES if name == "step" or dtype == "bfloat16"
+    ]
+    for name, dtype in kinds:
+        if time.perf_counter() - start > MEASURING_SECONDS:
+            return
+        chosen = config.copy_and_resolve_references()
+        chosen.dtype = dtype if dtype == "bfloat16" else "float32"
+        chosen.precision = dtype if dtype == "tf32" else "highest"
+        program, source = compiled(name, here, chosen, options)
+        timing = _timed(program, source, options)
+        stats = jax.local_devices()[0].memory_stats() or {}
+        used = {"peak_so_far": stats.get("peak_bytes_in_use")}
+        yield _summary(name, gpu, chosen, program, source) | {"measured": timing._asdict() | used}
 
 
 # Output
@@ -285,6 +405,36 @@ def _facts(result: Mapping[str, Any]) -> dict[str, float]:
     facts |= {f"{name} GB": value / 1e9 for name, value in result["memory"].items()}
     facts |= {f"{name} TFLOP": x / 1e12 for name, x in sorted(result["operations"].items())}
     return facts | {f"ms of {name}": 1e3 * x for name, x in result["bound"].items()}
+
+
+def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
+    """Prints what programs were planned to take and what they took."""
+    gpu = results[0]["gpu"]
+    table = rich.table.Table(
+        title=f"planned for {gpu}, measured on {device}", box=rich.box.SIMPLE_HEAD
+    )
+    for column in (
+        "program",
+        "dtype",
+        "planned ms",
+        "measured ms",
+        "ratio",
+        "launches",
+        "bound",
+        "GB",
+    ):
+        table.add_column(column)
+    for one in results:
+        planned, took = one["seconds"], one["measured"]
+        numbers = 1e3 * planned, 1e3 * took["median"], took["median"] / planned, one["launches"]
+        texts = map(_digits, (*numbers, one["memory"]["peak"] / 1e9))
+        milliseconds, median, ratio, launches, peak = texts
+        median += f" ({_digits(1e3 * took['low'])} - {_digits(1e3 * took['high'])})"
+        bound = next(iter(one["bound"]))
+        table.add_row(
+            one["program"], one["dtype"], milliseconds, median, ratio, launches, bound, peak
+        )
+    rich.console.Console(width=120).print(table)
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:

@@ -54,10 +54,15 @@ INTERVAL = 3
 """Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""
 
 
+def validation(options: Options) -> tuple[int, int]:
+    """Videos and captions of a validation split of ActivityNet's proportions."""
+    videos = options.videos or VALIDATION[0]
+    return videos, round(videos * VALIDATION[1] / VALIDATION[0])
+
+
 def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Encoding and ranking of a validation split of ActivityNet's proportions."""
-    videos = options.videos or VALIDATION[0]
-    captions = round(videos * VALIDATION[1] / VALIDATION[0])
+    videos, captions = validation(options)
     mesh, model = parallel.mesh(), models.build(config)
     split = measure.simulated_split(videos, captions, config)
     params = parallel.replicate(mesh, models.init_params(model, config))
@@ -104,16 +109,22 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
         yield Row(f"encode {count} queries, each", timing, floor, operations)
 
 
+def encoded_shapes(config: ConfigDict, videos: int) -> Any:
+    """Shapes of so many encoded videos."""
+
+    def encode() -> Any:
+        model = models.build(config)
+        params = models.init_params(model, config)
+        return models.encode_video(model, params, models.zero_batch(config, videos).videos)
+
+    return jax.eval_shape(encode)
+
+
 def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
     """A corpus of random vectors, as many a video as the model has, with its scorer."""
     mesh, model = parallel.mesh(), models.build(config)
     size = parallel.round_up(min(BLOCK, videos), mesh.size)
-
-    def encode() -> Any:
-        params = models.init_params(model, config)
-        return models.encode_video(model, params, models.zero_batch(config, size).videos)
-
-    shapes, treedef = jax.tree.flatten(jax.eval_shape(encode))
+    shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
     scorer, blocks = scoring.build_scorer(config, model), -(-videos // size)
     stored = corpus.empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
 
@@ -195,13 +206,18 @@ def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
         return load_encoder(given)
     encoders = optional("hlformer_jax.encoders", "search")
     train = optional("hlformer_jax.encoders.train", "search")
-    if given == "tiny":
-        pixels, size = 48, train.Size(patch=12, tokens=12)
-    else:
-        pixels, size = 224, train.Size(768, 12, 12, 4, 16, 64, 32_000)
+    pixels, size = encoder_size(given)
     words = "a person opens the fridge " + " ".join(f"word{i}" for i in range(size.vocabulary))
     encoders.save(train.untrained(pixels, [words], size=size, name=given), folder)
     return load_encoder(folder)
+
+
+def encoder_size(name: str) -> tuple[int, Any]:
+    """Pixels and sizes of an encoder of random parameters: of "tiny", else of "base"."""
+    train = optional("hlformer_jax.encoders.train", "search")
+    if name == "tiny":
+        return 48, train.Size(patch=12, tokens=12)
+    return 224, train.Size(768, 12, 12, 4, 16, 64, 32_000)
 
 
 def search(config: ConfigDict, options: Options) -> Iterator[Row]:

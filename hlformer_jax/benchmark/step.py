@@ -1,6 +1,5 @@
 """Training: a step, an epoch, and what is waited for before: prepared data, compiling."""
 
-import functools
 import itertools
 import shutil
 import tempfile
@@ -17,10 +16,10 @@ from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, summary, timed
 from hlformer_jax.data import prepared
-from hlformer_jax.data.feed import Chunk, Schedule, VideoFeed
+from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.training import checkpoints, optim, prvr
+from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.training.step import TrainState, compile_steps, init_state, train_step
 
 TRAINING_VIDEOS = 10_009
@@ -34,19 +33,18 @@ class Training:
         self, config: ConfigDict, videos: int, longest: int, resident: bool = True
     ) -> None:
         self.config, self.mesh = config, parallel.mesh()
-        prvr.check_trainable(config, self.mesh.size)
-        model = models.build(config)
-        self.split = measure.simulated_split(videos, round(videos * CAPTIONS_PER_VIDEO), config)
+        captions = round(videos * CAPTIONS_PER_VIDEO)
+        family = measure.simulated_family(config, self.mesh, videos, captions, resident)
+        family.check_trainable()
+        self.split = family.data.train
         schedule = Schedule(videos, config.train.batch_size, config.seed)
-        groups = schedule.groups(1, longest)
-        self.feed = VideoFeed(self.split, groups, self.mesh, config.train.batch_size, resident)
+        self.feed = family.feed(schedule.groups(1, longest))
         self.steps_per_epoch = schedule.steps_per_epoch
-        self._optimiser = optim.build(config.optim, model.module, 100 * self.steps_per_epoch)
-        state = init_state(models.init_params(model, config), self._optimiser)
+        self._optimiser = family.optimiser(100 * self.steps_per_epoch)
+        self._project = family.project
+        state = init_state(family.init_params(), self._optimiser)
         self.state: TrainState = parallel.replicate(self.mesh, state)
-        self._project = functools.partial(models.project, model)
-        self._most_captions = int(self.split.captions_per_video.max())
-        loss = prvr.build_objective(config, model, self.steps_per_epoch, self._most_captions)
+        loss = family.loss(self.steps_per_epoch)
         self.compiled = compile_steps(
             loss, self._optimiser, self._project, self.feed, self.state, config
         )
@@ -75,7 +73,8 @@ class Training:
         plain = self.config.copy_and_resolve_references()
         plain.train.encode_parts = 1  # parts are encoded again for the gradient
         model = models.build(plain)
-        loss = prvr.build_objective(plain, model, self.steps_per_epoch, self._most_captions)
+        most = int(self.split.captions_per_video.max())
+        loss = prvr.build_objective(plain, model, self.steps_per_epoch, most)
         batch = jax.eval_shape(
             lambda: models.zero_batch(plain, self.feed.videos, self.feed.captions)
         )

@@ -266,7 +266,7 @@ PRVR: Mapping[str, Any] = {
         # none.
         "moments": Field("", PATH),
         "video_batch": Field(64, SIZE),
-        "query_batch": Field(256, SIZE),  # captions that are ranked together
+        "query_batch": Field(1024, SIZE),  # captions that are ranked together
         # Dtype in which encoded videos are kept.
         "corpus": Field("float32", one_of("float32", "bfloat16", "int8")),
     },

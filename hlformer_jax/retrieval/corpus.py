@@ -130,14 +130,23 @@ def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:
     one = jax.eval_shape(lambda stored: jax.tree.map(lambda x: x[0], stored), corpus.stored)
     similarities = corpus.scorer.similarities_per_video(one)
     at_once = max(SIMILARITIES_AT_ONCE // max(len(queries) * size * similarities, 1), 1)
+    at_once = min(at_once, num_blocks)
 
-    def score(block: tuple[Any, Array]) -> Float[Array, "Q B"]:
-        stored, mask = block
+    def score(stored: Any, mask: Array) -> Float[Array, "Q B"]:
         scored = corpus.scorer.scores(queries, stored)
         return jnp.where(mask[None], scored, -jnp.inf)
 
-    blocks = jax.lax.map(score, (corpus.stored, corpus.mask), batch_size=min(at_once, num_blocks))
-    return jnp.moveaxis(blocks, 0, 1).reshape(len(queries), -1)
+    def some(group: Array, scored: Float[Array, "blocks Q B"]) -> Float[Array, "blocks Q B"]:
+        # The last group begins early enough to be whole: to split a rest off, as `lax.map` does,
+        # XLA would copy all of the corpus.
+        first = jnp.minimum(group * at_once, num_blocks - at_once)
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, first, at_once)
+        part = jax.vmap(score)(*jax.tree.map(cut, (corpus.stored, corpus.mask)))
+        return jax.lax.dynamic_update_slice_in_dim(scored, part, first, axis=0)
+
+    scored = jnp.zeros((num_blocks, len(queries), size), jnp.float32)
+    scored = jax.lax.fori_loop(0, -(-num_blocks // at_once), some, scored)
+    return jnp.moveaxis(scored, 0, 1).reshape(len(queries), -1)
 
 
 def rows(corpus: Corpus, videos: Int[Array, " n"]) -> Any:

@@ -4,6 +4,7 @@ Encoding, scores and ranks stay on the devices: what comes back is one rank a ca
 scored in blocks, and no queries x videos x positions array is kept.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,7 @@ class Evaluator:
 
     def __init__(self, model: Model, config: ConfigDict, mesh: Mesh) -> None:
         self.scorer = scoring.build_scorer(config, model)
-        self._config, self._mesh = config, mesh
-        self._model: Model = parallel.replicate(mesh, model)
+        self._config, self._mesh, self._given = config, mesh, model
         self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
         self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
         whole = parallel.replicated(mesh)
@@ -48,6 +48,12 @@ class Evaluator:
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
         self._locate = jax.jit(_position_cosines, static_argnums=3, out_shardings=whole)
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        """The model on the devices; put there when first used, as `benchmark plan` has none."""
+        placed: Model = parallel.replicate(self._mesh, self._given)
+        return placed
 
     def feed(self, split: Split, resident: bool = False) -> VideoFeed:
         """A feed of a split in its order, for any number of evaluations."""

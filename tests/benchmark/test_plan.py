@@ -1,4 +1,4 @@
-"""Plans for a GPU: kernels of a recorded program counted by hand; the standard step's budget.
+"""Plans for a GPU: kernels of a recorded program counted by hand, what compiles, the step's budget.
 
 `plan.hlo` is XLA's scheduled text for an H200 of the function below, shortened to what is read:
 
@@ -21,6 +21,7 @@ import processes
 import pytest
 
 from hlformer_jax.benchmark import plan, roofline
+from hlformer_jax.models.registry import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
 BUDGET = pathlib.Path(__file__).parent / "budget.json"
@@ -128,24 +129,28 @@ def test_without_a_compiler_the_command_says_what_to_install():
 COMPILE = """
 import json, sys
 from hlformer_jax.benchmark import plan
+from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.config import default
 config = default()
 if sys.argv[3] == "tf32":
     config.precision = "tf32"
 else:
     config.dtype = sys.argv[3]
-print(json.dumps(plan.plan(sys.argv[1], sys.argv[2], config)))
+print(json.dumps(plan.plan(sys.argv[1], sys.argv[2], config, Options())))
 """
 
 
-def _plan(*arguments):
+def _run(*program):
     # With all of XLA's optimisations, which tests leave out.
     environment = processes.environment() | {"XLA_FLAGS": ""}
     environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
-    program = [sys.executable, "-c", COMPILE, *arguments]
-    done = processes.finish(program, environment, timeout=1200)
+    done = processes.finish([sys.executable, *program], environment, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
+
+
+def _plan(*arguments):
+    return json.loads(_run("-c", COMPILE, *arguments))
 
 
 @pytest.mark.slow  # it compiles for seconds
@@ -167,3 +172,55 @@ def test_the_step_keeps_its_budget(precision):
     planned |= {"GB of temporaries": found["memory"]["temporary"] / 1e9}
     worse = {name for name, value in planned.items() if value > 1.05 * budget[name]}
     assert not worse, f"planned {planned}, budget {budget}"
+
+
+COMPILE_ALL = """
+import re, sys
+from hlformer_jax.benchmark import plan
+from hlformer_jax.benchmark.measure import Options
+from hlformer_jax.config import debug, default, of_model
+config = debug(default("hover") if sys.argv[1] == "hover" else of_model(sys.argv[1]))
+config.data.update(data_dir=sys.argv[2], visual_dim=16, text_dim=16, max_words=8)
+if sys.argv[1] != "hover":
+    config.model.update(num_heads=2)
+    for blocks in ("euclidean_blocks", "lorentz_blocks"):
+        config.model[blocks] = min(config.model[blocks], 1)
+devices = []
+for number, dtype in ((1, "bfloat16"), (1, "float32"), (8, "bfloat16"), (8, "float32")):
+    config.dtype = dtype
+    mesh = plan.mesh(plan.GPUS["h100"], number)
+    for name in plan.OF_EVERY_FAMILY:
+        compiled, _ = plan.compiled(name, mesh, config, Options(videos=24))
+        found = re.search("all-reduce|all-gather|reduce-scatter|all-to-all", compiled.as_text())
+        devices.append(8 if found else 1)
+print(*devices)
+"""
+
+
+@pytest.mark.slow  # it compiles for a minute
+@compiler
+@pytest.mark.parametrize("model", TITLES)
+def test_every_model_trains_and_is_evaluated_on_one_gpu_and_on_eight(model, tmp_path):
+    assert _run("-c", COMPILE_ALL, model, str(tmp_path)).split() == 4 * ["1"] + 4 * ["8"]
+
+
+@pytest.mark.slow  # it compiles every program
+def test_on_a_device_every_program_is_measured_beside_its_plan(tmp_path):
+    config, path = (
+        f"--config={processes.ROOT}/configs/gmmformer_v2.py:debug",
+        tmp_path / "measured.json",
+    )
+    sizes = "--videos=24", "--hours=1", "--encoder=tiny", "--repeats=3"
+    done = processes.run("benchmark", "plan", "--measure", config, *sizes, f"--json={path}")
+    assert done.returncode == 0, done.stderr
+    assert "planned for h200, measured on cpu" in done.stdout
+    written = json.loads(path.read_text())
+    assert written["platform"] == "cpu"
+    programs = [(one["program"], one["dtype"]) for one in written["programs"]]
+    of_step = ["bfloat16", "float32 (tf32)", "float32 (highest)"]
+    others = ["evaluate", "query", "queries", "search", "extract"]
+    assert programs == [("step", x) for x in of_step] + [(x, "bfloat16") for x in others]
+    for one in written["programs"]:
+        measured = one["measured"]
+        assert 0 < measured["low"] <= measured["median"] <= measured["high"]
+        assert one["seconds"] > 0 and one["kernels"] > 5 and one["memory"]["peak"] > 0

@@ -44,8 +44,12 @@ def _expected(queries, encoded):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 2e-7), ("bfloat16", 2**-8), ("int8", 8 / 254)]
 )
-@pytest.mark.parametrize("block", [4, 256])
-def test_scores_are_those_of_the_equation(encoded, queries, dtype, tolerance, block):
+# 7 queries, 4 videos and 9 positions in a block: two of three blocks at once, or all.
+@pytest.mark.parametrize(("block", "at_once"), [(4, 2**24), (4, 2 * 7 * 4 * 9), (256, 2**24)])
+def test_scores_are_those_of_the_equation(
+    encoded, queries, dtype, tolerance, block, at_once, monkeypatch
+):
+    monkeypatch.setattr(corpus, "SIMILARITIES_AT_ONCE", at_once)
     built = corpus.build(encoded, dtype=dtype, block=block)
     scores = np.asarray(jax.jit(corpus.scores)(built, queries))
     expected, _, _ = _expected(queries, encoded)
