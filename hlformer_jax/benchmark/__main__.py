@@ -169,8 +169,9 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
             written = about | {"config": config.to_dict(), "programs": results}
             files.write_json(Path(JSON.value), written, replace)
             replace = "any"
-    if results:
-        plan.show_measured(results, device.device_kind)
+    if not results:
+        raise ConfigError("no program could be measured: why stands above")
+    plan.show_measured(results, device.device_kind)
 
 
 def _options(name: str) -> Options:

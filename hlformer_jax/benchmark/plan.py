@@ -37,7 +37,7 @@ from hlformer_jax.benchmark.roofline import DEAREST, GPUS, Gpu, summary
 from hlformer_jax.config import ConfigError, family_of
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
-from hlformer_jax.errors import optional
+from hlformer_jax.errors import UserError, optional
 from hlformer_jax.figures import drawing
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
@@ -360,7 +360,8 @@ def measured(
         try:
             program, source = compiled(name, here, chosen, options)
             timing = _timed(program, source, options)
-        except jax.errors.JaxRuntimeError as error:  # too little memory, say: the others may run
+        except (UserError, jax.errors.JaxRuntimeError) as error:
+            # No extra for it, say, or too little memory: the others may run.
             reason = str(error).strip().splitlines()[0]
             print(f"left out: {name}, {dtype}: {reason}", file=sys.stderr)
             continue

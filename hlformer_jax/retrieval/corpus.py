@@ -17,7 +17,7 @@ from hlformer_jax import parallel
 from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity
 from hlformer_jax.typing import Array
 
-SIMILARITIES_AT_ONCE = 2**24
+SIMILARITIES_AT_ONCE = 2**26
 """Similarities of single positions that may lie in memory at once, on each device."""
 
 COORDINATES_AT_ONCE = 2**22

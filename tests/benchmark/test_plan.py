@@ -181,12 +181,9 @@ from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.config import debug, default, of_model
 config = debug(default("hover") if sys.argv[1] == "hover" else of_model(sys.argv[1]))
 config.data.update(data_dir=sys.argv[2], visual_dim=16, text_dim=16, max_words=8)
-if sys.argv[1] != "hover":
-    config.model.update(num_heads=2)
-    for blocks in ("euclidean_blocks", "lorentz_blocks"):
-        config.model[blocks] = min(config.model[blocks], 1)
+config.train.batch_size = 32
 devices = []
-for number, dtype in ((1, "bfloat16"), (1, "float32"), (8, "bfloat16"), (8, "float32")):
+for number, dtype in ((1, "float32"), (8, "bfloat16")):
     config.dtype = dtype
     mesh = plan.mesh(plan.GPUS["h100"], number)
     for name in plan.OF_EVERY_FAMILY:
@@ -201,7 +198,7 @@ print(*devices)
 @compiler
 @pytest.mark.parametrize("model", TITLES)
 def test_every_model_trains_and_is_evaluated_on_one_gpu_and_on_eight(model, tmp_path):
-    assert _run("-c", COMPILE_ALL, model, str(tmp_path)).split() == 4 * ["1"] + 4 * ["8"]
+    assert _run("-c", COMPILE_ALL, model, str(tmp_path)).split() == ["1", "1", "8", "8"]
 
 
 @pytest.mark.slow  # it compiles every program

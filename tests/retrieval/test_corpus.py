@@ -45,7 +45,7 @@ def _expected(queries, encoded):
     ("dtype", "tolerance"), [("float32", 2e-7), ("bfloat16", 2**-8), ("int8", 8 / 254)]
 )
 # 7 queries, 4 videos and 9 positions in a block: two of three blocks at once, or all.
-@pytest.mark.parametrize(("block", "at_once"), [(4, 2**24), (4, 2 * 7 * 4 * 9), (256, 2**24)])
+@pytest.mark.parametrize(("block", "at_once"), [(4, 2**26), (4, 2 * 7 * 4 * 9), (256, 2**26)])
 def test_scores_are_those_of_the_equation(
     encoded, queries, dtype, tolerance, block, at_once, monkeypatch
 ):
