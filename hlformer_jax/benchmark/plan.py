@@ -65,7 +65,7 @@ class Program(NamedTuple):
     lowered: Any
     arguments: Callable[[], Sequence[Any]]
     turns: float = 1
-    units: float = 1
+    units: int = 1
     carries: bool = False
 
 
@@ -180,15 +180,16 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
     feed = evaluator.feed(split, resident=True)
     size = parallel.round_up(min(config.eval.query_batch, split.num_nodes), mesh.size)
     width = (feed.steps, feed.nodes, config.model.hyperbolic_dim)
-    points = jax.ShapeDtypeStruct(width, jnp.float32, sharding=parallel.sharded(mesh, axis=1))
+    points: Any = jax.ShapeDtypeStruct(width, jnp.float32, sharding=parallel.sharded(mesh, axis=1))
 
     def program(
         params: Any, features: Any, indices: Any, count: Any, stored: Any, related: Any
     ) -> Any:
         stored = evaluator._encode_chunk(params, features, indices, count * 0, count, stored)
         video, text = (x.reshape(-1, width[-1])[: split.num_nodes] for x in stored)
-        rank = lambda *pair: _ranks(*evaluator._search_vectors(*pair), related, size, mesh)
-        return rank(text, video), rank(video, text)
+        ranks = functools.partial(_ranks, nodes=related, size=size, mesh=mesh)
+        vectors = evaluator._search_vectors
+        return ranks(*vectors(text, video)), ranks(*vectors(video, text))
 
     related = relatives(split.pool, config.eval.pool == "group")
     rest = np.int32(feed.steps), Points(points, points), related
