@@ -1,23 +1,24 @@
 """Command line: `python -m hlformer_jax.main --config=configs/anet.py --workdir=DIR`.
 
-Parses flags and dispatches to training or evaluation.
+Parses flags and dispatches to training, evaluation or a query.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from hlformer_jax import command
 from hlformer_jax.config import check
-from hlformer_jax.errors import UserError, command_line
+from hlformer_jax.errors import UserError, command_line, optional
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
 )
-MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
+MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "query"], "What to do.")
 WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
@@ -25,7 +26,9 @@ WORKDIR = flags.DEFINE_string(
     " test_metrics.json there; default beside --checkpoint.",
 )
 CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "evaluate: a run's directory or a converted checkpoint; default workdir."
+    "checkpoint",
+    None,
+    "evaluate, query: a run's directory or a converted checkpoint; default workdir.",
 )
 PROFILE = flags.DEFINE_bool(
     "profile", False, "train: trace the second (or the only) group of steps into WORKDIR/profile."
@@ -35,6 +38,17 @@ COORDINATOR = flags.DEFINE_string(
 )
 PROCESSES = flags.DEFINE_integer("processes", 1, "How many processes share this run.")
 PROCESS = flags.DEFINE_integer("process", 0, "Index of this process, from 0.")
+QUERY = flags.DEFINE_multi_string(
+    "query", [], "query: a sentence; any number of times. Needs --encoder."
+)
+CAPTION = flags.DEFINE_multi_string(
+    "caption", [], "query: the id of a caption, whose prepared features are asked."
+)
+ENCODER = flags.DEFINE_string(
+    "encoder", None, "query: hub id or folder of the encoder of the captions' features."
+)
+SPLIT = flags.DEFINE_enum("split", "test", ["train", "val", "test"], "query: what is ranked.")
+TOP = flags.DEFINE_integer("top", 10, "query: how many videos are shown.", lower_bound=1)
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "evaluate: replace scores or metrics that are there."
@@ -73,6 +87,8 @@ def main(argv: Sequence[str]) -> int:
             loop.train(config, directory, PROFILE.value)
             return 0
         source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
+        if MODE.value == "query":
+            return _query(config, source)
         directory = Path(WORKDIR.value or source)
         scores = Path(SCORES.value) if SCORES.value else None
         overwrite = OVERWRITE.value
@@ -91,6 +107,23 @@ def main(argv: Sequence[str]) -> int:
         return command.interrupted()
     except (UserError, OSError) as error:
         return command.fail(str(error))
+
+
+def _query(config: Any, source: Path) -> int:
+    from hlformer_jax.training import query
+
+    if PROCESSES.value > 1:
+        return command.fail("--mode=query takes one process: leave --processes out")
+    encoder = None
+    if ENCODER.value and QUERY.value:
+        encoder = optional("hlformer_jax.encoders", "search").load_text(ENCODER.value, tell=_tell)
+    asked = QUERY.value, CAPTION.value, encoder, SPLIT.value, TOP.value
+    query.answer(config, source, *asked, warn=_tell)
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def program() -> None:

@@ -49,7 +49,10 @@ MAY_IMPORT = {
         "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "models",
         "retrieval", "training", "figures", "encoders", "video", "search",
     },
-    "main": {"errors", "command", "config", "parallel", "files", "data", "retrieval", "training"},
+    "main": {
+        "errors", "command", "config", "parallel", "files", "data", "retrieval", "training",
+        "encoders",
+    },
     "": {"lazy", "ops", "nn", "losses", "retrieval"},  # the package itself
 }  # fmt: skip
 

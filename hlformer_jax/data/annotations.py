@@ -194,6 +194,23 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
     return {video: tuple(captions) for video, captions in videos.items()}
 
 
+def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
+    """The sentences of caption lists by their ids, which several lists may share.
+
+    A DataError where two lists give an id different sentences.
+    """
+    sentences: dict[str, str] = {}
+    for path in paths:
+        for captions in read_captions(path).values():
+            for name, sentence, line in ((x.caption_id, x.sentence, x.line) for x in captions):
+                if sentences.setdefault(name, sentence) != sentence:
+                    raise DataError(
+                        f"{path}:{line}: caption {name!r} has another sentence in another list;"
+                        " rename one"
+                    )
+    return sentences
+
+
 # Moments
 
 

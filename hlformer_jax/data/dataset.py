@@ -96,6 +96,17 @@ def choose_source(data: ConfigDict) -> Source:
     return Collection(*fields, data.teacher_dim)
 
 
+def text_encoder(data: ConfigDict) -> tuple[str, str] | None:
+    """Name and fingerprint of the encoder of the captions' features; None where none is recorded.
+
+    The published features do not say theirs; what `search features` wrote does.
+    """
+    if data.collection == extracted.COLLECTION:
+        return extracted.encoder_of(Path(data.manual_dir))
+    source = choose_source(data)
+    return source.encoder() if isinstance(source, Collection) else None
+
+
 def _prepare(source: Source, data: ConfigDict) -> Prepared:
     for field, width in (("visual_dim", source.visual_dim), ("text_dim", source.text_dim)):
         if data[field] != width:

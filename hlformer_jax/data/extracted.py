@@ -65,6 +65,22 @@ def contents(folder: str | Path) -> dict[str, Any]:
     return table
 
 
+def encoder_of(*folders: Path) -> tuple[str, str] | None:
+    """Name and fingerprint of an encoder, from the first folder that says it; None where none does.
+
+    A DataError when the file that says it is damaged.
+    """
+    notes = (folder.expanduser() / ENCODER for folder in folders)
+    note = next((note for note in notes if note.is_file()), None)
+    if note is None:
+        return None
+    try:
+        facts = files.parse_json(note.read_text(encoding="utf-8"))
+        return str(facts["name"]), str(facts["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{note} is damaged: make the features again") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class ExtractedSource:
     """The `source.Source` of a folder of features; `timed`, of the captions with times alone."""

@@ -23,6 +23,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
+from hlformer_jax import files
 from hlformer_jax.data import annotations, trees
 from hlformer_jax.data.annotations import TimedVideo
 from hlformer_jax.data.source import (
@@ -129,6 +130,18 @@ class Collection:
     def captions(self, split: str) -> Path:
         """The caption list of a split."""
         return self.root / "TextData" / f"{self.collection}{split}.caption.txt"
+
+    def encoder(self) -> tuple[str, str] | None:
+        """Name and fingerprint of the encoder of the captions, where `write_words` made the file.
+
+        The published files do not say theirs.
+        """
+        try:
+            with h5py.File(self.text_features, "r") as file:
+                name, fingerprint = (file.attrs.get(one) for one in _ENCODER)
+        except OSError:  # it is not there, or no HDF5; whoever reads it says what is wrong
+            return None
+        return None if name is None or fingerprint is None else (str(name), str(fingerprint))
 
     def files(self) -> list[Path]:
         """Every file of the collection, in a fixed order."""
@@ -616,6 +629,8 @@ class FeatureKind:
 
 
 WORDS = FeatureKind()
+_ENCODER = ("encoder", "encoder_fingerprint")
+"""Attributes of a file of word features that this package wrote."""
 TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
 TEACHER_CAPTIONS = FeatureKind(
     "caption", "vectors", "teacher's", "data.teacher_dim", 1, single=True
@@ -715,3 +730,23 @@ class FeatureFile:
             chunk = properties.get_chunk()  # a whole one is read, however few of its values are
             if math.prod(chunk) > self.kind.max_rows * self.width:
                 raise self._fault(item, f"are stored in chunks of {chunk} values")
+
+
+def write_words(
+    path: Path,
+    encoder: tuple[str, str],
+    features: Iterable[tuple[str, Float[np.ndarray, "T E"]]],
+    replace: files.Replace = "none",
+) -> None:
+    """Writes word features as `ReleasedReader` reads them, float32, whole or not at all.
+
+    Args:
+      path: the file, such as `Collection.text_features`.
+      encoder: name and fingerprint of what made them.
+      features: those of each caption, with its id; written as they come.
+      replace: what may be replaced.
+    """
+    with files.whole(path, replace) as draft, h5py.File(draft, "w") as file:
+        file.attrs.update(zip(_ENCODER, encoder, strict=True))
+        for name, rows in features:
+            file[name] = rows.astype(np.float32)

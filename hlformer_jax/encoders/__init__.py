@@ -1,11 +1,12 @@
-"""Image-text encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2.
+"""Encoders in JAX, read from Hugging Face folders: CLIP, SigLIP, SigLIP2; RoBERTa of sentences.
 
-    encoder      images and sentences → unit vectors of one space; by a folder or an id of the hub
+    encoder      images and sentences → unit vectors of one space, sentences → features of tokens;
+                 by a folder or an id of the hub
     config       sizes and options, with the defaults that files leave out
     weights      parameters from safetensors, and back
     tokenizer    sentences → ids
     images       how an image is resized and cropped
-    transformer  the two encoders, pure functions over parameters
+    transformer  the encoders, pure functions over parameters
     train        a tiny SigLIP from images and sentences, for the demo
 
 SigLIP2 is read where its resolution is fixed. Neither transformers nor PyTorch is needed.
@@ -24,6 +25,6 @@ print(encoder.probability(sentences @ images.T))
 """
 
 from hlformer_jax.encoders.config import EncoderError
-from hlformer_jax.encoders.encoder import Encoder, load, save
+from hlformer_jax.encoders.encoder import Encoder, TextEncoder, load, load_text, save
 
-__all__ = ["Encoder", "EncoderError", "load", "save"]
+__all__ = ["Encoder", "EncoderError", "TextEncoder", "load", "load_text", "save"]

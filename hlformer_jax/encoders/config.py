@@ -1,13 +1,13 @@
 """The sizes and options of an encoder, from the `config.json` of a Hugging Face folder.
 
-Both kinds of files hold only what differs from defaults that stand nowhere in the folder, so the
+These files hold only what differs from defaults that stand nowhere in the folder, so the
 defaults stand here. `text_config_dict` and `vision_config_dict`, which old CLIP files have beside
 `text_config` and `vision_config`, override these, with the defaults filled in.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ class EncoderError(UserError, ValueError):
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 """Activations of the feed-forward layers that are known, by the names of `hidden_act`."""
+
+MAX_ROBERTA_TOKENS = 30
+"""Tokens of a sentence that a RoBERTa reads here, as of the released features of captions."""
 
 LARGEST_ID = 2
 """The `eos_token_id` of OpenAI's files; it means: pool where the token's id is largest."""
@@ -51,6 +54,16 @@ _DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         "vision": _SIGLIP | {"image_size": 224, "patch_size": 16},
         "text": _SIGLIP | {"vocab_size": 32000, "max_position_embeddings": 64, "pad_token_id": 1},
     },
+}
+_ROBERTA = _SHARED | {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "vocab_size": 50265,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "pad_token_id": 1,
 }
 
 
@@ -90,13 +103,36 @@ class Text(Tower):
 
 
 @dataclass(frozen=True)
-class Config:
-    """What an encoder is made of; SigLIP2 is a "siglip" with another tokenizer."""
+class TextConfig:
+    """What an encoder of sentences is made of."""
 
-    family: str  # "clip" or "siglip"
-    vision: Vision
+    family: str  # "clip", "siglip" or "roberta"
     text: Text
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a sentence at most, its marks included."""
+        return self.text.positions
+
+
+@dataclass(frozen=True)
+class Config(TextConfig):
+    """What an image-text encoder is made of; SigLIP2 is a "siglip" with another tokenizer."""
+
+    vision: Vision
     width: int  # of the joint space
+
+
+@dataclass(frozen=True)
+class Roberta(TextConfig):
+    """What a RoBERTa is made of; its `text.positions` are those of tokens, padding's left out."""
+
+    segments: int  # kinds of segments; a sentence is of the first
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a sentence at most, its marks included."""
+        return min(self.text.positions, MAX_ROBERTA_TOKENS)
 
 
 _SIZES = {
@@ -138,7 +174,7 @@ def read(content: Mapping[str, Any], where: str) -> Config:
     if family not in _DEFAULTS:
         raise EncoderError(
             f"{where}: model_type is {family!r}, not that of an image-text encoder: 'clip' or"
-            f" 'siglip'{suggestion(family, _DEFAULTS)}"
+            f" 'siglip' (or, of sentences alone, 'roberta'){suggestion(family, _DEFAULTS)}"
         )
     vision = _section(content, str(family), "vision", where)
     text = _section(content, str(family), "text", where)
@@ -151,14 +187,10 @@ def read(content: Mapping[str, Any], where: str) -> Config:
         if family == "clip"
         else _whole(text.get("projection_size") or text["hidden_size"], f"{where}: projection_size")
     )
-    ids: dict[str, Any] = {
-        name: _id(text.get(theirs), f"{where}: text_config.{theirs}")
-        for name, theirs in _TEXT_IDS.items()
-    }
     config = Config(
         str(family),
+        _text(text, f"{where}: text_config"),
         Vision(**_tower(vision, _VISION_SIZES, f"{where}: vision_config")),
-        Text(**_tower(text, _TEXT_SIZES, f"{where}: text_config"), **ids),
         width,
     )
     if config.vision.grid < 1:
@@ -169,6 +201,22 @@ def read(content: Mapping[str, Any], where: str) -> Config:
             " SigLIP's are the same"
         )
     return config
+
+
+def read_text(content: Mapping[str, Any], where: str) -> TextConfig:
+    """As `read`, also of a RoBERTa, which has no images."""
+    if content.get("model_type") != "roberta":
+        return read(content, where)
+    section = _ROBERTA | dict(content)
+    if section.get("position_embedding_type", "absolute") != "absolute" or section.get(
+        "is_decoder", False
+    ):
+        raise EncoderError(f"{where}: a RoBERTa of relative positions, or a decoder, is not read")
+    text = _text(section, where)
+    segments = _whole(section["type_vocab_size"], f"{where}: type_vocab_size")
+    # The table begins with padding: tokens are numbered from pad + 1.
+    positions = _whole(text.positions - text.pad - 1, f"{where}: max_position_embeddings less pad")
+    return Roberta("roberta", replace(text, positions=positions), segments)
 
 
 def write(config: Config) -> dict[str, Any]:
@@ -210,6 +258,14 @@ def _section(content: Mapping[str, Any], family: str, part: str, where: str) -> 
             raise EncoderError(f"{where}: {name} is not an object")
         section |= (defaults if name.endswith("_dict") else {}) | dict(given)
     return section
+
+
+def _text(section: Mapping[str, Any], where: str) -> Text:
+    """The sizes and ids of a sentence encoder."""
+    ids: dict[str, Any] = {
+        name: _id(section.get(theirs), f"{where}.{theirs}") for name, theirs in _TEXT_IDS.items()
+    }
+    return Text(**_tower(section, _TEXT_SIZES, where), **ids)
 
 
 def _tower(section: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An image-text encoder: images and sentences as unit vectors of one space.
+"""An image-text encoder: images and sentences as unit vectors of one space; or of sentences alone.
 
 It is read from a Hugging Face folder on this machine, or fetched from the hub, and written. What is
 in the hub's cache is used as it is, without a look at the network. Before anything is fetched, a
@@ -16,12 +16,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 
 from hlformer_jax import files
 from hlformer_jax.encoders import config as configs
 from hlformer_jax.encoders import images, tokenizer, transformer, weights
-from hlformer_jax.encoders.config import Config, EncoderError
+from hlformer_jax.encoders.config import Config, EncoderError, TextConfig
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
 from hlformer_jax.encoders.transformer import Params
@@ -43,29 +43,25 @@ _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-class Encoder:
-    """An image-text encoder, of parts; `hlformer_jax.encoders.load` reads one from a folder.
+class TextEncoder:
+    """An encoder of the tokens of sentences; `hlformer_jax.encoders.load_text` reads one.
 
-    Batches have fixed sizes and are filled up, so that images compile once, and sentences twice:
-    for one and for many. What fills up does not change a result.
+    Batches have fixed sizes and are filled up, so that sentences compile twice: for one and for
+    many. What fills up does not change a result.
 
     Attributes:
       name: id of the hub, or name of the folder.
-      kind: "clip", "siglip" or "siglip2".
+      kind: "clip", "siglip", "siglip2" or "roberta".
       dtype: dtype of the operands of matrix products, "float32" or "bfloat16".
-      width, token_width: coordinates of a unit vector, and of a token's feature.
+      token_width: coordinates of a token's feature.
       max_tokens: tokens of a sentence at most, its marks included.
-      image_size: height and width of an input, in pixels.
-      scale, bias: of the trained loss, which multiplies a cosine and adds; the bias of CLIP is 0.
-      preprocessing: how images are prepared, in a few words.
     """
 
     def __init__(
         self,
-        config: Config,
+        config: TextConfig,
         params: Params,
         tokenizer: Tokenizer,
-        preparation: Preprocessing,
         *,
         name: str,
         digest: Callable[[], str],
@@ -75,31 +71,84 @@ class Encoder:
         self.config = config
         self.dtype = dtype
         self.kind = "siglip2" if config.family == "siglip" and tokenizer.gemma else config.family
-        self.width = config.width
         self.token_width = config.text.width
-        self.max_tokens = config.text.positions
-        self.image_size = config.vision.image_size
-        self.scale = float(np.exp(np.asarray(params["scale"], np.float64)))
-        self.bias = float(np.asarray(params["bias"])) if "bias" in params else 0.0
-        self.preprocessing = str(preparation)
+        self.max_tokens = config.max_tokens
         self.params = jax.device_put(params)
         self.tokenizer = tokenizer
-        self.preparation = preparation
         self._digest = digest
 
     @cached_property
     def fingerprint(self) -> str:
         """Hexadecimal SHA-256 of all that decides a float32 result: weights, sizes, preparation."""
-        parts = {
+        return hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode()).hexdigest()
+
+    def _identity(self) -> dict[str, Any]:
+        return {
             "weights": self._digest(),
             "config": asdict(self.config),
             "tokenizer": hashlib.sha256(self.tokenizer.content).hexdigest(),
             "kind": [self.kind, self.tokenizer.name, self.tokenizer.settings.get("do_lower_case")],
             "padding": self.tokenizer.backend.padding,
             "truncation": self.tokenizer.backend.truncation,
-            "preprocessing": [str(self.preparation), asdict(self.preparation)],
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
+        """Last hidden states of the real tokens of each sentence, its marks included.
+
+        They are what HLFormer's query encoder reads. What is beyond `max_tokens` is cut off.
+        """
+        return [
+            states[real]
+            for reals, (_, hidden) in self._texts(texts)
+            for real, states in zip(reals, hidden, strict=True)
+        ]
+
+    def _texts(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, tuple]]:
+        """Masks of real tokens of each batch, and its vectors (or None) and states."""
+        if isinstance(texts, str):
+            raise EncoderError(f"{self.name}: give a list of sentences, not one string")
+        at_once = 1 if len(texts) == 1 else SENTENCES_AT_ONCE
+        program = partial(_sentences, self.params["text"], self.config)
+        for start in range(0, len(texts), at_once):
+            ids, real = self.tokenizer(texts[start : start + at_once])
+            yield real, next(iter(_in_batches(program, at_once, ids, real)))
+
+
+class Encoder(TextEncoder):
+    """An image-text encoder, of parts; `hlformer_jax.encoders.load` reads one from a folder.
+
+    Images compile once, whatever their number.
+
+    Attributes:
+      config: its sizes.
+      width: coordinates of a unit vector.
+      image_size: height and width of an input, in pixels.
+      scale, bias: of the trained loss, which multiplies a cosine and adds; the bias of CLIP is 0.
+      preprocessing: how images are prepared, in a few words.
+    """
+
+    config: Config
+
+    def __init__(
+        self,
+        config: Config,
+        params: Params,
+        tokenizer: Tokenizer,
+        preparation: Preprocessing,
+        **options: Any,
+    ) -> None:
+        """Options are those of a `TextEncoder`."""
+        super().__init__(config, params, tokenizer, **options)
+        self.width = config.width
+        self.image_size = config.vision.image_size
+        self.scale = float(np.exp(np.asarray(params["scale"], np.float64)))
+        self.bias = float(np.asarray(params["bias"])) if "bias" in params else 0.0
+        self.preprocessing = str(preparation)
+        self.preparation = preparation
+
+    def _identity(self) -> dict[str, Any]:
+        preparation = [str(self.preparation), asdict(self.preparation)]
+        return super()._identity() | {"preprocessing": preparation}
 
     def preprocess(self, image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "S S 3"]:
         """An image, red, green and blue of 0 to 255, resized and cropped to the encoder's input."""
@@ -116,24 +165,13 @@ class Encoder:
             )
         at_once = IMAGES_AT_ONCE.get(jax.default_backend(), MAX_IMAGES_AT_ONCE)
         program = partial(_images, self.params["vision"], self.config, self.preparation)
-        batches = list(_in_batches(program, pixels, at_once))
+        batches = list(_in_batches(program, at_once, pixels))
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
 
     def sentences(self, texts: Sequence[str]) -> Float[np.ndarray, "Q d"]:
         """Unit vectors of sentences of any length; what is beyond `max_tokens` is cut off."""
         batches = [vectors for _, (vectors, _) in self._texts(texts)]
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)
-
-    def tokens(self, texts: Sequence[str]) -> list[Float[np.ndarray, "W I"]]:
-        """Last hidden states of the real tokens of each sentence, its marks included.
-
-        They are what HLFormer's query encoder reads.
-        """
-        return [
-            states[real]
-            for reals, (_, hidden) in self._texts(texts)
-            for real, states in zip(reals, hidden, strict=True)
-        ]
 
     def probability(self, cosine: Any) -> Any:
         """The probability that images and sentences of these cosines belong together.
@@ -145,31 +183,24 @@ class Encoder:
         # A sigmoid that does not overflow.
         return 0.5 * (1 + np.tanh((self.scale * np.asarray(cosine) + self.bias) / 2))
 
-    def _texts(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, tuple]]:
-        """Masks of real tokens of each batch, and its vectors and states."""
-        if isinstance(texts, str):
-            raise EncoderError(f"{self.name}: give a list of sentences, not one string")
-        at_once = 1 if len(texts) == 1 else SENTENCES_AT_ONCE
-        program = partial(_sentences, self.params["text"], self.config)
-        for start in range(0, len(texts), at_once):
-            ids, real = self.tokenizer(texts[start : start + at_once])
-            yield real, next(iter(_in_batches(program, ids, at_once)))
 
-
-def _in_batches(
-    program: Callable[[np.ndarray], Any], inputs: np.ndarray, at_once: int
-) -> Iterator[Any]:
+def _in_batches(program: Callable[..., Any], at_once: int, *inputs: np.ndarray) -> Iterator[Any]:
     """Results of a program of one batch size, without those of what fills the last batch up.
 
     The next batch is under way while the one before it is taken back.
     """
     waiting: tuple[Any, int] | None = None
     taken = lambda result, count: jax.tree.map(lambda x: np.asarray(x)[:count], result)
-    for start in range(0, len(inputs), at_once):
-        rows = inputs[start : start + at_once]
-        filled = np.zeros((at_once, *inputs.shape[1:]), inputs.dtype)
-        filled[: len(rows)] = rows
-        under_way = (program(filled), len(rows))
+
+    def filled(rows: np.ndarray) -> np.ndarray:
+        batch = np.zeros((at_once, *rows.shape[1:]), rows.dtype)
+        batch[: len(rows)] = rows
+        return batch
+
+    total = len(inputs[0])
+    for start in range(0, total, at_once):
+        batch = (filled(rows[start : start + at_once]) for rows in inputs)
+        under_way = (program(*batch), min(at_once, total - start))
         if waiting is not None:
             yield taken(*waiting)
         waiting = under_way
@@ -186,9 +217,11 @@ def _images(
 
 @partial(jax.jit, static_argnums=1)
 def _sentences(
-    params: Params, config: Config, ids: Int[Array, "Q W"]
-) -> tuple[Float[Array, "Q d"], Float[Array, "Q W I"]]:
-    return transformer.encode_sentences(params, config, ids)
+    params: Params, config: TextConfig, ids: Int[Array, "Q W"], real: Bool[Array, "Q W"]
+) -> tuple[Float[Array, "Q d"] | None, Float[Array, "Q W I"]]:
+    if isinstance(config, Config):
+        return transformer.encode_sentences(params, config, ids)
+    return None, transformer.token_states(params, config, ids, real)
 
 
 def load(
@@ -199,7 +232,7 @@ def load(
     offline: bool | None = None,
     tell: Callable[[str], None] = print,
 ) -> Encoder:
-    """An encoder from a folder, or by an id of the Hugging Face hub.
+    """An image-text encoder from a folder, or by an id of the Hugging Face hub.
 
     Args:
       name_or_path: a folder, or an id such as google/siglip-base-patch16-224.
@@ -213,33 +246,54 @@ def load(
       EncoderError: when the name is unknown, the network is missing, or a file is damaged or that
         of another kind of model.
     """
+    encoder = _load(name_or_path, configs.read, dtype, revision, offline, tell)
+    assert isinstance(encoder, Encoder)
+    return encoder
+
+
+def load_text(
+    name_or_path: str | Path,
+    *,
+    dtype: str = "float32",
+    revision: str | None = None,
+    offline: bool | None = None,
+    tell: Callable[[str], None] = print,
+) -> TextEncoder:
+    """As `load`, also a RoBERTa, such as FacebookAI/roberta-large."""
+    return _load(name_or_path, configs.read_text, dtype, revision, offline, tell)
+
+
+def _load(
+    name_or_path: str | Path,
+    read: Callable[[Mapping[str, Any], str], TextConfig],
+    dtype: str,
+    revision: str | None,
+    offline: bool | None,
+    tell: Callable[[str], None],
+) -> TextEncoder:
     if dtype not in weights.DTYPES:
         raise EncoderError(f"dtype {dtype!r} is none of {', '.join(weights.DTYPES)}")
     folder, name = _find(str(name_or_path), revision, offline, tell)
     path = folder / CONFIG
     if not path.exists():
         raise EncoderError(f"{folder}: has no {CONFIG}; it is no encoder's folder")
-    config = configs.read(configs.read_json(path), str(path))
+    config = read(configs.read_json(path), str(path))
     if lacks := missing(folder):
         if lacks == [tokenizer.FILE]:
             raise tokenizer.absent(str(folder))
         raise EncoderError(f"{folder}: lacks {', '.join(lacks)}; fetch or copy it whole")
+    paths = weights.files(folder)
+    options: dict[str, Any] = {"name": name, "digest": lambda: _digest(paths), "dtype": dtype}
+    parts = lambda: (weights.read(paths, config, dtype), tokenizer.read(folder, config))
+    if not isinstance(config, Config):
+        return TextEncoder(config, *parts(), **options)
     preparation = _preparation(folder, config.family)
     if preparation.size != config.vision.image_size:
         raise EncoderError(
             f"{folder}: images are prepared to {preparation.size} pixels, but the encoder reads"
             f" {config.vision.image_size}; {CONFIG} and {PREPROCESSORS[0]} disagree"
         )
-    paths = weights.files(folder)
-    return Encoder(
-        config,
-        weights.read(paths, config, dtype),
-        tokenizer.read(folder, config),
-        preparation,
-        name=name,
-        digest=lambda: _digest(paths),
-        dtype=dtype,
-    )
+    return Encoder(config, *parts(), preparation, **options)
 
 
 def save(encoder: Encoder, folder: str | Path) -> None:
@@ -314,7 +368,8 @@ def missing(folder: Path) -> list[str]:
     lacks += [path.name for path in weights.files(folder) if not path.exists()]
     if not has(tokenizer.FILE):
         lacks.append(tokenizer.FILE)
-    if not any(map(has, PREPROCESSORS)):
+    of_text = has(CONFIG) and configs.read_json(folder / CONFIG).get("model_type") == "roberta"
+    if not of_text and not any(map(has, PREPROCESSORS)):
         lacks.append(PREPROCESSORS[0])
     return lacks
 

@@ -18,7 +18,7 @@ import tokenizers
 from jaxtyping import Bool, Int
 from tokenizers import processors
 
-from hlformer_jax.encoders.config import Config, EncoderError, read_json
+from hlformer_jax.encoders.config import EncoderError, TextConfig, read_json
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -65,7 +65,7 @@ class Tokenizer:
         return text.lower() if self.gemma else text
 
 
-def read(folder: Path, config: Config) -> Tokenizer:
+def read(folder: Path, config: TextConfig) -> Tokenizer:
     """The tokenizer of a folder.
 
     Raises:
@@ -97,7 +97,7 @@ def build(
     backend: tokenizers.Tokenizer,
     content: bytes,
     settings: Mapping[str, Any],
-    config: Config,
+    config: TextConfig,
     where: str,
 ) -> Tokenizer:
     """A tokenizer whose backend is set to truncate and pad to an encoder's number of tokens.
@@ -105,7 +105,7 @@ def build(
     Raises:
       EncoderError: naming the folder (`where`), when its ids do not fit the encoder's.
     """
-    length = config.text.positions
+    length = config.max_tokens
     tokenizer = Tokenizer(backend, length, content, settings)
     if tokenizer.gemma and ("add_bos_token" in settings or "add_eos_token" in settings):
         _mark_ends(backend, settings, where)
@@ -141,7 +141,7 @@ def _token(value: Any) -> str | None:
     return value.get("content") if isinstance(value, Mapping) else value
 
 
-def _pad(tokenizer: Tokenizer, config: Config) -> int:
+def _pad(tokenizer: Tokenizer, config: TextConfig) -> int:
     """The id that pads: of the named token, of `tokenizer.json`, of `config.json`, in this order.
 
     SigLIP reads its padding, so that a wrong one changes every embedding.

@@ -294,8 +294,8 @@ def _config(image_size: int, size: Size, vocabulary: int) -> Config:
     }
     return Config(
         "siglip",
-        Vision(**tower, image_size=image_size, patch_size=size.patch),
         Text(**tower, vocabulary=vocabulary, positions=size.tokens, eos=END_ID, pad=0),
+        Vision(**tower, image_size=image_size, patch_size=size.patch),
         size.width,
     )
 

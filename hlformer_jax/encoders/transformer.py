@@ -1,4 +1,4 @@
-"""The image and sentence encoders of CLIP and SigLIP as pure functions over their parameters.
+"""The encoders of CLIP, SigLIP and RoBERTa as pure functions over their parameters.
 
 Functions of images and of sentences take the tree's part "vision" or "text".
 Matrix products take operands of their kernel's dtype and accumulate in float32; all else, sums,
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, UInt8
 
-from hlformer_jax.encoders.config import LARGEST_ID, Config, Tower, Vision
+from hlformer_jax.encoders.config import LARGEST_ID, Config, Roberta, TextConfig, Tower, Vision
 from hlformer_jax.typing import Array
 
 Params = Any
@@ -73,7 +73,7 @@ def attend(
     value: Float[Array, "Q L I"],
     heads: int,
     dtype: Any,
-    mask: Bool[Array, "M L"] | None = None,
+    mask: Bool[Array, "#Q #M L"] | None = None,
 ) -> Float[Array, "Q M I"]:
     """Attention of several heads of float32 inputs, before its last affine map.
 
@@ -90,7 +90,7 @@ def attend(
     )
     logits = product("qmnd,qlnd->qnml", split(query * width**-0.5), split(key))
     if mask is not None:
-        logits = jnp.where(mask[None, None], logits, jnp.finfo(logits.dtype).min)
+        logits = jnp.where(mask[:, None], logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1)
     attended = product("qnml,qlnd->qmnd", weights, split(value))
     return attended.reshape(*attended.shape[:-2], -1)
@@ -100,19 +100,29 @@ def transformer(
     layers: Params,
     inputs: Float[Array, "Q L I"],
     tower: Tower,
-    mask: Bool[Array, "L L"] | None = None,
+    mask: Bool[Array, "#Q #L L"] | None = None,
+    post_norm: bool = False,
 ) -> Float[Array, "Q L I"]:
-    """A stack of layers, each normalising before it attends and before it feeds forward.
+    """A stack of layers, each of attention and a feed-forward net that add to their inputs.
 
-    Parameters have the layer as their first axis; the mask is as that of `attend`.
+    Each normalises before it attends and before it feeds forward, or (`post_norm`) the sums after
+    either. Parameters have the layer as their first axis; the mask is as that of `attend`.
     """
 
     def layer(x: Float[Array, "Q L I"], params: Params) -> tuple[Float[Array, "Q L I"], None]:
-        normal = norm(params["norm1"], x, tower.epsilon)
-        query, key, value = (linear(params[name], normal) for name in ("query", "key", "value"))
-        dtype = params["out"]["kernel"].dtype
-        x = x + linear(params["out"], attend(query, key, value, tower.heads, dtype, mask))
-        return x + feed_forward(params, norm(params["norm2"], x, tower.epsilon), tower), None
+        def attended(x: Float[Array, "Q L I"]) -> Float[Array, "Q L I"]:
+            query, key, value = (linear(params[name], x) for name in ("query", "key", "value"))
+            dtype = params["out"]["kernel"].dtype
+            return linear(params["out"], attend(query, key, value, tower.heads, dtype, mask))
+
+        norm1, norm2 = (
+            lambda x, name=name: norm(params[name], x, tower.epsilon) for name in ("norm1", "norm2")
+        )
+        if post_norm:
+            x = norm1(x + attended(x))
+            return norm2(x + feed_forward(params, x, tower)), None
+        x = x + attended(norm1(x))
+        return x + feed_forward(params, norm2(x), tower), None
 
     return jax.lax.scan(layer, inputs, layers)[0]
 
@@ -194,14 +204,29 @@ def encode_images(
     return unit(pool_image(params, config, image_states(params, config, normal)))
 
 
-def token_states(params: Params, config: Config, ids: Int[Array, "Q W"]) -> Float[Array, "Q W I"]:
+def token_states(
+    params: Params,
+    config: TextConfig,
+    ids: Int[Array, "Q W"],
+    real: Bool[Array, "Q W"] | None = None,
+) -> Float[Array, "Q W I"]:
     """The last hidden states of every token, padding included.
 
     CLIP's tokens read those before them. SigLIP's read all, padding too: it was trained so.
+    RoBERTa's read the `real` ones (by default those that have not the id of padding), which have
+    positions of their own, from pad + 1 on; those of its padding mean nothing.
     """
     text = config.text
-    x = params["tokens"][ids].astype(jnp.float32) + params["positions"][None, : ids.shape[1]]
-    before = jnp.tril(jnp.ones((ids.shape[1],) * 2, bool)) if config.family == "clip" else None
+    x = params["tokens"][ids].astype(jnp.float32)
+    if isinstance(config, Roberta):
+        counted = ids != text.pad
+        real = counted if real is None else real
+        places = jnp.where(counted, jnp.cumsum(counted, axis=1), 0) + text.pad
+        x = x + params["segments"][None, :1] + params["positions"][places]
+        x = norm(params["first_norm"], x, text.epsilon)
+        return transformer(params["layers"], x, text, real[:, None], post_norm=True)
+    x = x + params["positions"][None, : ids.shape[1]]
+    before = jnp.tril(jnp.ones((1, *ids.shape[1:] * 2), bool)) if config.family == "clip" else None
     x = transformer(params["layers"], x, text, before)
     return norm(params["final_norm"], x, text.epsilon)
 

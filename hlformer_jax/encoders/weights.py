@@ -6,6 +6,7 @@ that runs with a part of its weights gives numbers that mean nothing.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from hlformer_jax.encoders.config import Config, EncoderError, Tower
+from hlformer_jax.encoders.config import Config, EncoderError, Roberta, TextConfig, Tower
 from hlformer_jax.encoders.transformer import Params
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -28,6 +29,19 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _BUFFERS = ".position_ids"  # of old files: the numbers from 0, no parameter
+_PREFIX = "roberta."
+_HEADS = ("lm_head.", "pooler.", "roberta.pooler.")  # of a RoBERTa, and not read
+_LAYER = {
+    "norm1": "layer_norm1", "norm2": "layer_norm2", "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj", "value": "self_attn.v_proj", "out": "self_attn.out_proj",
+    "fc1": "mlp.fc1", "fc2": "mlp.fc2",
+}  # fmt: skip
+_ROBERTA_LAYER = {
+    "norm1": "attention.output.LayerNorm", "norm2": "output.LayerNorm",
+    "query": "attention.self.query", "key": "attention.self.key",
+    "value": "attention.self.value", "out": "attention.output.dense",
+    "fc1": "intermediate.dense", "fc2": "output.dense",
+}  # fmt: skip
 
 Place = tuple[str, ...]
 """The names on the way to a leaf of the parameter tree."""
@@ -46,11 +60,14 @@ class Leaf:
     @property
     def stacked(self) -> bool:
         """Whether the layer is the leaf's first axis."""
-        return self.names[0].split(".layers.")[0] != self.names[0]
+        return re.search(r"\.layers?\.\d", self.names[0]) is not None
 
 
-def leaves(config: Config) -> dict[Place, Leaf]:
-    """Every parameter of an encoder, by its path."""
+def leaves(config: TextConfig, prefix: str = "") -> dict[Place, Leaf]:
+    """Every parameter of an encoder, by its path; a RoBERTa's names may have a prefix."""
+    if isinstance(config, Roberta):
+        return _roberta(config, prefix)
+    assert isinstance(config, Config)
     clip = config.family == "clip"
     vision, text = config.vision, config.text
     tree: dict[Place, Leaf] = {}
@@ -64,7 +81,7 @@ def leaves(config: Config) -> dict[Place, Leaf]:
     if clip:
         tree["vision", "class"] = Leaf((f"{image}.embeddings.class_embedding",), (vision.width,))
         tree |= _norm(("vision", "pre_norm"), f"{image}.pre_layrnorm", vision)  # sic
-    tree |= _layers(("vision", "layers"), image, vision)
+    tree |= _layers(("vision", "layers"), f"{image}.encoder.layers", vision)
     tree |= _norm(("vision", "post_norm"), f"{image}.post_layernorm", vision)
     if clip:
         sizes = (vision.width, config.width)
@@ -81,7 +98,7 @@ def leaves(config: Config) -> dict[Place, Leaf]:
     tree["text", "positions"] = Leaf(
         (f"{sentence}.embeddings.position_embedding.weight",), (text.positions, text.width)
     )
-    tree |= _layers(("text", "layers"), sentence, text)
+    tree |= _layers(("text", "layers"), f"{sentence}.encoder.layers", text)
     tree |= _norm(("text", "final_norm"), f"{sentence}.final_layer_norm", text)
     head = "text_projection" if clip else f"{sentence}.head"
     tree |= _linear(("text", "head"), head, text.width, config.width, bias=not clip)
@@ -113,16 +130,30 @@ def _norm(path: Place, name: str | tuple[str, ...], tower: Tower) -> Iterator[tu
         yield (*path, ours), Leaf(tuple(f"{each}.{theirs}" for each in names), (tower.width,))
 
 
-def _layers(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
-    of_each = lambda part: tuple(f"{name}.encoder.layers.{i}.{part}" for i in range(tower.layers))
-    for ours, theirs in (("norm1", "layer_norm1"), ("norm2", "layer_norm2")):
-        yield from _norm((*path, ours), of_each(theirs), tower)
-    parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+def _layers(
+    path: Place, stem: str, tower: Tower, parts: Mapping[str, str] = _LAYER
+) -> Iterator[tuple[Place, Leaf]]:
+    sizes = {"fc1": (tower.width, tower.hidden), "fc2": (tower.hidden, tower.width)}
     for ours, theirs in parts.items():
-        names = of_each(f"self_attn.{theirs}")
-        yield from _linear((*path, ours), names, tower.width, tower.width)
-    yield from _linear((*path, "fc1"), of_each("mlp.fc1"), tower.width, tower.hidden)
-    yield from _linear((*path, "fc2"), of_each("mlp.fc2"), tower.hidden, tower.width)
+        names = tuple(f"{stem}.{i}.{theirs}" for i in range(tower.layers))
+        if ours.startswith("norm"):
+            yield from _norm((*path, ours), names, tower)
+        else:
+            yield from _linear((*path, ours), names, *sizes.get(ours, (tower.width,) * 2))
+
+
+def _roberta(config: Roberta, prefix: str) -> dict[Place, Leaf]:
+    text, stem = config.text, f"{prefix}embeddings"
+    table = lambda name, rows, **options: Leaf(
+        (f"{stem}.{name}_embeddings.weight",), (rows, text.width), **options
+    )
+    tree: dict[Place, Leaf] = {
+        ("text", "tokens"): table("word", text.vocabulary, matrix=True),
+        ("text", "positions"): table("position", text.pad + 1 + text.positions),
+        ("text", "segments"): table("token_type", config.segments),
+    }
+    tree |= _norm(("text", "first_norm"), f"{stem}.LayerNorm", text)
+    return tree | dict(_layers(("text", "layers"), f"{prefix}encoder.layer", text, _ROBERTA_LAYER))
 
 
 def _pooling(path: Place, name: str, tower: Tower) -> Iterator[tuple[Place, Leaf]]:
@@ -165,7 +196,7 @@ def files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def read(paths: list[Path], config: Config, dtype: str) -> Params:
+def read(paths: list[Path], config: TextConfig, dtype: str) -> Params:
     """The parameters in safetensors files, as NumPy arrays.
 
     Kernels and token embeddings get the dtype, a name of `DTYPES`; all else is float32.
@@ -184,9 +215,13 @@ def read(paths: list[Path], config: Config, dtype: str) -> Params:
                 ) from error
             holders |= dict.fromkeys(file.keys(), file)
         where = str(paths[0] if len(paths) == 1 else paths[0].parent)
-        _check(holders, config, where)
+        prefix = _PREFIX if any(name.startswith(_PREFIX) for name in holders) else ""
+        tree = leaves(config, prefix)
+        if isinstance(config, Roberta):
+            holders = {k: file for k, file in holders.items() if not k.startswith(_HEADS)}
+        _check(holders, tree, where)
         params: Params = {}
-        for place, leaf in leaves(config).items():
+        for place, leaf in tree.items():
             kept = DTYPES[dtype] if leaf.matrix else np.float32
             read = lambda name, leaf=leaf, kept=kept: leaf.read(
                 holders[name].get_tensor(name).astype(np.float32)
@@ -219,9 +254,9 @@ def empty(config: Config) -> Params:
     return params
 
 
-def _check(holders: Mapping[str, Any], config: Config, where: str) -> None:
-    """Refuses files that do not hold exactly the parameters of the configuration."""
-    wanted = {name: leaf.shape for leaf in leaves(config).values() for name in leaf.names}
+def _check(holders: Mapping[str, Any], tree: Mapping[Place, Leaf], where: str) -> None:
+    """Refuses files that do not hold exactly these parameters."""
+    wanted = {name: leaf.shape for leaf in tree.values() for name in leaf.names}
     first = lambda names: names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     missing = sorted(wanted.keys() - holders.keys())
     unknown = sorted(name for name in holders.keys() - wanted.keys() if not name.endswith(_BUFFERS))

@@ -5,7 +5,7 @@ scored in blocks, and no queries x videos x positions array is kept.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.typing import Array
+from hlformer_jax.typing import Array, Captions
 
 CHUNK_BATCHES = 8
 """Batches of videos that are brought to the devices together where a split is streamed."""
@@ -167,22 +167,27 @@ class Evaluator:
         """How well first moments agree with annotated ones; None where no times are known."""
         if not split.spans:
             return None
-        size = self._config.eval.query_batch
-        cosines = self._locate(stored, queries, split.caption_video, size)
-        cosines = {name: parallel.to_host(rows) for name, rows in cosines.items()}
-        data, spans = self._config.data, split.caption_spans()
-        counts = split.captions_per_video
-        overlaps = []
-        for first, count, frames in zip(
-            np.cumsum(counts) - counts, counts, split.source_frames_per_video, strict=True
-        ):
-            own = slice(int(first), int(first + count))
-            scores = self.scorer.over_time(
-                {name: rows[own] for name, rows in cosines.items()},
-                int(frames), data.max_clips, data.max_frames,
-            )  # fmt: skip
-            overlaps.append(localisation.overlaps(scores, spans[own]))
-        return np.concatenate(overlaps)
+        rows = self.scores_over_time(stored, queries, split.caption_video, split)
+        pairs = zip(rows, split.caption_spans(), strict=True)
+        return np.concatenate([localisation.overlaps(row[None], [span]) for row, span in pairs])
+
+    def scores_over_time(
+        self,
+        stored: Corpus,
+        queries: Float[Array, "Q H"],
+        videos: Int[np.ndarray, " Q"],
+        split: Split,
+    ) -> list[Float[np.ndarray, " F"]]:
+        """Scores of each query over the source's frames of one video, by the video's index."""
+        found = self._locate(stored, queries, videos, self._config.eval.query_batch)
+        cosines = {name: parallel.to_host(rows) for name, rows in found.items()}
+        data, scores = self._config.data, []
+        # Captions of a video follow one another, and are scored together.
+        for own in np.split(np.arange(len(videos)), np.flatnonzero(np.diff(videos)) + 1):
+            frames = int(split.source_frames_per_video[videos[own[0]]])
+            rows = {name: x[own] for name, x in cosines.items()}
+            scores += list(self.scorer.over_time(rows, frames, data.max_clips, data.max_frames))
+        return scores
 
     def _blocks(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Blocks of one size; zeros fill the last."""
@@ -190,6 +195,25 @@ class Evaluator:
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             yield start, np.pad(block, ((0, size - len(block)),) + ((0, 0),) * (rows.ndim - 1))
+
+
+def encode_words(
+    model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], data: ConfigDict
+) -> Float[np.ndarray, "Q H"]:
+    """Unit vectors of sentences, float32, by the features of their words; `data` is config.data."""
+    sizes = len(words), data.max_words, data.text_dim
+    padded, mask = np.zeros(sizes, np.dtype(data.dtype)), np.zeros(sizes[:2], bool)
+    for row, own in enumerate(words):
+        cut = transforms.cut_words(own, data.max_words)
+        padded[row, : len(cut)], mask[row, : len(cut)] = cut, True
+    captions = Captions(padded, mask, np.zeros(len(words), np.int32), np.ones(len(words), bool))
+    encoded = np.asarray(_encode_words(model, params, captions), np.float64)
+    return transforms.unit(encoded).astype(np.float32)
+
+
+@jax.jit
+def _encode_words(model: Model, params: Any, captions: Captions) -> Array:
+    return jnp.asarray(models.encode_query(model, params, captions))
 
 
 _rank_rows = jax.jit(ranking.ranks)

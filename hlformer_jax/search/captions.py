@@ -173,7 +173,7 @@ def write_features(
         {**dataclasses.asdict(facts), "fps": index.manifest.fps},
         splits,
         ((video, index.read(index.manifest.videos[video].content).vectors) for video in videos),
-        _tokens(encoder, sentences),
+        tokens(encoder, sentences),
         overwrite,
     )
     return {split: sum(map(len, of.values())) for split, of in splits.items()}
@@ -217,8 +217,12 @@ def divide(
     return splits
 
 
-def _tokens(encoder: Any, sentences: dict[str, str]) -> Iterator[tuple[str, np.ndarray]]:
+def tokens(
+    encoder: Any, sentences: dict[str, str], progress: Callable[[int], object] = lambda count: None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The features of the tokens of sentences, with their names; tells how many are done."""
     names = list(sentences)
     for start in range(0, len(names), _SENTENCES_AT_ONCE):
         some = names[start : start + _SENTENCES_AT_ONCE]
         yield from zip(some, encoder.tokens([sentences[name] for name in some]), strict=True)
+        progress(len(some))

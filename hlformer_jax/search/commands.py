@@ -30,6 +30,9 @@ from hlformer_jax.search.index import (
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import EncoderFacts
 
+DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
+"""Of the width of ActivityNet's and Charades-STA's published text features."""
+
 Options = argparse.Namespace
 
 Option = tuple[str, dict[str, Any]]
@@ -548,9 +551,15 @@ def told_apart(names: Sequence[str]) -> list[str]:
     FOLDER,
     path(
         "--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
-        " known", required=True, metavar="FILE",
+        " known; with --text-only lines CAPTION_ID SENTENCE, default those of the collection",
+        metavar="FILE",
     ),
-    path("--out", "where to write", required=True, metavar="DIR"),
+    path("--out", "where to write; with --text-only the file of the collection", metavar="DIR"),
+    flag(
+        "--text-only", "only features of captions, in the released layout (docs/data.md): FOLDER is"
+        f" the collection, such as PATH/charades, and the encoder {DEFAULT_TEXT_ENCODER} unless"
+        " given",
+    ),
     OWN_INDEX, NEW_ENCODER, FPS,
     option("--seed", "of the splits, where the captions name none", type=int, default=0),
     OVERWRITE, *WORK, compiles=True,
@@ -559,6 +568,11 @@ def features(options: Options) -> None:
     """Make features of captioned videos, to train a model on (configs/own.py)."""
     from hlformer_jax.data import extracted
 
+    if options.text_only:
+        return _text_features(options)
+    for name in ("captions", "out"):
+        if getattr(options, name) is None:
+            raise SearchError(f"--{name} is missing (only --text-only has a default for it)")
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
     extracted.check_place(options.out, options.overwrite)
@@ -572,6 +586,28 @@ def features(options: Options) -> None:
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {listed}")
     print(f"train on it: {command_line('main', f'--config=configs/own.py:{options.out}')}")
+
+
+def _text_features(options: Options) -> None:
+    """Writes the features of a released collection's captions."""
+    from hlformer_jax.data import annotations, released, source
+
+    folder = options.folder.resolve()
+    collection = released.Collection(folder.parent, folder.name, "-", 0, 0)
+    lists = [options.captions] if options.captions else [
+        path for path in map(collection.captions, source.SPLITS) if path.is_file()
+    ]  # fmt: skip
+    if not lists:
+        raise SearchError(f"{collection.captions('train')} is not there: give lists of captions")
+    out, replace = options.out or collection.text_features, files.replacing(options.overwrite)
+    files.check_output(out, replace)
+    sentences = annotations.read_sentences(lists)
+    load = optional("hlformer_jax.encoders", "search").load_text
+    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, tell=_tell)
+    with _bar("caption", len(sentences)) as bar:
+        features = captions.tokens(encoder, sentences, bar.update)
+        released.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
+    print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")
 
 
 @command(INDEX, *RANKER)

@@ -22,9 +22,8 @@ from ml_collections import ConfigDict
 
 from hlformer_jax import files, models, parallel
 from hlformer_jax.data import extracted, transforms
-from hlformer_jax.data.transforms import unit
 from hlformer_jax.models.two_branch import VideoEncoding
-from hlformer_jax.retrieval import corpus, scoring
+from hlformer_jax.retrieval import corpus, evaluation, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.search import packed
@@ -33,7 +32,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import EncoderFacts, Record, VideoArrays
 from hlformer_jax.training import checkpoints, loaded_run
 from hlformer_jax.training.loaded_run import RunError
-from hlformer_jax.typing import Captions, Videos
+from hlformer_jax.typing import Videos
 
 
 class Model(NamedTuple):
@@ -84,19 +83,14 @@ def identity(path: Path) -> str:
 
 def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
     """Refuses a run, in the directory `path`, whose features another encoder than ours made."""
-    notes = [folder / extracted.ENCODER for folder in (path, Path(config.data.manual_dir))]
-    facts = next((note for note in notes if note.is_file()), None)
-    if facts is None:
+    theirs = extracted.encoder_of(path, Path(config.data.manual_dir))
+    if theirs is None:
         raise SearchError(
             f"--checkpoint={path} does not say which encoder made its features: it was not trained"
             f" on what the command `features` writes, or that was moved: put its"
             f" {extracted.ENCODER} there"
         )
-    try:
-        theirs = files.parse_json(facts.read_text(encoding="utf-8"))
-        name, fingerprint = str(theirs["name"]), str(theirs["fingerprint"])
-    except (ValueError, KeyError, TypeError):
-        raise SearchError(f"{facts} is damaged: make the features again") from None
+    name, fingerprint = theirs
     if fingerprint != ours.fingerprint:
         raise SearchError(
             f"--checkpoint={path} was trained on features of the encoder {name!r}, and the index"
@@ -161,18 +155,7 @@ def encode_query(run: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarr
             f"the model reads token features of width {data.text_dim}, and the encoder gives"
             f" {tokens.shape[-1]}: it was trained with another encoder"
         )
-    words = np.zeros((1, data.max_words, data.text_dim), np.dtype(data.dtype))
-    cut = transforms.cut_words(tokens, data.max_words)
-    words[0, : len(cut)] = cut
-    mask = np.arange(data.max_words)[None] < len(cut)
-    captions = Captions(words, mask, np.zeros(1, np.int32), np.ones(1, bool))
-    encoded = np.asarray(_encode_query(run.model, run.params, captions)[0], np.float64)
-    return unit(encoded).astype(np.float32)
-
-
-@jax.jit
-def _encode_query(model: Any, params: Any, captions: Captions) -> jax.Array:
-    return jnp.asarray(models.encode_query(model, params, captions))
+    return evaluation.encode_words(run.model, run.params, [tokens], data)[0]
 
 
 class Trained:

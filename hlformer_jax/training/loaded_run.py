@@ -96,14 +96,7 @@ def evaluate_checkpoint(
             if directory is not None and directory.is_dir():
                 ranking.check_place(directory, files.replacing(overwrite, own=True))
     mesh = parallel.mesh() if mesh is None else mesh
-    family = families.build(config, mesh)
-    with contextlib.closing(checkpoints.open_params(path)) as saved:
-        info = saved.info()
-        _check_same_model(path, info, family)
-        params = _restored(saved, family, mesh)
-    described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
-    if parallel.is_first():
-        report(f"checkpoint {path} ({described})")
+    family, params = open_checkpoint(config, path, report, mesh)
     if directory is not None:
         checkpoints.check_workdir_data(directory, family.fingerprint)
     if scores_file is None:
@@ -112,6 +105,21 @@ def evaluate_checkpoint(
     if parallel.is_first():
         files.write_npz(scores_file, arrays, files.replacing(overwrite))
     return result
+
+
+def open_checkpoint(
+    config: ConfigDict, path: Path, report: Callable[[str], None], mesh: Mesh
+) -> tuple[Family, Any]:
+    """The family of a configuration, and the parameters of a checkpoint that is of its model."""
+    family = families.build(config, mesh)
+    with contextlib.closing(checkpoints.open_params(path)) as saved:
+        info = saved.info()
+        _check_same_model(path, info, family)
+        params = _restored(saved, family, mesh)
+    described = ", ".join(f"{key} {value}" for key, value in info.items() if "." not in key)
+    if parallel.is_first():
+        report(f"checkpoint {path} ({described})")
+    return family, params
 
 
 def _restored(saved: checkpoints.Series, family: Family, mesh: Mesh) -> Any:

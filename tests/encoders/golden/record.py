@@ -50,7 +50,7 @@ def randomise(model, seed, dtype):
     for name, value in model.named_parameters():
         if name in ("logit_scale", "logit_bias"):
             value.data.fill_({"logit_scale": 1.7, "logit_bias": -2.3}[name])
-        elif "norm" in name or "layrnorm" in name:
+        elif "norm" in name.lower() or "layrnorm" in name:
             value.data = (1.0 if name.endswith("weight") else 0.0) + 0.3 * torch.randn(value.shape)
         elif value.dim() > 1 and "embedding" not in name:
             value.data = torch.randn(value.shape) / (value[0].numel() ** 0.5)
@@ -290,13 +290,37 @@ def siglip2(out):
     record(out, loaded, ids, np.stack(images(pictures())["pixel_values"]))
 
 
+def roberta(out):
+    """A masked language model, whose names have a prefix and whose head is not read; float16."""
+    words = tokenizers.ByteLevelBPETokenizer()
+    marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    words.train_from_iterator(CORPUS, 290, special_tokens=marks, show_progress=False)
+    model = json.loads(words.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = transformers.RobertaTokenizer(model["vocab"], merges)
+    tokenizer.save_pretrained(out)
+    options = sizes(24, 40, 2, 3, vocab_size=len(tokenizer), layer_norm_eps=1e-5)
+    config = transformers.RobertaConfig(**options, max_position_embeddings=34, type_vocab_size=1)
+    model = randomise(transformers.RobertaForMaskedLM(config), 5, torch.float16)
+    model.half().save_pretrained(out)
+    loaded = transformers.RobertaModel.from_pretrained(out, dtype=torch.float32)
+    inputs = tokenizer(
+        TEXTS, padding="max_length", truncation=True, max_length=30, return_tensors="pt"
+    )
+    with torch.no_grad():
+        states = loaded.eval()(**inputs).last_hidden_state
+    ids = inputs["input_ids"].numpy().astype(np.int32)
+    np.savez_compressed(out / "expected.npz", ids=ids, tokens=states.numpy())
+
+
 def main():
-    """Writes the inputs, and every model, below the folder that is given."""
+    """Writes the inputs, and every model or those named, below the folder that is given."""
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     write(out / "sentences.json", TEXTS)
     np.savez_compressed(out / "pictures.npz", *pictures())
-    for kind in (old_clip, new_clip, siglip, siglip2):
+    kinds = (old_clip, new_clip, siglip, siglip2, roberta)
+    for kind in [kind for kind in kinds if kind.__name__ in (sys.argv[2:] or kind.__name__)]:
         out = pathlib.Path(sys.argv[1], kind.__name__)
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
