@@ -92,7 +92,7 @@ class Archive:
         ):
             duration = self._durations.get(int(video))
             [moment] = localisation.first_moments(row[None], duration or 100.0)
-            name = split.video_ids[video]
+            name = split.video_ids[int(video)]
             times = moment.start, moment.end, duration is not None
             found.append(Found(name, float(score), *times))
         return [found[k : k + best.shape[1]] for k in range(0, len(found), best.shape[1])]
