@@ -10,7 +10,6 @@ NAME is one of
     query      search in a corpus of 2,500 videos, single queries and batches of 256
     prepare    released files to records
     compile    tracing and compiling of what a run needs, nothing kept
-    extract    videos to vectors: decoding, preprocessing, encoding
     search     sentences in archives of up to 1,000 hours
     geometry   functions of hyperbolic space and their errors, beside hyperbolix and geoopt
     plan       what XLA would run on a GPU that is not there: --gpu, --program, --figure; or
@@ -47,10 +46,10 @@ CONFIG = config_flags.DEFINE_config_file(
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the file of --json.")
 PEER = flags.DEFINE_string("peer", None, "step: checkout of the released code.")
-VIDEOS = flags.DEFINE_string(
-    "videos", "0", "Videos of a split or a corpus; 0: ActivityNet's. extract: a folder of videos."
+VIDEOS = flags.DEFINE_integer(
+    "videos", 0, "Videos of a split or a corpus; 0: ActivityNet's.", lower_bound=0
 )
-ENCODER = flags.DEFINE_string("encoder", "base", "extract, search: base, tiny, a folder or id.")
+ENCODER = flags.DEFINE_string("encoder", "base", "search: base, tiny, a folder or id.")
 HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
 GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
@@ -75,7 +74,6 @@ PROGRAMS = {
     "query": "query.query",
     "prepare": "step.prepare",
     "compile": "step.compilation",
-    "extract": "extract.extract",
     "search": "query.search",
     "geometry": "geometry.geometry",
 }
@@ -91,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     name, config = argv[1], CONFIG.value or default()
     logging.set_verbosity(logging.WARNING)
     try:
-        options, replace = _options(name), files.replacing(OVERWRITE.value)
+        options, replace = _options(), files.replacing(OVERWRITE.value)
         if JSON.value:
             files.check_output(Path(JSON.value), replace)
         check(config)
@@ -131,7 +129,7 @@ def _plan(other: Sequence[str]) -> int:
         if DIFF.value:
             plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *other)))
             return 0
-        config, options = CONFIG.value or default(), _options("plan")
+        config, options = CONFIG.value or default(), _options()
         check(config)
         for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
             if path:
@@ -174,17 +172,11 @@ def _measure(config: ConfigDict, options: Options, replace: files.Replace) -> No
     plan.show_measured(results, device.device_kind)
 
 
-def _options(name: str) -> Options:
+def _options() -> Options:
     """What the flags say."""
-    videos, folder = VIDEOS.value, None
-    if not videos.isdecimal():
-        if name != "extract" or not Path(videos).is_dir():
-            wanted = "a folder of videos" if name == "extract" else "a number of videos"
-            raise ConfigError(f"--videos={videos}: give {wanted}")
-        videos, folder = "0", Path(videos)
     if not 0 < HOURS.value <= 10_000:
         raise ConfigError(f"--hours={HOURS.value:g}: give a number of hours from 0 to 10,000")
-    return Options(int(videos), max(REPEATS.value, 1), folder, ENCODER.value, HOURS.value)
+    return Options(VIDEOS.value, max(REPEATS.value, 1), ENCODER.value, HOURS.value)
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:

@@ -9,7 +9,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -67,7 +66,6 @@ class Options(NamedTuple):
 
     videos: int = 0  # those of ActivityNet Captions
     repeats: int = 20
-    folder: Path | None = None  # videos to extract from; else some of the demo's
     encoder: str = "base"  # or "tiny", a folder, a hub id
     hours: float = 1000.0
 

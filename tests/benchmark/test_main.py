@@ -8,18 +8,15 @@ import numpy as np
 import processes
 import pytest
 import runs
-from ml_collections import ConfigDict
 from processes import calls
 
 from hlformer_jax import models, parallel
-from hlformer_jax.benchmark import extract, geometry, measure
+from hlformer_jax.benchmark import geometry, measure
 from hlformer_jax.benchmark import step as measured
 from hlformer_jax.benchmark.measure import Floor, Options
 from hlformer_jax.benchmark.step import Training
 from hlformer_jax.config import default
 from hlformer_jax.data.source import SPLITS
-from hlformer_jax.encoders import train, transformer
-from hlformer_jax.search import demo
 from hlformer_jax.training import optim, prvr, step
 from hlformer_jax.training.step import init_state
 
@@ -35,8 +32,7 @@ CASES = {
         "configs/anet.py",
     ),
     "no checkout": (("step", "--peer=nowhere"), "nowhere"),
-    "no folder": (("extract", "--videos=nowhere"), "--videos=nowhere"),
-    "no number": (("query", "--videos=some"), "a number of videos"),
+    "no number": (("query", "--videos=some"), "--videos=some"),
     "no hours": (("search", "--hours=0"), "--hours=0"),
 }
 
@@ -65,7 +61,7 @@ from hlformer_jax.benchmark import __main__ as benchmark
 
 flags.FLAGS(["benchmark", "--encoder=tiny"])
 for name in benchmark.PROGRAMS:
-    if name in ("extract", "search"):
+    if name == "search":
         assert benchmark.main(["benchmark", name]) == 1
     else:
         benchmark._program(name)
@@ -78,7 +74,7 @@ def test_programs_need_no_extra_or_say_which():
     done = processes.finish([sys.executable, "-c", WITHOUT_EXTRAS.format(packages=packages)])
     assert done.returncode == 0, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 2 and all("hlformer-jax[search]" in line for line in errors)
+    assert len(errors) == 1 and "hlformer-jax[search]" in errors[0]
 
 
 # The clock, the floor and the random data
@@ -192,36 +188,6 @@ def test_compiling_is_timed_part_by_part():
     finally:
         jax.config.update("jax_enable_compilation_cache", keeps)
     assert [row.what for row in rows] == ["initial parameters", "training", "evaluation"]
-
-
-# Extraction
-
-
-def test_operations_of_an_image_are_those_that_a_compiler_counts():
-    # One layer, as a compiler counts one turn of the loop over them.
-    encoder = train.untrained(32, ["a b"], size=train.Size(64, 1, 4, 4, 8))
-    config, shapes = encoder.config, jax.ShapeDtypeStruct((4, 32, 32, 3), np.uint8)
-    encode = lambda params, pixels: transformer.encode_images(
-        params, config, pixels, (0.0,) * 3, (1.0,) * 3
-    )
-    counted = parallel.count_flops(encode, encoder.params["vision"], shapes)
-    # Beside products there are norms, softmax and GELU: tens of operations an element.
-    assert 1 <= counted / (4 * extract.operations(config.vision)) < 1.15
-
-
-@pytest.mark.slow  # it renders and encodes videos
-def test_extraction_is_measured_in_multiples_of_real_time(monkeypatch):
-    for name in ("ROUNDS", "RENDERED"):
-        monkeypatch.setattr(extract, name, 1)
-    found = extract.extract(ConfigDict(), Options(repeats=1, encoder="tiny"))
-    rows = {row.what.strip(): row for row in found}
-    parts = [rows[name].facts for name in ("decoding", "preprocessing", "encoding")]
-    assert sum(part["share, %"] for part in parts) == pytest.approx(100)
-    whole = rows["index"]
-    length = whole.facts["seconds of video"]
-    assert length == round(demo.stories(0, 1)[0].duration) >= 20
-    assert whole.facts["x real time"] * whole.timing.median == pytest.approx(length)
-    assert whole.floor.seconds > rows["encoding"].floor.seconds > 0
 
 
 # Functions of hyperbolic space
