@@ -63,7 +63,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
     test = evaluator.feed(split)
     stored, queries = evaluator.encode(state.params, test)
     result = evaluator.rank(stored, queries, split)
-    searched = corpus.search(stored, queries, 5)
+    searched = corpus.search(stored, queries.vectors, 5)
     vectors = jax.tree.leaves(stored.stored)[0]
     found.append({
         "scalars": scalars,

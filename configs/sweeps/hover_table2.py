@@ -32,4 +32,5 @@ def get_config(name: str = "") -> ConfigDict:
             "HOVER": figures(1.0, 4.7, 8.1, 1.0, 3.9, 6.3, 0.032),
         },
         metrics=METRICS,
+        relative={"HOVER": "flat"},
     )

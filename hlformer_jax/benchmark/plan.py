@@ -25,11 +25,9 @@ from hlformer_jax import command, files, models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.benchmark.query import (
-    BLOCK,
     SEARCHED_VIDEOS,
     SECONDS,
     Archive,
-    encoded_shapes,
     encoder_size,
     validation,
 )
@@ -151,9 +149,9 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     model, shapes = jax.tree.map(np.asarray, family.model), jax.eval_shape(family.init_params)
     encoded = jax.eval_shape(evaluator._encode_step, model, shapes, *feed.shapes(), np.int32(0))
     stored = _stored(evaluator.scorer, encoded[0], len(split), config.eval.corpus, mesh)
-    queries = jax.ShapeDtypeStruct(
-        (feed.steps, *encoded[1].shape), encoded[1].dtype, sharding=parallel.sharded(mesh, axis=1)
-    )
+    each = parallel.sharded(mesh, axis=1)
+    all_steps = lambda x: jax.ShapeDtypeStruct((feed.steps, *x.shape), x.dtype, sharding=each)
+    queries = jax.tree.map(all_steps, encoded[1])
 
     def program(
         model: Any, params: Any, features: Any, indices: Any, count: Any, *state: Any
@@ -162,7 +160,7 @@ def _evaluate(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
         stored, encoded = evaluator._encode_chunk(
             model, params, features, indices, count * 0, count, stored, encoded
         )
-        asked = encoded.reshape(-1, encoded.shape[-1])[own]
+        asked = encoded.vectors.reshape(-1, encoded.vectors.shape[-1])[own]
         return _rank(stored, asked, own, config.eval.query_batch)
 
     rest = np.int32(feed.steps), stored, queries, split.caption_video
@@ -205,7 +203,7 @@ def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Prog
     model, videos = models.build(config), options.videos or SEARCHED_VIDEOS
     params = jax.eval_shape(lambda: models.init_params(model, config))
     captions = jax.eval_shape(lambda: models.zero_batch(config, captions=count).captions)
-    encoded = encoded_shapes(config, parallel.round_up(min(BLOCK, videos), mesh.size))
+    encoded = corpus.encoded_shapes(config, parallel.round_up(min(corpus.BLOCK, videos), mesh.size))
     stored = _stored(scoring.build_scorer(config, model), encoded, videos, "bfloat16", mesh)
 
     def program(params: Any, captions: Any, stored: corpus.Corpus) -> Any:
@@ -218,7 +216,7 @@ def _search(config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """A query of a thousand hours' frames, a frame a second, int8."""
     del config
     videos = Archive(options.hours, 768).videos
-    frames: Any = jax.ShapeDtypeStruct((min(BLOCK, videos), SECONDS, 768), jnp.float32)
+    frames: Any = jax.ShapeDtypeStruct((min(corpus.BLOCK, videos), SECONDS, 768), jnp.float32)
     scorer = scoring.MaximumSimilarity(np.asarray([0.0, 1.0], np.float32))
     stored = _stored(scorer, VideoEncoding(None, frames), videos, "int8", mesh)
     query = jax.ShapeDtypeStruct((1, 768), jnp.float32)

@@ -6,7 +6,6 @@ cosine of about 0.5, others of 0. Every video is made of its own seed, so nothin
 video is ever kept. A library over it is asked as `search query` asks it.
 """
 
-import functools
 import hashlib
 import inspect
 import json
@@ -43,9 +42,6 @@ VALIDATION = 4_917, 17_505
 
 SEARCHED_VIDEOS = 2_500
 """As in GMMFormer v2's Table 2."""
-
-BLOCK = 256
-"""Videos of a corpus that are scored together."""
 
 SECONDS, SCENE = 600, 10
 """Of a video of an archive, and of a scene; a frame a second."""
@@ -91,7 +87,7 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     params = models.init_params(model, config)
     one = cost(config)
     for dtype in scoring.DTYPES:
-        stored = random_corpus(config, videos, dtype)
+        stored = corpus.random(config, videos, dtype)
         size = parallel.nbytes(stored) / videos
         facts = {"bytes/video": size, "parameters": float(one.parameters)}
         for count in (1, 256):
@@ -107,38 +103,6 @@ def query(config: ConfigDict, options: Options) -> Iterator[Row]:
         floor = measure.floor(one.flops_caption, moved, config.dtype)
         operations = {"MFLOPs": one.flops_caption / 1e6}
         yield Row(f"encode {count} queries, each", timing, floor, operations)
-
-
-def encoded_shapes(config: ConfigDict, videos: int) -> Any:
-    """Shapes of so many encoded videos."""
-
-    def encode() -> Any:
-        model = models.build(config)
-        params = models.init_params(model, config)
-        return models.encode_video(model, params, models.zero_batch(config, videos).videos)
-
-    return jax.eval_shape(encode)
-
-
-def random_corpus(config: ConfigDict, videos: int, dtype: str) -> Corpus:
-    """A corpus of random vectors, as many a video as the model has, with its scorer."""
-    mesh, model = parallel.mesh(), models.build(config)
-    size = parallel.round_up(min(BLOCK, videos), mesh.size)
-    shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
-    scorer, blocks = scoring.build_scorer(config, model), -(-videos // size)
-    stored = corpus.empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
-
-    # Block by block, as an evaluation fills it: all of them in float32 may be too many.
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=corpus.shardings(mesh, stored))
-    def fill(stored: Corpus, block: Array) -> Corpus:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), block), len(shapes))
-        random = [jax.random.normal(key, one.shape) for key, one in zip(keys, shapes, strict=True)]
-        real = block * size + jnp.arange(size) < videos
-        return corpus.write(stored, block, jax.tree.unflatten(treedef, random), real)
-
-    for block in range(blocks):
-        stored = fill(stored, parallel.replicate(mesh, np.int32(block)))
-    return stored
 
 
 def random_queries(stored: Corpus, count: int) -> Float[Array, "Q H"]:

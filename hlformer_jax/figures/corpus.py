@@ -1,15 +1,19 @@
-"""Runs that are drawn, the videos and captions of their splits, and two pictures of those.
+"""Runs that are drawn, the videos and captions of their splits, and pictures of those.
 
     frames     UMAP of one video's frames, coloured by the annotated moment that they are of
                (HLFormer, Figure 4)
     queries    t-SNE of the captions and clips of the two videos nearest in meaning
                (GMMFormer v2, appendix C, Figure 6)
+    retrieved  the first results of some captions (GMMFormer v2, appendix E, Figure 9)
+    leaves     how many action trees have how many leaves (HOVER, Figure 1b)
 
 A run is a `Subject`; its `Encoder` gives the clips and frames of a model's branches.
 """
 
+import contextlib
 import dataclasses
 import functools
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,8 +27,9 @@ from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, optional, suggestion
 from hlformer_jax.figures import drawing
-from hlformer_jax.figures.drawing import Columns, Drawing, Figure
+from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
 from hlformer_jax.models.two_branch import TwoBranch
+from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
@@ -35,6 +40,9 @@ MIN_FRAMES = 6
 """Frames that a video needs for `frames`."""
 
 MAX_MOMENTS = len(drawing.COLOURS)
+
+EXAMPLES, RESULTS = 4, 3
+"""Captions of `retrieved`, and the results of each."""
 
 
 class NotApplicable(UserError, ValueError):
@@ -418,6 +426,108 @@ def queries(subjects: Sequence[Subject], options: Options) -> Drawing:
         " end in one clip, different captions find the same moment."
     )
     return Drawing(figure, table.columns, shows + left_out + without)
+
+
+def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """The first results of some captions, a row each, with their scores; a column for each run.
+
+    They are the first caption of each video that is asked for, else drawn by the seed.
+    """
+    subjects, left_out = on_one_split(subjects, options)
+    split = subjects[0].split(options)
+    first = np.cumsum(split.captions_per_video) - split.captions_per_video
+    if options.videos:
+        captions = first[chosen(subjects[0], options, EXAMPLES)]
+    else:
+        drawn = np.random.default_rng(options.seed).permutation(len(split.caption_video))
+        captions = np.sort(drawn[:EXAMPLES])
+    table = Columns("run", "caption", "place", "video", "score", "own", "rank of its own")
+    size = 3.7 * len(subjects) + 0.5, 0.5 + 1.15 * len(captions)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(captions), len(subjects), squeeze=False, sharex="col")
+    ids = split.caption_ids()
+    for column, subject in enumerate(subjects):
+        scores, own = _scores(subject, options, captions), split.caption_video[captions]
+        ranks = np.asarray(ranking.ranks(scores, own))
+        for row, (caption, axes) in enumerate(zip(captions, grid[:, column], strict=True)):
+            best = np.argsort(-scores[row], kind="stable")[:RESULTS]
+            colours = [COLOURS[2] if video == own[row] else COLOURS[1] for video in best]
+            bars = axes.barh(np.arange(len(best)), scores[row, best], 0.7, color=colours)
+            names = [split.video_ids[video] for video in best]
+            marked = zip(names, best == own[row], strict=True)
+            axes.bar_label(
+                bars, [f"✓ {name}" if right else name for name, right in marked], padding=3
+            )
+            axes.set_yticks(np.arange(len(best)), [f"{k + 1}" for k in range(len(best))])
+            axes.set_ylim(len(best) - 0.4, -0.6)
+            axes.grid(visible=False, axis="y")
+            label = f"{subject.label}: its video has rank {ranks[row]}"
+            if column == 0:
+                sentence = split.sentences(own[row])[caption - first[own[row]]]
+                label = "\n".join([*textwrap.wrap(sentence, 58 * len(subjects)), label])
+            axes.set_title(label, loc="left", fontsize=9)
+            table.add(
+                subject.label, ids[caption], np.arange(1, len(best) + 1), names, scores[row, best],
+                (best == own[row]).tolist(), int(ranks[row]),
+            )  # fmt: skip
+        ends = axes.get_xlim()
+        axes.set_xlim(ends[0], ends[1] + 0.6 * (ends[1] - ends[0]))  # room for the names
+        axes.set_xlabel("score")
+    shows = (
+        f"The first {RESULTS} videos of the {options.split} split for some captions, with their"
+        " scores: green with a tick where it is the caption's own video, orange where it is not."
+    )
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def _scores(
+    subject: Subject, options: Options, captions: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, "n V"]:
+    """Ranking scores of some captions and all videos of the split."""
+    evaluator, split = subject.run.family.evaluator, subject.split(options)
+    with contextlib.closing(evaluator.feed(split)) as feed:
+        stored, queries = evaluator.encode(subject.run.params, feed)
+    some = queries._replace(vectors=queries.vectors[captions])
+    scores: np.ndarray = evaluator.score(stored, some, split)
+    return scores
+
+
+def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
+    """How many trees of each split have so many leaves, a panel for each run."""
+    del options
+    measured, left_out = applicable(subjects, tree_data)
+    table = Columns("run", "split", "leaves", "trees", "nodes")
+    figure = Figure(figsize=(4.6 * len(measured) + 0.4, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(measured), squeeze=False)[0]
+    orders = np.arange(1, hierarchy.MAX_LEAVES + 1)
+    for axes, (subject, data) in zip(panels, measured, strict=True):
+        for k, name in enumerate(("train", "val", "test")):
+            pool = getattr(data, name).pool
+            groups, (_, first) = (
+                hierarchy.leaf_groups(pool),
+                np.unique(pool.tree, return_index=True),
+            )
+            trees, nodes = (
+                np.bincount(x, minlength=len(orders) + 1)[1:] for x in (groups[first], groups)
+            )
+            bars = axes.bar(orders + 0.27 * (k - 1), trees, 0.25, color=COLOURS[k], label=name)
+            axes.bar_label(bars, fontsize=6)
+            table.add(subject.label, name, orders, trees, nodes)
+        axes.set_xticks(orders, [*map(str, orders[:-1]), f"≥ {orders[-1]}"])
+        axes.set_xlabel("leaves of a tree")
+        axes.set_title(subject.label, loc="left")
+        axes.grid(visible=False, axis="x")
+    panels[0].set_ylabel("trees")
+    panels[-1].legend(title="split")
+    shows = "How many action trees of each split are composed of so many annotated moments."
+    return Drawing(figure, table.columns, shows + left_out)
+
+
+def tree_data(subject: Subject) -> Any:
+    """The splits of a run on action trees; not applicable to another family."""
+    if subject.run.config.model.name != "hover":
+        raise NotApplicable(f"{subject.label} embeds videos and captions, and not action trees")
+    return subject.run.family.data
 
 
 def _clips(subject: Subject, options: Options, pair: Sequence[int]) -> Float[np.ndarray, "2 C H"]:

@@ -76,7 +76,10 @@ def run_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    losses, recalls = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    inside = [record for record in validations if "validation/InCone" in record]
+    heights = (3, 2, 2) if inside else (3, 2)
+    rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    losses, recalls, *rest = rows
     names = sorted({name for record in steps for name in record if name.startswith("loss/")})
     smallest, signed = math.inf, False
     for position, name in enumerate(("loss", *names)):
@@ -92,7 +95,12 @@ def run_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "
     losses.set_ylabel("loss terms, before weighting")
     losses.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     recalls.set_ylabel(f"validation {metric}")
-    recalls.set_xlabel("epoch" if validations else "step")
+    rows[-1].set_xlabel("epoch" if validations else "step")
+    for axes in rest:
+        at, share = zip(*((x["epoch"] + 1, x["validation/InCone"]) for x in inside), strict=True)
+        axes.plot(at, share, color=COLOURS[2], marker="o" if len(at) <= 30 else "")
+        axes.set_ylabel("captions in the cone\nof their video (%)")
+        axes.set_ylim(-3, 103)
     if validations:
         epochs = [record["epoch"] + 1 for record in validations]
         values = [record[f"validation/{metric}"] for record in validations]

@@ -236,8 +236,7 @@ def _level_colour(level: int) -> str:
 def _check_ball(subject: Subject) -> None:
     """Refuses a run that has no trees in a ball."""
     model = subject.run.config.model
-    if model.name != "hover":
-        raise NotApplicable(f"{subject.label} embeds videos and captions, and not action trees")
+    corpus.tree_data(subject)
     if model.geometry == "euclidean":
         raise NotApplicable(f"{subject.label} is of Euclidean space: there is no disc to draw")
 

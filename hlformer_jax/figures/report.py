@@ -31,6 +31,7 @@ FIGURES: Mapping[str, Listing] = {
         "geometry", "Distances from the origin, and the Poincaré disc", "HLFormer, Figure 5"
     ),
     "queries": Listing("corpus", "Captions and clips of two near videos", "GMMFormer v2, Figure 6"),
+    "retrieved": Listing("corpus", "First results of captions", "GMMFormer v2, Figure 9"),
     "heatmap": Listing("attention", "Captions over time", "GMMFormer v2, Figure 7"),
     "positioning": Listing(
         "geometry", "How far apart captions are located", "GMMFormer v2, Figure 8"
@@ -46,6 +47,7 @@ FIGURES: Mapping[str, Listing] = {
         "Action trees in the Poincaré disc",
         "HOVER; the projection is that of HoroPCA",
     ),
+    "leaves": Listing("corpus", "Action trees by their leaves", "HOVER, Figure 1(b)"),
 }
 """The figures by name, in the order of the page."""
 

@@ -4,6 +4,7 @@ Videos stand in blocks, [blocks, B, ...], of which the axis B is sharded: each d
 part of every block, and no device ever holds all of the corpus, nor queries x videos x positions.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +13,17 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
+from ml_collections import ConfigDict
 
-from hlformer_jax import parallel
-from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity
+from hlformer_jax import models, parallel
+from hlformer_jax.retrieval.scoring import DTYPES, MaximumSimilarity, build_scorer
 from hlformer_jax.typing import Array
 
 SIMILARITIES_AT_ONCE = 2**26
 """Similarities of single positions that may lie in memory at once, on each device."""
+
+BLOCK = 256
+"""Videos that are scored together where nobody says otherwise."""
 
 COORDINATES_AT_ONCE = 2**22
 """Coordinates of chosen videos that may lie in memory at once, to locate their positions."""
@@ -78,7 +83,7 @@ def build(
     videos: Any,
     scorer: Any = None,
     dtype: DTypeLike = "bfloat16",
-    block: int = 256,
+    block: int = BLOCK,
     mesh: Mesh | None = None,
 ) -> Corpus:
     """A corpus of encoded videos.
@@ -122,6 +127,38 @@ def build(
     laid = parallel.place(jax.tree.map(cut, videos), parallel.sharded(mesh, axis=1))
     layout = shardings(mesh, jax.eval_shape(make, laid, scorer))
     return jax.jit(make, out_shardings=layout)(laid, scorer)
+
+
+def encoded_shapes(config: ConfigDict, videos: int) -> Any:
+    """Shapes of so many encoded videos."""
+
+    def encode() -> Any:
+        model = models.build(config)
+        params = models.init_params(model, config)
+        return models.encode_video(model, params, models.zero_batch(config, videos).videos)
+
+    return jax.eval_shape(encode)
+
+
+def random(config: ConfigDict, videos: int, dtype: str) -> Corpus:
+    """A corpus of random vectors, as many a video as a model has, with its scorer."""
+    mesh, model = parallel.mesh(), models.build(config)
+    size = parallel.round_up(min(BLOCK, videos), mesh.size)
+    shapes, treedef = jax.tree.flatten(encoded_shapes(config, size))
+    scorer, blocks = build_scorer(config, model), -(-videos // size)
+    stored = empty(scorer, jax.tree.unflatten(treedef, shapes), blocks, dtype, mesh)
+
+    # Block by block, as an evaluation fills it: all of them in float32 may be too many.
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=shardings(mesh, stored))
+    def fill(stored: Corpus, block: Array) -> Corpus:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), block), len(shapes))
+        random = [jax.random.normal(key, one.shape) for key, one in zip(keys, shapes, strict=True)]
+        real = block * size + jnp.arange(size) < videos
+        return write(stored, block, jax.tree.unflatten(treedef, random), real)
+
+    for block in range(blocks):
+        stored = fill(stored, parallel.replicate(mesh, np.int32(block)))
+    return stored
 
 
 def scores(corpus: Corpus, queries: Float[Array, "Q H"]) -> Float[Array, "Q V"]:

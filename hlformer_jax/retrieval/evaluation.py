@@ -2,17 +2,21 @@
 
 Encoding, scores and ranks stay on the devices: what comes back is one rank a caption. Captions are
 scored in blocks, and no queries x videos x positions array is kept.
+
+    InCone    of a model with a hyperbolic lift: share of captions, in percent, inside the
+              entailment cone of their own video (HLFormer eq. 18-20)
 """
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import models, parallel
@@ -20,6 +24,7 @@ from hlformer_jax.data import transforms
 from hlformer_jax.data.feed import Features, GatherIndices, VideoFeed, gather, in_order
 from hlformer_jax.data.split import Split
 from hlformer_jax.models import Model
+from hlformer_jax.ops import cones
 from hlformer_jax.ops.numerics import unit
 from hlformer_jax.retrieval import corpus, localisation, ranking, scoring
 from hlformer_jax.retrieval.corpus import Corpus
@@ -33,6 +38,16 @@ PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Of the linear baseline, as shares of the mean variance of its inputs."""
 
 
+class Queries(NamedTuple):
+    """Encoded captions: unit vectors, and whether each lies inside the cone of its own video.
+
+    The cone is that of the partial order loss; None of a model without a hyperbolic lift.
+    """
+
+    vectors: Float[Array, "*blocks Q H"]
+    inside: Bool[Array, "*blocks Q"] | None
+
+
 class Evaluator:
     """Encodes and ranks splits with a model's parameters; compiles once for each form of split."""
 
@@ -42,8 +57,9 @@ class Evaluator:
         self._encode = jax.jit(self._encode_chunk, donate_argnums=(6, 7))
         self._encode_one: Any = jax.jit(self._encode_step)  # for eval_shape; the trace is cached
         whole = parallel.replicated(mesh)
+        flat = lambda x, index: x.reshape(-1, *x.shape[2:])[index]
         self._pick = jax.jit(
-            lambda rows, index: rows.reshape(-1, rows.shape[-1])[index], out_shardings=whole
+            lambda rows, index: jax.tree.map(lambda x: flat(x, index), rows), out_shardings=whole
         )
         self._score = jax.jit(corpus.scores, out_shardings=whole)
         self._rank = jax.jit(_rank, static_argnums=3, out_shardings=whole)
@@ -64,8 +80,8 @@ class Evaluator:
 
     def encode(
         self, params: Any, feed: VideoFeed, dtype: str | None = None
-    ) -> tuple[Corpus, Float[Array, "Q H"]]:
-        """The corpus of a split, and its captions, unit vectors, in their order.
+    ) -> tuple[Corpus, Queries]:
+        """The corpus of a split, and its captions, in their order.
 
         The first videos of the corpus are those of the split. `dtype`: else `config.eval.corpus`.
         """
@@ -75,16 +91,17 @@ class Evaluator:
         )
         dtype = dtype or self._config.eval.corpus
         stored = corpus.empty(self.scorer, videos, len(steps), dtype, self._mesh)
-        shape = (len(steps), *queries.shape)
         sharding = parallel.sharded(self._mesh, axis=1)
-        encoded = jnp.zeros(shape, queries.dtype, device=sharding)
+        zeros = lambda x: jnp.zeros((len(steps), *x.shape), x.dtype, device=sharding)
+        encoded = jax.tree.map(zeros, queries)
         for chunk in feed.chunks():
             span = chunk.first, chunk.num_steps
             first, count = (parallel.replicate(self._mesh, np.int32(x)) for x in span)
             inputs = self._model, params, chunk.features, chunk.indices
             stored, encoded = self._encode(*inputs, first, count, stored, encoded)
         counts = [int(feed.split.captions_per_video[step].sum()) for step in steps]
-        rows = [block * shape[1] + np.arange(count) for block, count in enumerate(counts)]
+        size = len(queries.vectors)
+        rows = [block * size + np.arange(count) for block, count in enumerate(counts)]
         return stored, self._pick(encoded, np.concatenate(rows).astype(np.int32))
 
     def _encode_step(
@@ -94,13 +111,19 @@ class Evaluator:
         features: Features,
         indices: GatherIndices,
         step: Int[Array, ""],
-    ) -> tuple[Any, Float[Array, "Q H"], Array]:
+    ) -> tuple[Any, Queries, Array]:
         data = self._config.data
         sizes = data.max_frames, data.max_words
         batch = gather(features, indices, step, *sizes, self._mesh)
-        queries = unit(models.encode_query(model, params, batch.captions))
+        queries = models.encode_query(model, params, batch.captions)
         videos = models.encode_video(model, params, batch.videos)
-        return videos, queries, batch.videos.mask
+        inside = None
+        if model.module.has_lift:
+            lifted = models.lift(model, params, videos, queries)
+            own = lifted.videos[batch.captions.video]
+            radius = self._config.loss.min_radius
+            inside = cones.energy(own, lifted.captions, lifted.curvature, radius) <= 0
+        return videos, Queries(unit(queries), inside), batch.videos.mask
 
     def _encode_chunk(
         self,
@@ -111,13 +134,14 @@ class Evaluator:
         first: Int[Array, ""],
         count: Int[Array, ""],
         stored: Corpus,
-        encoded: Float[Array, "blocks Q H"],
-    ) -> tuple[Corpus, Float[Array, "blocks Q H"]]:
-        def body(step: Array, carry: tuple[Corpus, Array]) -> tuple[Corpus, Array]:
+        encoded: Queries,
+    ) -> tuple[Corpus, Queries]:
+        def body(step: Array, carry: tuple[Corpus, Queries]) -> tuple[Corpus, Queries]:
             stored, encoded = carry
             videos, queries, mask = self._encode_step(model, params, features, indices, step)
             stored = corpus.write(stored, first + step, videos, mask)
-            return stored, jnp.asarray(encoded).at[first + step].set(queries)
+            put = lambda blocks, x: blocks.at[first + step].set(x)
+            return stored, jax.tree.map(put, encoded, queries)
 
         stored, encoded = jax.lax.fori_loop(0, count, body, (stored, encoded))
         layout = corpus.shardings(self._mesh, stored)
@@ -125,12 +149,10 @@ class Evaluator:
             self._mesh, encoded, axis=1
         )
 
-    def score(
-        self, stored: Corpus, queries: Float[Array, "Q H"], split: Split
-    ) -> Float[np.ndarray, "Q V"]:
+    def score(self, stored: Corpus, queries: Queries, split: Split) -> Float[np.ndarray, "Q V"]:
         """Ranking scores of encoded captions against all videos, float32; higher is better."""
-        scores = np.empty((len(queries), len(split)), np.float32)
-        for start, block in self._blocks(np.asarray(queries)):
+        scores = np.empty((len(queries.vectors), len(split)), np.float32)
+        for start, block in self._blocks(np.asarray(queries.vectors)):
             rows = parallel.to_host(self._score(stored, block))
             rows = rows[: len(scores) - start, : scores.shape[1]]
             scores[start : start + len(rows)] = rows
@@ -140,25 +162,37 @@ class Evaluator:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
         return self.rank(*self.encode(params, feed, dtype), feed.split)
 
-    def rank(self, stored: Corpus, queries: Float[Array, "Q H"], split: Split) -> Result:
+    def rank(self, stored: Corpus, queries: Queries, split: Split) -> Result:
         """Metrics of a split whose videos and captions are encoded."""
-        ranks = self._rank(stored, queries, split.caption_video, self._config.eval.query_batch)
-        return self._made(parallel.to_host(ranks), split, self._overlaps(stored, queries, split))
+        vectors, size = queries.vectors, self._config.eval.query_batch
+        ranks = parallel.to_host(self._rank(stored, vectors, split.caption_video, size))
+        more: dict[str, float] = {}
+        if queries.inside is not None:
+            more["InCone"] = 100 * float(np.mean(parallel.to_host(queries.inside)))
+        overlaps = self._overlaps(stored, vectors, split)
+        if overlaps is None:
+            return self._made(ranks, split, more)
+        more |= localisation.metrics(overlaps)
+        return self._made(ranks, split, more, {"overlaps": overlaps})
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
-        """Metrics of a score matrix of a split; those of its moments need more than scores."""
+        """Metrics of a score matrix of a split: of its ranks alone."""
         pairs = zip(self._blocks(scores), self._blocks(split.caption_video), strict=True)
         blocks = [_rank_rows(block, own) for (_, block), (_, own) in pairs]
-        return self._made(np.concatenate(jax.device_get(blocks))[: len(scores)], split, None)
+        return self._made(np.concatenate(jax.device_get(blocks))[: len(scores)], split)
 
     def _made(
-        self, ranks: Int[np.ndarray, " Q"], split: Split, overlaps: Float[np.ndarray, " Q"] | None
+        self,
+        ranks: Int[np.ndarray, " Q"],
+        split: Split,
+        more: Mapping[str, float] = MappingProxyType({}),
+        arrays: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> Result:
-        metrics = ranking.metrics(ranks)
-        per_query = {"ranks": ranks, "videos": split.caption_video}
-        if overlaps is not None:
-            metrics |= localisation.metrics(overlaps)
-            per_query["overlaps"] = overlaps
+        """The result of ranks, by the ratio of moment to video where times are known; and more."""
+        metrics = {**ranking.metrics(ranks), **more}
+        if split.spans:
+            metrics |= ranking.metrics_by_ratio(ranks, localisation.ratios(split.caption_spans()))
+        per_query = {"ranks": ranks, "videos": split.caption_video, **arrays}
         return Result(metrics, len(ranks), len(split), per_query)
 
     def _overlaps(

@@ -112,6 +112,15 @@ def overlaps(
     return overlap
 
 
+def ratios(spans: Sequence[Span | None]) -> Float[np.ndarray, " captions"]:
+    """The share of its video that each annotated moment lasts; NaN without times.
+
+    Rounded to six digits: times have two, and 2.3 − 1.3 is to be 1.
+    """
+    shares = [np.nan if span is None else (span.end - span.start) / span.duration for span in spans]
+    return np.round(shares, 6)
+
+
 def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:
     """The metrics of the captions that have times; empty where none has."""
     known = overlaps[~np.isnan(overlaps)]

@@ -22,6 +22,9 @@ from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
 
+RATIOS = (0.2, 0.4)
+"""Shares of a video by which the field groups moments: at most 0.2, at most 0.4, longer ones."""
+
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 """Of a run: metrics of the test split, and what each of its queries adds to them."""
 
@@ -66,6 +69,24 @@ def mean_reciprocal_rank(rank: Int[Array, " Q"] | np.ndarray) -> float:
 def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
     """R@1, R@5, R@10, R@100 and SumR, in percent, by the names the field uses."""
     return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}
+
+
+def metrics_by_ratio(
+    rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
+) -> dict[str, float]:
+    """`metrics` of the queries whose moment has a like share of its video, by group.
+
+    A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are (0, 0.2], (0.2, 0.4] and what
+    is longer, as in MS-SL's evaluation. A NaN is in none; a group without queries is left out.
+    """
+    bounds = (0.0, *RATIOS, 1.0)
+    group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
+    return {
+        f"ratio={bounds[k]:g}-{bounds[k + 1]:g}/{name}": value
+        for k in range(len(RATIOS) + 1)
+        if np.any(group == k)
+        for name, value in metrics(rank[group == k]).items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)

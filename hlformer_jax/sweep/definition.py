@@ -31,6 +31,7 @@ class Run(NamedTuple):
     config: ConfigDict
     directory: Path  # relative to the sweep's
     corpus: str = ""
+    timed: bool = False
 
     @property
     def title(self) -> str:
@@ -57,6 +58,8 @@ def define(
     settings: Mapping[str, Any] | None = None,
     corpora: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] = (),
+    relative: Mapping[str, str] | None = None,
+    timed: bool = False,
 ) -> ConfigDict:
     """The configuration of a sweep.
 
@@ -76,11 +79,14 @@ def define(
         without a value across.
       series: name -> the line of the plot that a variant is a point of; all are one by default.
       bases: name -> further configuration files, written like `base`.
-      metrics: test metrics that the tables show; the plots show the last.
+      metrics: test metrics that the tables show, those of a part of the test split (named as
+        "leaves=2/t2v/MRR") in a table of their own; the plots show the last.
       settings: fields that all bases have otherwise than their files, nested.
       corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
         without any, on what the configuration says.
       pairs: pairs of variants that are compared query by query (`comparison`).
+      relative: name -> the variant that its last metric is divided by, for a column of changes.
+      timed: whether results have what a single query costs in a corpus of 2,500 videos.
     """
     if name not in ("", "debug"):
         raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
@@ -103,6 +109,8 @@ def define(
         "metrics": tuple(metrics),
         "corpora": dict(corpora or {}),
         "pairs": tuple(pairs),
+        "relative": dict(relative or {}),
+        "timed": timed,
         "defined": first.copy_and_resolve_references(),
     }
     # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
@@ -139,7 +147,7 @@ def expand(sweep: ConfigDict) -> list[Run]:
             except ConfigError as error:
                 raise ConfigError(f"variant {name!r}: {error}") from None
             directory = Path(_slug(name), _slug(corpus), f"seed{seed}")
-            runs.append(Run(name, seed, one, directory, corpus))
+            runs.append(Run(name, seed, one, directory, corpus, sweep.timed))
     _check_directories(runs)
     return runs
 
@@ -201,9 +209,10 @@ def _check_names(sweep: ConfigDict) -> None:
         raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
-    for field in ("published", "values", "series", "pairs"):
-        named = itertools.chain.from_iterable(sweep.pairs) if field == "pairs" else sweep[field]
-        for name in named:
+    for field in ("published", "values", "series", "pairs", "relative"):
+        named = sweep.relative.items() if field == "relative" else sweep[field]
+        flat = field in ("pairs", "relative")
+        for name in itertools.chain.from_iterable(named) if flat else named:
             if name not in sweep.variants:
                 near = suggestion(name, sweep.variants)
                 raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")

@@ -12,7 +12,9 @@ can share one, each with runs of its own.
 import contextlib
 import gc
 import platform
+import statistics
 import subprocess
+import timeit
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -20,14 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files, models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval import corpus
 from hlformer_jax.sweep.definition import Run
 from hlformer_jax.training import checkpoints, families, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
+
+SEARCHED_VIDEOS = 2_500
+"""Of the corpus in which a query is timed, as in GMMFormer v2's Table 2."""
 
 
 def check(runs: Sequence[Run], root: Path) -> None:
@@ -116,7 +123,9 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
     with parallel.configured(run.config):
         outcome = loop.train(run.config, directory)
-        costs = families.build(run.config).cost()
+        costs = families.build(run.config).cost()._asdict()
+        if run.timed:
+            costs |= _query_costs(run.config)
     progress = outcome.progress
     best = next(iter(outcome.results.values()))
     return {
@@ -128,9 +137,28 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "epochs": progress.epochs,
         f"validation_{run.config.eval.select}": progress.best_metric,
         "seconds_per_epoch": progress.seconds / progress.epochs,
-        **costs._asdict(),
+        **costs,
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": versions(),
+    }
+
+
+def _query_costs(config: ConfigDict) -> dict[str, float]:
+    """Seconds of a query, encoded and searched for in float32 vectors, and the bytes of these.
+
+    The vectors are random; the encoder's parameters are its first.
+    """
+    model = models.build(config)
+    params = models.init_params(model, config)
+    stored = corpus.random(config, SEARCHED_VIDEOS, "float32")
+    captions = models.zero_batch(config).captions
+    encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
+    ask = lambda: jax.block_until_ready(corpus.search(stored, encode(params, captions), 10))
+    ask()
+    share = SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
+    return {
+        "seconds_query": statistics.median(timeit.repeat(ask, number=1, repeat=20)),
+        "bytes_corpus": share * parallel.nbytes(stored.stored),
     }
 
 

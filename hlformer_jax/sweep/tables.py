@@ -37,13 +37,18 @@ NAMES = ("table.json", "table.md", "table.csv", "sweep.png", "sweep.svg")
 LOCATIONS = ("data.manual_dir", "data.data_dir")
 """Fields that say where data lies, and nothing of the result."""
 
-COSTS = {
-    "parameters": "parameters",
-    "flops_video": "GFLOPs/video",
-    "flops_caption": "MFLOPs/caption",
-    "seconds_per_epoch": "s/epoch",
+COSTS: Mapping[str, tuple[str, str, float]] = {
+    "parameters": ("parameters", ",d", 1),
+    "flops_video": ("GFLOPs/video", ".3f", 1e9),
+    "flops_caption": ("MFLOPs/caption", ".2f", 1e6),
+    "seconds_per_epoch": ("s/epoch", "", 1),
+    "seconds_query": ("ms/query", "", 1e-3),
+    "bytes_corpus": ("MB of 2,500 videos", ".1f", 1e6),
 }
-"""What a variant costs, and the heads of its columns."""
+"""What a variant costs: head, format ("": three digits) and unit of its column.
+
+The last two are of sweeps that are `timed`.
+"""
 
 
 def check_place(root: Path, replace: files.Replace) -> None:
@@ -82,8 +87,11 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
     known = [result["metrics"] for result in finished.values() if result is not None]
-    localised = bool(known) and all(set(localisation.METRICS) <= set(own) for own in known)
-    names = [*sweep.metrics, *(localisation.METRICS if localised else ())]
+    common = [name for name in known[0] if all(name in own for own in known)] if known else []
+    localised = set(localisation.METRICS) <= set(common)
+    # Of parts of the test split by the ratio of moment to video, where all know the moments.
+    parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
+    names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
     for name in sweep.variants:
         results, failures, missing = [], [], []
         for run in (run for run in runs if run.variant == name):
@@ -115,6 +123,8 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
         "title": sweep.title,
         "quantity": sweep.quantity,
         "metrics": list(sweep.metrics),
+        "parts": parts,
+        "relative": dict(sweep.relative),
         "localisation": list(localisation.METRICS) if localised else [],
         "corpora": list(sweep.corpora),
         "comparisons": comparison.compare(sweep.pairs, runs, root),
@@ -177,12 +187,23 @@ class Section(NamedTuple):
 
 
 def sections(table: Table) -> list[Section]:
-    """The table, that of the first moments where they are known, and the comparisons."""
-    metrics, ranked = table["metrics"], bool(table["corpora"])
+    """The table, those of its parts and of first moments where they are known, the comparisons."""
+    ranked = bool(table["corpora"])
+    metrics = [name for name in table["metrics"] if "=" not in name]
     over = "corpora and seeds" if ranked else "seeds"
-    head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}"]
-    rows = [[*head, "runs" if ranked else "seeds", *COSTS.values()]]
-    rows += [_cells(row, metrics, ranked) for row in table["variants"]]
+    timed = any(row["seconds_query"] is not None for row in table["variants"])
+    costs = list(COSTS)[: None if timed else -2]
+    change = [f"Δ {metrics[-1]}", "published Δ"] if table["relative"] else []
+    head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}", *change]
+    rows = [[*head, "runs" if ranked else "seeds", *(COSTS[name][0] for name in costs)]]
+    for row in table["variants"]:
+        cells = [row["variant"], *_means(row, metrics)]
+        cells += [_formatted(row["rank"], ".1f")] if ranked else []
+        cells += [_published(metrics[-1], row["published"].get(metrics[-1]))]
+        cells += _changes(table, row, metrics[-1])
+        seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
+        cells += [f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}"]
+        rows.append(cells + [_cost(name, row[name]) for name in costs])
     for row in table["cited"]:
         figures = [_published(name, row["published"].get(name)) for name in metrics]
         cells = [f"{row['method']} (published)", *figures]
@@ -191,7 +212,7 @@ def sections(table: Table) -> list[Section]:
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."
     )
-    parts = [Section(table["title"], rows, note)]
+    parts = [Section(table["title"], rows, note), *_parts(table, change)]
     if table["localisation"]:
         names = table["localisation"]
         rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
@@ -208,20 +229,46 @@ def sections(table: Table) -> list[Section]:
     return parts
 
 
-def _cells(row: Mapping[str, Any], metrics: Sequence[str], ranked: bool) -> list[str]:
-    seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
-    seconds = row["seconds_per_epoch"]
-    return [
-        row["variant"],
-        *_means(row, metrics),
-        *([_formatted(row["rank"], ".1f")] if ranked else []),
-        _published(metrics[-1], row["published"].get(metrics[-1])),
-        f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}",
-        _formatted(row["parameters"], ",d"),
-        _formatted(row["flops_video"], ".3f", 1e9),
-        _formatted(row["flops_caption"], ".2f", 1e6),
-        "-" if seconds is None else command.three_digits(seconds),
-    ]
+def _parts(table: Table, change: Sequence[str]) -> list[Section]:
+    """A table of the parts of the test split, each with the metrics that it has."""
+    columns: dict[str, list[str]] = {}
+    for part, _, metric in (name.partition("/") for name in _of_parts(table)):
+        columns.setdefault(part, []).append(metric)
+    sections = []
+    for shown in dict.fromkeys(map(tuple, columns.values())):
+        rows = [["", *shown, f"published {shown[-1]}", *change]]
+        for part in (part for part, own in columns.items() if tuple(own) == shown):
+            names = [f"{part}/{metric}" for metric in shown]
+            for row in table["variants"]:
+                published = _published(names[-1], row["published"].get(names[-1]))
+                cells = [f"{part}, {row['variant']}", *_means(row, names), published]
+                rows.append([*cells, *_changes(table, row, names[-1])])
+        kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
+        sections.append(Section(f"By {kinds}", rows, "Of the queries of each part; as above."))
+    return sections
+
+
+def _of_parts(table: Table) -> list[str]:
+    return [name for name in table["metrics"] if "=" in name] + table["parts"]
+
+
+def _changes(table: Table, row: Mapping[str, Any], name: str) -> list[str]:
+    """By how much a metric differs from that of the variant it is held against, and published."""
+    if not table["relative"]:
+        return []
+    other = table["relative"].get(row["variant"])
+    rows = [one for one in table["variants"] if one["variant"] == other]
+    kinds = ("mean", "published")
+    pairs = [(row[kind].get(name), one[kind].get(name)) for one in rows for kind in kinds]
+    shown = [f"{100 * (x / y - 1):+.2f} %" if x is not None and y else "-" for x, y in pairs]
+    return shown or ["", ""]
+
+
+def _cost(name: str, value: float | None) -> str:
+    _, form, unit = COSTS[name]
+    if value is None or form:
+        return _formatted(value, form, unit)
+    return command.three_digits(value / unit)
 
 
 def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -281,7 +328,7 @@ def as_csv(table: Table) -> str:
         cells["failed"] = len(row["failures"])
         if table["corpora"]:
             cells["rank"] = row["rank"]
-        for name in (*table["metrics"], *table["localisation"]):
+        for name in (*table["metrics"], *table["parts"], *table["localisation"]):
             cells |= {
                 f"{name}_{kind}": row[kind].get(name) for kind in ("mean", "std", "published")
             }

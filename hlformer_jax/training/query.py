@@ -81,7 +81,7 @@ class Archive:
         """The best videos of each sentence, best first, by the features of its words."""
         data, split = self._config.data, self.split
         queries = evaluation.encode_words(self._model, self._params, words, data)
-        scores = self._evaluator.score(self._stored, queries, split)
+        scores = self._evaluator.score(self._stored, evaluation.Queries(queries, None), split)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
         every = np.repeat(queries, best.shape[1], axis=0)
         videos = best.reshape(-1).astype(np.int32)

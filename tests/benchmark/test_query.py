@@ -43,7 +43,7 @@ def test_the_corpus_that_is_searched_is_that_of_the_model(name, positions, parts
     config = of_model(name)
     config.data.update(visual_dim=6, text_dim=5, max_frames=8, max_clips=4, max_words=3)
     config.model.update(hidden_size=8, num_heads=2, lorentz_dim=7)
-    stored = query.random_corpus(config, 5, "float32")
+    stored = corpus.random(config, 5, "float32")
     shapes = {name: branch.values.shape for name, branch in stored.stored.items()}
     assert shapes == {name: (1, 5, count, 8) for name, count in positions.items()}
     queries = query.random_queries(stored, 3)
@@ -55,9 +55,9 @@ def test_the_corpus_that_is_searched_is_that_of_the_model(name, positions, parts
 
 
 def test_a_random_corpus_holds_as_many_videos_as_were_asked_for(monkeypatch):
-    monkeypatch.setattr(query, "BLOCK", 2)
+    monkeypatch.setattr(corpus, "BLOCK", 2)
     config = runs.retrieval("")
-    stored = query.random_corpus(config, 5, "bfloat16")
+    stored = corpus.random(config, 5, "bfloat16")
     assert np.asarray(stored.mask).tolist() == [[True, True], [True, True], [True, False]]
     norms = np.linalg.norm(np.asarray(stored.stored["frames"].values, np.float32), axis=-1)
     np.testing.assert_allclose(norms, 1, atol=0.01)

@@ -74,7 +74,7 @@ def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
         np.testing.assert_allclose(unit(getattr(encoded, name)), want, atol=2e-6)
     captions = subject.encoder.captions(split, np.arange(len(split)))
     assert [len(own) for own in captions] == split.captions_per_video.tolist()
-    np.testing.assert_allclose(unit(np.concatenate(captions)), queries, atol=2e-6)
+    np.testing.assert_allclose(unit(np.concatenate(captions)), queries.vectors, atol=2e-6)
 
 
 def test_a_video_is_encoded_alone_as_among_others_and_by_other_parameters(subject, options):
@@ -175,6 +175,42 @@ def test_a_line_joins_each_caption_and_its_clip(subject, options):
             assert table["matched clip"][row] == clip
             ends = np.stack([place[row], place[clips[clip]]])
             assert any(np.allclose(ends, line) for line in lines)
+
+
+@pytest.mark.slow  # it compiles for seconds
+def test_the_first_results_are_those_of_the_scores(subject, plain, options):
+    split = subject.split(options)
+    drawn = corpus.retrieved([subject, plain], options._replace(videos=split.video_ids[1:3]))
+    table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
+    asked = {"HLFormer": subject, "GMMFormer": plain}
+    starts = np.cumsum(split.captions_per_video) - split.captions_per_video
+    for run, one in asked.items():
+        _, arrays = one.run.family.test_scores(one.run.params)
+        for video in (1, 2):
+            scores, name = arrays["scores"][starts[video]], arrays["queries"][starts[video]]
+            rows = (table["run"] == run) & (table["caption"] == name)
+            order = np.argsort(-scores)[:3]
+            assert table["video"][rows].tolist() == [split.video_ids[k] for k in order]
+            np.testing.assert_allclose(table["score"][rows].astype(float), scores[order], atol=1e-6)
+            assert table["own"][rows].tolist() == (order == video).tolist()
+            rank = 1 + np.sum(scores > scores[video])
+            assert set(table["rank of its own"][rows]) == {rank}
+    # By default captions are drawn, the same for one seed.
+    drawn = corpus.retrieved([plain], options)
+    assert len(set(drawn.table["caption"])) == corpus.EXAMPLES
+    assert drawn.table == corpus.retrieved([plain], options).table
+
+
+def test_trees_are_counted_by_their_leaves(trees, plain, options):
+    drawn = corpus.leaves([trees, plain], options)
+    assert "Left out: GMMFormer embeds videos and captions" in drawn.shows
+    pool = trees.split(options).pool
+    rows = [k for k, name in enumerate(drawn.table["split"]) if name == "test"]
+    counts = dict.fromkeys(range(1, 6), 0)
+    for tree in range(len(pool.videos)):
+        counts[min(int(pool.leaves[pool.tree == tree][0]), 5)] += 1
+    assert {drawn.table["leaves"][k]: drawn.table["trees"][k] for k in rows} == counts
+    assert sum(drawn.table["nodes"][k] for k in rows) == len(pool.tree)
 
 
 def test_one_video_is_no_pair(subject, options):

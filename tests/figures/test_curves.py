@@ -111,6 +111,16 @@ def test_curves_have_every_term_and_the_best_epoch():
     assert sums["best: 100.0"] == ([2], [100])
 
 
+def test_the_share_in_the_cone_is_drawn_over_the_epochs_where_it_is_known():
+    records = list(_records(3))
+    for k, record in enumerate(one for one in records if "validation/SumR" in one):
+        record["validation/InCone"] = 30.0 + k
+    *_, recalls, shares = curves.run_figure(records, "run").axes
+    [line] = shares.lines
+    assert [x.tolist() for x in line.get_data()] == [[1, 2, 3], [30, 31, 32]]
+    assert (shares.get_xlabel(), recalls.get_xlabel()) == ("epoch", "")
+
+
 def test_a_term_that_is_zero_has_its_place_in_the_curves():
     losses, _ = curves.run_figure(list(_records(1, zero=True)), "run").axes
     assert losses.get_yscale() == "symlog"

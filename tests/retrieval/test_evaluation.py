@@ -1,15 +1,17 @@
 """The evaluation of a split, against NumPy over all its examples at once; the linear baseline."""
 
+import jax
 import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import parallel
+from hlformer_jax import models, parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
-from hlformer_jax.retrieval import ranking
+from hlformer_jax.figures import corpus
+from hlformer_jax.retrieval import localisation, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores
 from hlformer_jax.retrieval.localisation import moments
 
@@ -101,6 +103,61 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
     assert result.metrics["mIoU"] == pytest.approx(100 * np.mean(overlaps), abs=1e-3)
     np.testing.assert_array_equal(result.per_query["videos"], timed.caption_video)
     assert result.metrics | ranking.metrics(result.per_query["ranks"]) == result.metrics
+    assert evaluator.result(expected.astype(np.float32), timed).metrics == pytest.approx(
+        {name: x for name, x in result.metrics.items() if "IoU" not in name}
+    )
+    groups = {"0-0.2": [], "0.2-0.4": [], "0.4-1": []}
+    for name, rank in zip(ids, result.per_query["ranks"], strict=True):
+        if name in spans:
+            share = (spans[name].end - spans[name].start) / spans[name].duration
+            group = "0-0.2" if share <= 0.2 else "0.2-0.4" if share <= 0.4 else "0.4-1"
+            groups[group].append(rank)
+    assert min(map(len, groups.values())) > 1
+    for group, own in groups.items():
+        recalls = [100 * sum(rank <= k for rank in own) / len(own) for k in (1, 5, 10, 100)]
+        found = [result.metrics[f"ratio={group}/{name}"] for name in ranking.metrics(np.ones(1))]
+        assert found == pytest.approx([*recalls, sum(recalls)])
+
+
+def test_a_ratio_at_a_bound_is_in_the_lower_group_and_an_empty_group_is_left_out():
+    spans = [Span(1.3, 3.3, 10.0), Span(0.0, 9.0, 10.0), None, Span(0.0, 10.5, 10.0)]
+    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), localisation.ratios(spans))
+    assert {name.partition("/")[0] for name in named} == {"ratio=0-0.2", "ratio=0.4-1"}
+    assert (named["ratio=0-0.2/R@1"], named["ratio=0.4-1/R@5"]) == (100, 50)
+
+
+def test_the_share_in_the_cone_is_of_captions_and_their_own_video():
+    small = {"model.glance": False, "model.fusion": "mean", "model.lorentz_blocks": 0}
+    config = tiny.config(**small, **{"eval.video_batch": 4, "data.dtype": "float32"})
+    config.loss.min_radius = 0.8
+    model, params = models.build(config), tiny.params(config)
+    # Captions far out, so that they lie on either side of their videos.
+    params |= {"textual_alpha": np.float32(0), "video_alpha": np.float32(-1)}
+    split = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data)
+    evaluator = Evaluator(model, config, parallel.mesh())
+    result = evaluator.evaluate(params, evaluator.feed(split))
+    most, inside = int(split.captions_per_video.max()), []
+
+    @jax.jit
+    def lift(videos, captions):
+        encoded = models.encode_video(model, params, videos)
+        return models.lift(model, params, encoded, models.encode_query(model, params, captions))
+
+    for index in range(VIDEOS):
+        words = split[index].words
+        videos = corpus.collate_videos(split, [index], 1)
+        lifted = lift(videos, corpus.collate_captions(split, words, most))
+        c = float(lifted.curvature)
+        [x] = np.asarray(lifted.videos, np.float64)[:, 1:]
+        for y in np.asarray(lifted.captions, np.float64)[: len(words), 1:]:
+            times = [np.sqrt(1 / c + z @ z) for z in (x, y)]
+            product = c * (x @ y - times[0] * times[1])
+            length = np.linalg.norm(x)
+            cosine = (times[1] + times[0] * product) / (length * np.sqrt(product**2 - 1))
+            aperture = np.arcsin(min(1, 2 * 0.8 / (np.sqrt(c) * length)))
+            inside.append(np.arccos(cosine) <= aperture)
+    assert 0 < np.mean(inside) < 1
+    assert result.metrics["InCone"] == pytest.approx(100 * np.mean(inside))
 
 
 def test_times_of_other_captions_are_refused(config):

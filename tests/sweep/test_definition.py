@@ -38,6 +38,7 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
         ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
         ({"quantity": "x"}, "go together"),
+        ({"relative": {"full": "ful"}}, "no variant 'ful'"),
         ({"metrics": ()}, "config.metrics is (): name one or more"),
         ({"metrics": ("R@1", "R@1")}, "each once"),
         ({"metrics": ("R@1",), "published": {"full": {"SumR": 1.0}}}, "'SumR' is no metric"),

@@ -197,6 +197,60 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tm
     assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
 
 
+def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_of, tmp_path):
+    names = ("leaves=1/t2v/MRR", "leaves=2/t2v/MRR", "t2v/R@1", "t2v/MRR")
+    sweep = sweep_of(
+        {"flat": {}, "ball": {"model": {"fusion": "mean"}}},
+        metrics=names,
+        published={
+            "flat": dict(zip(names, (0.2, 0.1, 5.0, 0.151), strict=True)),
+            "ball": dict(zip(names, (0.1, 0.12, 5.0, 0.1645), strict=True)),
+        },
+        relative={"ball": "flat"},
+        seeds=(0,),
+    )
+    planned = expand(sweep)
+    for run, values in zip(planned, ((0.4, 0.3, 6.0, 0.2), (0.3, 0.33, 7.0, 0.25)), strict=True):
+        result = result_of(run, 10.0) | {"metrics": dict(zip(names, values, strict=True))}
+        result |= {"seconds_query": 0.0125, "bytes_corpus": 614.4e6}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    main, parts = tables.sections(tables.publish(sweep, planned, tmp_path))
+    assert main.rows[0][:6] == [
+        "",
+        "t2v/R@1",
+        "t2v/MRR",
+        "published t2v/MRR",
+        "Δ t2v/MRR",
+        "published Δ",
+    ]
+    assert main.rows[1][4:6] == ["", ""]
+    assert main.rows[2][1:6] == ["7.00", "0.250", "0.165", "+25.00 %", "+8.94 %"]
+    assert main.rows[0][-2:] == ["ms/query", "MB of 2,500 videos"]
+    assert main.rows[1][-2:] == ["12.5", "614.4"]
+    assert parts.title == "By leaves"
+    assert parts.rows == [
+        ["", "t2v/MRR", "published t2v/MRR", "Δ t2v/MRR", "published Δ"],
+        ["leaves=1, flat", "0.400", "0.200", "", ""],
+        ["leaves=1, ball", "0.300", "0.100", "-25.00 %", "-50.00 %"],
+        ["leaves=2, flat", "0.300", "0.100", "", ""],
+        ["leaves=2, ball", "0.330", "0.120", "+10.00 %", "+20.00 %"],
+    ]
+
+
+def test_ratios_of_moments_are_parts_where_all_runs_have_them(small, result_of, tmp_path):
+    sweep, planned = small
+    for count, run in enumerate(planned[:2]):
+        result = result_of(run, 10.0)
+        result["metrics"] |= {"ratio=0-0.2/R@1": 1.0, "ratio=0-0.2/SumR": 60.0 + count}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    part = tables.sections(table)[1]
+    assert part.title == "By ratio" and part.rows[1][:3] == ["ratio=0-0.2, full", "1.00", "60.00"]
+    assert "ratio=0-0.2/SumR_mean" in (tmp_path / "table.csv").read_text()
+    files.write_json(tmp_path / planned[2].directory / "result.json", result_of(planned[2], 10.0))
+    assert tables.collect(sweep, planned, tmp_path)["parts"] == []
+
+
 def test_a_task_that_was_overtaken_writes_the_complete_table(
     result_of, small, tmp_path, monkeypatch
 ):
