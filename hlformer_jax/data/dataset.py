@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.data import annotations, extracted, synthetic, trees
 from hlformer_jax.data.prepared import Prepared, prepare
-from hlformer_jax.data.released import Collection, MomentCollection
+from hlformer_jax.data.released import CLIP_FEATURES, ClipCollection, Collection, MomentCollection
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
@@ -81,7 +81,8 @@ def choose_source(data: ConfigDict) -> Source:
     """The source that `config.data` asks for; nothing of it is read.
 
     Without `manual_dir` and with synthetic videos it is the synthetic corpus; otherwise it is what
-    `SOURCES` has for its collection, or the released layout.
+    `SOURCES` has for its collection, or the released layout, or MSC's where the feature is
+    `released.CLIP_FEATURES`.
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(
@@ -93,6 +94,8 @@ def choose_source(data: ConfigDict) -> Source:
     if data.collection in SOURCES:
         return SOURCES[data.collection](data)
     fields = data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
+    if data.feature == CLIP_FEATURES:
+        return ClipCollection(*fields)
     return Collection(*fields, data.teacher_dim)
 
 

@@ -176,8 +176,7 @@ class Collection:
             base = self if expected else dataclasses.replace(self, manual_dir="MANUAL_DIR")
             raise MissingSourceError(
                 f"{self.root} does not exist" if expected else "data.manual_dir is not set",
-                f"download the {self.collection} features published with MS-SL (GMMFormer and "
-                f"HLFormer use the same), point data.manual_dir at the folder that holds "
+                f"{self._origin()}, point data.manual_dir at the folder that holds "
                 f"{self.collection}/ and check that these files are there: "
                 f"{', '.join(map(str, base.files()))}",
                 expected,
@@ -185,6 +184,13 @@ class Collection:
         for path in self.files():
             if not path.is_file():
                 raise DataError(f"{path}: no such file; {self._remedy(path)}")
+
+    def _origin(self) -> str:
+        """Where all files are to be had."""
+        return (
+            f"download the {self.collection} features published with MS-SL (GMMFormer and "
+            f"HLFormer use the same)"
+        )
 
     def _remedy(self, path: Path) -> str:
         """Where a file is to be had."""
@@ -196,6 +202,60 @@ class Collection:
         return (
             f"the {self.collection} features published with MS-SL have it, put it there (or "
             f"correct data.manual_dir, data.collection, data.feature)"
+        )
+
+
+CLIP_FEATURES = "clip_L14"
+"""The feature of `ClipCollection`, a part of the names of its files."""
+
+
+class ClipCollection(Collection):
+    """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file a modality.
+
+    Captions are those of the lists train and val; what is tested is val, as they do. What the rows
+    of a caption are, tokens with or without CLIP's projection, no file says.
+    """
+
+    @property
+    def text_features(self) -> Path:
+        """Token features of every caption, the last those of the end of the text."""
+        return self.root / "TextData" / f"{self.collection}_{self.feature}.h5"
+
+    @property
+    def video_features(self) -> Path:
+        """Frame features of every video; ActivityNet's ids have no leading "v_" there."""
+        return self.root / "FeatureData" / self.text_features.name
+
+    def captions(self, split: str) -> Path:
+        """The caption list of a split."""
+        return super().captions("val" if split == "test" else split)
+
+    def files(self) -> list[Path]:
+        """Every file of the collection, in a fixed order."""
+        lists = [self.captions(split) for split in SPLITS[:2]]
+        return [*lists, self.text_features, self.video_features]
+
+    def key(self, video: str) -> str:
+        """The name of a video's features."""
+        return video.removeprefix("v_") if self.collection == "activitynet" else video
+
+    def fingerprint(self) -> str:
+        """Identifies the files without reading them."""
+        return digest("clip", super().fingerprint())
+
+    def open(self) -> AbstractContextManager["ClipReader"]:
+        """Opens the collection and checks its structure; see `Source`."""
+        self.check_files()
+        return closing(ClipReader(self))
+
+    def _origin(self) -> str:
+        return f"make the {self.collection} features by CLIP ViT-L/14 (docs/data.md)"
+
+    def _remedy(self, path: Path) -> str:
+        del path
+        return (
+            f"the {self.collection} features of MSC's layout have it, put it there (or correct "
+            f"data.manual_dir, data.collection, data.feature)"
         )
 
 
@@ -251,10 +311,7 @@ class ReleasedReader(Reader):
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
         with contextlib.ExitStack() as stack:
-            self._frames = stack.enter_context(
-                closing(FrameFeatures(collection.feature_dir, collection.visual_dim))
-            )
-            self.rows: dict[str, Rows] = self._read_rows()
+            self._open_frames(stack)
 
             def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:
                 return stack.enter_context(closing(FeatureFile(path, width, kind)))
@@ -275,6 +332,12 @@ class ReleasedReader(Reader):
     def splits(self) -> Mapping[str, Captions]:
         """For every split, the captions of every video, in order of first appearance."""
         return self._splits
+
+    def _open_frames(self, stack: contextlib.ExitStack) -> None:
+        collection = self.collection
+        features = FrameFeatures(collection.feature_dir, collection.visual_dim)
+        self._frames = stack.enter_context(closing(features))
+        self.rows: dict[str, Rows] = self._read_rows()
 
     def close(self) -> None:
         """Closes the files."""
@@ -380,6 +443,34 @@ class ReleasedReader(Reader):
                     "look better than they are",
                     *(self.collection.captions(other), len(shared), shared[0]),
                 )
+
+
+class ClipReader(ReleasedReader):
+    """The `source.Reader` of a `ClipCollection`."""
+
+    collection: ClipCollection
+
+    def _open_frames(self, stack: contextlib.ExitStack) -> None:
+        path, width = self.collection.video_features, self.collection.visual_dim
+        self._videos = stack.enter_context(closing(FeatureFile(path, width, VIDEO_FRAMES)))
+        self._num_frames: dict[str, int] = {}
+        for split in SPLITS:
+            for video, _, listed in self._listed(split):
+                if video not in self._num_frames:
+                    name = self.collection.key(video)
+                    self._num_frames[video] = self._videos.count(name, listed)
+
+    def num_frames(self, video: str) -> int:
+        """The number of frames of a video."""
+        return self._num_frames[video]
+
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """The features of a video in time order; a DataError if HDF5 cannot read them."""
+        return self._videos.read(self.collection.key(video), self._num_frames[video])
+
+    def describe_frame(self, video: str, index: int) -> str:
+        """The file, and a frame's number in it."""
+        return f"{self._videos.path}: frame {index} of video {self.collection.key(video)!r}"
 
 
 class MomentReader(ReleasedReader):
@@ -631,6 +722,7 @@ class FeatureKind:
 WORDS = FeatureKind()
 _ENCODER = ("encoder", "encoder_fingerprint")
 """Attributes of a file of word features that this package wrote."""
+VIDEO_FRAMES = FeatureKind("video", "frames", "video", "data.visual_dim", MAX_FRAMES)
 TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
 TEACHER_CAPTIONS = FeatureKind(
     "caption", "vectors", "teacher's", "data.teacher_dim", 1, single=True

@@ -312,6 +312,20 @@ def mean_pooled_scores(train: Split, val: Split, test: Split) -> Float[np.ndarra
     return scores(test, min(PENALTIES, key=mean_rank))
 
 
+def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
+    """Scores of the test split by CLIP itself, untrained: of features that share a space.
+
+    A caption is its last token, the end of the text; a video its best frame, or the mean of its
+    frames (CLIP4Clip's meanP).
+    """
+    frames = [transforms.unit(test[k].frames.astype(np.float32)) for k in range(len(test))]
+    words = [one[-1].astype(np.float32) for k in range(len(test)) for one in test[k].words]
+    captions = transforms.unit(np.stack(words))
+    means = transforms.unit(np.stack([own.mean(axis=0) for own in frames]))
+    best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
+    return {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
+
+
 def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "V D"]]:
     words: list[np.ndarray] = []
     frames: list[np.ndarray] = []

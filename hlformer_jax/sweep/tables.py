@@ -232,7 +232,8 @@ def sections(table: Table) -> list[Section]:
 def _parts(table: Table, change: Sequence[str]) -> list[Section]:
     """A table of the parts of the test split, each with the metrics that it has."""
     columns: dict[str, list[str]] = {}
-    for part, _, metric in (name.partition("/") for name in _of_parts(table)):
+    names = [name for name in table["metrics"] if "=" in name] + table["parts"]
+    for part, _, metric in (name.partition("/") for name in names):
         columns.setdefault(part, []).append(metric)
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
@@ -246,10 +247,6 @@ def _parts(table: Table, change: Sequence[str]) -> list[Section]:
         kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
         sections.append(Section(f"By {kinds}", rows, "Of the queries of each part; as above."))
     return sections
-
-
-def _of_parts(table: Table) -> list[str]:
-    return [name for name in table["metrics"] if "=" in name] + table["parts"]
 
 
 def _changes(table: Table, row: Mapping[str, Any], name: str) -> list[str]:

@@ -18,6 +18,7 @@ from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
+from hlformer_jax.data.released import CLIP_FEATURES
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, embeddings, numbers, options, ranking, weighted_sum
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
@@ -321,13 +322,17 @@ class PRVR:
         return self.evaluator.rank(*encoded, split), arrays
 
     def references(self) -> dict[str, Result]:
-        """The mean-pooled linear baseline and chance, where they are asked for."""
+        """The mean-pooled linear baseline and chance, where they are asked for; of CLIP itself."""
         if not self._config.train.baseline:
             return {}
         data = self.data
         scores = evaluation.mean_pooled_scores(data.train, data.val, data.test)
         linear = self.evaluator.result(scores, data.test)
-        return {"mean-pooled linear baseline": linear, "chance": _chance(linear)}
+        references = {"mean-pooled linear baseline": linear}
+        if self._config.data.feature == CLIP_FEATURES:
+            for name, scores in evaluation.zero_shot_scores(data.test).items():
+                references[name] = self.evaluator.result(scores, data.test)
+        return references | {"chance": _chance(linear)}
 
     def close(self) -> None:
         """Makes room on the devices; see `Family`."""

@@ -124,3 +124,32 @@ def test_the_configurations_hold_the_released_hyper_parameters():
     assert widths["anet"] == widths["charades"] == (1024, 1024)
     assert widths["tvr"] == (3072, 768)
     assert [configs[name].model.dropout for name in table] == [0.31, 0.2, 0.25]
+
+
+@pytest.mark.parametrize("model", ["hlformer", "gmmformer_v2", "gmmformer", "ms_sl"])
+@pytest.mark.parametrize(
+    ("data_set", "values"),
+    [
+        ("tvr", (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05)),
+        ("anet", (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02)),
+        ("charades", (2e-4, 0.25, 0.2, 0.6, 0.2, 0.02)),
+    ],
+)
+def test_on_clip_features_all_models_have_the_hyper_parameters_of_msc(model, data_set, values):
+    file = ROOT / "configs" / "clip.py"
+    config, small = load(file, f"{model}-{data_set}"), load(file, f"{model}-{data_set}-debug")
+    check(config)
+    check(small)
+    assert values == (
+        config.optim.learning_rate,
+        config.model.dropout,
+        config.loss.margin,
+        config.model.temperature,
+        config.loss.diversity_margin,
+        config.loss.clip_nce,
+    )
+    assert (config.model.clip_weight, config.model.frame_weight) == (0.4, 0.6)
+    assert (config.data.visual_dim, config.data.text_dim, config.data.max_words) == (768, 768, 77)
+    assert config.data.collection == DATA_SETS[data_set]["collection"]
+    assert small.data.feature == "clip_L14" and small.train.epochs == 2 < config.train.epochs
+    assert load(file) == load(file, "hlformer-tvr")

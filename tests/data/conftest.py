@@ -15,7 +15,7 @@ from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.released import Collection
+from hlformer_jax.data.released import CLIP_FEATURES, ClipCollection, Collection
 from hlformer_jax.data.split import Split
 from hlformer_jax.typing import Batch
 
@@ -49,6 +49,20 @@ class TinyCorpus:
         with h5py.File(collection.text_features, "w") as file:
             for caption, words in self.words.items():
                 file[caption] = words
+        return collection
+
+    def write_clip(self, manual_dir: Path, name: str = "tiny") -> ClipCollection:
+        """Writes the files of MSC's layout: what is tested is the validation split."""
+        collection = ClipCollection(manual_dir, name, CLIP_FEATURES, D, E)
+        features = {collection.video_features: self.frames, collection.text_features: self.words}
+        for path, arrays in features.items():
+            path.parent.mkdir(parents=True)
+            with h5py.File(path, "w") as file:
+                for key, rows in arrays.items():
+                    file[collection.key(key) if arrays is self.frames else key] = rows
+        for split in ("train", "val"):
+            lines = (f"{caption} {sentence}\n" for caption, sentence in self.captions[split])
+            collection.captions(split).write_text("".join(lines), encoding="utf-8")
         return collection
 
 

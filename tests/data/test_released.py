@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from corpora import assert_refused, edit, feature, line, read_all, warnings_of
 
+from hlformer_jax.config import default
+from hlformer_jax.data.dataset import open_data
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.released import Collection, read_frame_lists
 from hlformer_jax.data.source import DataError, MissingSourceError, teacher_width
@@ -428,3 +430,85 @@ TEACHER_FAULTS = {
 @pytest.mark.parametrize("fault", TEACHER_FAULTS)
 def test_a_fault_of_the_teacher_is_refused_with_its_place(tiny, write, fault):
     assert_refused(_teach(write(tiny)), *TEACHER_FAULTS[fault])
+
+
+# MSC's layout
+
+
+@pytest.mark.parametrize(("name", "start"), [("tvr", ""), ("tvr", "v_"), ("activitynet", "v_")])
+def test_clip_features_come_back_by_video_and_caption(tiny, tmp_path, name, start):
+    tiny.frames = {start + video: frames for video, frames in tiny.frames.items()}
+    tiny.words = {start + caption: words for caption, words in tiny.words.items()}
+    for split, captions in tiny.captions.items():
+        tiny.captions[split] = [(start + caption, sentence) for caption, sentence in captions]
+    collection = tiny.write_clip(tmp_path, name)
+    with h5py.File(collection.video_features) as file:
+        assert ("v_train_0" in file) == (name == "tvr" and start == "v_")
+    with collection.open() as reader:
+        assert list(reader.splits["test"]) == list(reader.splits["val"])
+        assert list(reader.splits["train"]) == [v for v in tiny.frames if "train" in v]
+        for video, frames in tiny.frames.items():
+            if "test" in video:  # the layout has no list of them
+                continue
+            assert reader.num_frames(video) == len(frames)
+            np.testing.assert_array_equal(reader.read_frames(video), frames)
+        for captions in tiny.captions["train"], tiny.captions["val"]:
+            for caption, _ in captions:
+                np.testing.assert_array_equal(reader.read_words(caption), tiny.words[caption])
+
+
+def _video(change):
+    def broken(collection):
+        with h5py.File(collection.video_features, "r+") as file:
+            change(file)
+
+    return broken
+
+
+def _replaced(key, value):
+    def change(file):
+        del file[key]
+        if value is not None:
+            file[key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (_video(_replaced("train_1", None)), ["tinytrain.caption.txt:2", "video 'train_1'"]),
+        (
+            _video(_replaced("train_1", np.ones((3, 8), np.float32))),
+            ["video 'train_1'", "8 wide", "data.visual_dim to 8"],
+        ),
+        (_video(_replaced("val_0", np.ones(6, np.float32))), ["'val_0'", "(frames, width)"]),
+        (_video(_replaced("val_0", np.ones((0, 6), np.float32))), ["'val_0'", "no frames"]),
+        (_video(_replaced("val_0", np.ones((2, 6), np.int32))), ["'val_0'", "int32"]),
+        (
+            _video(_replaced("train_2", np.full((2, 6), np.nan, np.float32))),
+            ["tiny_clip_L14.h5", "frame 0 of video 'train_2'"],
+        ),
+        (corpora.words(_replaced("train_1#enc#0", None)), ["'train_1#enc#0'", "TextData"]),
+        (lambda c: c.video_features.write_bytes(b"no"), ["FeatureData", "HDF5"]),
+        (lambda c: c.video_features.unlink(), ["FeatureData", "no such file", "MSC"]),
+    ],
+)
+def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
+    assert_refused(tiny.write_clip(tmp_path), fault, expected)
+
+
+def test_clip_features_are_opened_by_the_name_of_their_feature(tiny, tmp_path):
+    del tiny.captions["test"]
+    collection = tiny.write_clip(tmp_path / "manual")
+    config = default()
+    config.data.update(collection="tiny", feature="clip_L14", visual_dim=6, text_dim=5)
+    config.data.update(manual_dir=str(tmp_path / "manual"), data_dir=str(tmp_path / "prepared"))
+    data = open_data(config)
+    assert data.fingerprint == collection.fingerprint()
+    assert data.val.video_ids == data.test.video_ids == ("val_0", "val_1")
+    for index, video in enumerate(data.train.video_ids):
+        frames = tiny.frames[video]
+        unit = frames / (np.linalg.norm(frames, axis=-1, keepdims=True) + 1e-5)
+        # float16 has 10 bits
+        np.testing.assert_allclose(data.train[index].frames, unit, atol=1e-3)

@@ -1,18 +1,22 @@
 """The evaluation of a split, against NumPy over all its examples at once; the linear baseline."""
 
-import jax
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax import models, parallel
+from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
-from hlformer_jax.figures import corpus
+from hlformer_jax.models.hlformer import Lifted
+from hlformer_jax.ops import lorentz
 from hlformer_jax.retrieval import localisation, ranking
-from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores
+from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.localisation import moments
 
 D, F, VIDEOS, CAPTIONS = 6, 8, 10, 23
@@ -126,35 +130,37 @@ def test_a_ratio_at_a_bound_is_in_the_lower_group_and_an_empty_group_is_left_out
     assert (named["ratio=0-0.2/R@1"], named["ratio=0.4-1/R@5"]) == (100, 50)
 
 
-def test_the_share_in_the_cone_is_of_captions_and_their_own_video():
-    small = {"model.glance": False, "model.fusion": "mean", "model.lorentz_blocks": 0}
-    config = tiny.config(**small, **{"eval.video_batch": 4, "data.dtype": "float32"})
-    config.loss.min_radius = 0.8
-    model, params = models.build(config), tiny.params(config)
-    # Captions far out, so that they lie on either side of their videos.
-    params |= {"textual_alpha": np.float32(0), "video_alpha": np.float32(-1)}
-    split = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data)
-    evaluator = Evaluator(model, config, parallel.mesh())
-    result = evaluator.evaluate(params, evaluator.feed(split))
-    most, inside = int(split.captions_per_video.max()), []
+class _LiftingModule(tiny.LinearModule):
+    has_lift = True
 
-    @jax.jit
-    def lift(videos, captions):
-        encoded = models.encode_video(model, params, videos)
-        return models.lift(model, params, encoded, models.encode_query(model, params, captions))
 
+@flax.struct.dataclass
+class _Lifting(tiny.Linear):
+    """A `Linear` that lifts the mean of a video's frames, and captions four times as far out."""
+
+    module: Any = flax.struct.field(pytree_node=False, default=_LiftingModule)
+
+    def apply(self, params, inputs, *rest, method, rngs=None):
+        if method != "lift":
+            return super().apply(params, inputs, method=method, rngs=rngs)
+        points = inputs.frames.mean(axis=1), 4 * rest[0]
+        return Lifted(*(lorentz.from_space(x, 0.5) for x in points), jnp.float32(0.5))
+
+
+def test_the_share_in_the_cone_is_of_captions_and_their_own_video(config, split):
+    evaluator = Evaluator(_Lifting(), config, parallel.mesh())
+    result = evaluator.evaluate(MATRIX, evaluator.feed(split))
+    c, inside = 0.5, []
     for index in range(VIDEOS):
-        words = split[index].words
-        videos = corpus.collate_videos(split, [index], 1)
-        lifted = lift(videos, corpus.collate_captions(split, words, most))
-        c = float(lifted.curvature)
-        [x] = np.asarray(lifted.videos, np.float64)[:, 1:]
-        for y in np.asarray(lifted.captions, np.float64)[: len(words), 1:]:
+        example = split[index]
+        x = example.frames.sum(axis=0, dtype=np.float64) / F @ MATRIX
+        for words in example.words:
+            y = 4 * (words[0].astype(np.float64) @ MATRIX)
             times = [np.sqrt(1 / c + z @ z) for z in (x, y)]
-            product = c * (x @ y - times[0] * times[1])
-            length = np.linalg.norm(x)
+            product, length = c * (x @ y - times[0] * times[1]), np.linalg.norm(x)
+            # The exterior angle and the half aperture as printed (HLFormer eq. 18, 19).
             cosine = (times[1] + times[0] * product) / (length * np.sqrt(product**2 - 1))
-            aperture = np.arcsin(min(1, 2 * 0.8 / (np.sqrt(c) * length)))
+            aperture = np.arcsin(min(1, 2 * config.loss.min_radius / (np.sqrt(c) * length)))
             inside.append(np.arccos(cosine) <= aperture)
     assert 0 < np.mean(inside) < 1
     assert result.metrics["InCone"] == pytest.approx(100 * np.mean(inside))
@@ -207,3 +213,33 @@ def test_it_retrieves_by_a_linear_relation_of_the_means_and_by_chance_without_on
         assert top5 > 0.7
     else:
         assert top5 < 0.35  # chance is 5 of 30
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_clip_itself_ranks_by_the_last_token_and_the_best_frame_or_their_mean():
+    rng = np.random.default_rng(0)
+    examples = [
+        Example(
+            np.zeros((1, 4)),
+            rng.normal(size=(count, 4)).astype(np.float16),
+            tuple(rng.normal(size=(words, 4)).astype(np.float16) for words in lengths),
+        )
+        for count, lengths in ((3, (2, 1)), (1, (3,)), (2, (2, 2)))
+    ]
+    found = zero_shot_scores(_Split(examples))
+    cosine = lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    row = 0
+    for example in examples:
+        for words in example.words:
+            query = words[-1].astype(np.float64)
+            for column, other in enumerate(examples):
+                frames = other.frames.astype(np.float64)
+                units = [frame / np.linalg.norm(frame) for frame in frames]
+                best, mean = (
+                    found[f"zero-shot, {name}"] for name in ("best frame", "mean of frames")
+                )
+                assert best[row, column] == pytest.approx(
+                    max(cosine(query, f) for f in frames), abs=1e-6
+                )
+                assert mean[row, column] == pytest.approx(cosine(query, sum(units)), abs=1e-6)
+            row += 1

@@ -1,0 +1,75 @@
+"""The family on CLIP ViT-L/14 features, with the hyper-parameters of MSC's authors.
+
+    python -m hlformer_jax.main --config=configs/clip.py:hlformer-tvr --workdir=DIR \
+        --config.data.manual_dir=PATH
+
+Behind the colon stand the model (hlformer, the default, gmmformer_v2, gmmformer or ms_sl) and the
+data set (tvr, anet or charades); with -debug behind it, or with debug alone, it is a variant that
+runs in seconds. PATH holds `tvr/`, `activitynet/` or `charades/` in MSC's layout (docs/data.md). A
+model keeps its blocks and the losses that are its own. Published SumR, by MSC's paper (HLFormer's
+is not known):
+
+| | ActivityNet Captions | TVR | Charades-STA |
+| --- | --- | --- | --- |
+| GMMFormer v2 | 196.9 | 258.1 | 94.2 |
+| GMMFormer | 187.1 | 241.1 | 89.3 |
+| MS-SL | 186.7 | 251.0 | 96.0 |
+| zero-shot CLIP | 172.9 | 167.2 | 73.1 |
+
+MSC pools every video to 128 frames, repeating those of a short one, and merges these to clips by
+their likeness; here frames and clips are made as of all other features.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import load, parts_of, variant
+
+MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")
+DATA_SETS = ("tvr", "anet", "charades")
+
+FEATURES = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
+
+# Of all models; learning rate, dropouts, margin, temperature, margin of the diversity, weight of
+# the clips' contrastive term.
+SETTINGS = {
+    "tvr": (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05),
+    "anet": (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02),
+    "charades": (2e-4, 0.25, 0.2, 0.6, 0.2, 0.02),
+}
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of a model and a data set; "debug" runs in seconds."""
+    both, size = parts_of(name, tuple(f"{model}-{data}" for model in MODELS for data in DATA_SETS))
+    model, data_set = both.split("-")
+    here = Path(__file__).parent
+    if model == "hlformer":
+        config = load(here / f"{data_set}.py")
+    else:
+        config = load(here / f"{model}.py", data_set)
+    rate, dropout, margin, temperature, diversity_margin, clip_nce = SETTINGS[data_set]
+    config.update(
+        {
+            "seed": 9527,
+            "data": FEATURES,
+            "model": {
+                "input_dropout": dropout,
+                "dropout": dropout,
+                "temperature": temperature,
+                "clip_weight": 0.4,
+                "frame_weight": 0.6,
+            },
+            "loss": {
+                "margin": margin,
+                "diversity_margin": diversity_margin,
+                "clip_nce": clip_nce,
+                "frame_nce": 0.04,
+                "hard_negative_epoch": 20,
+            },
+            "optim": {"learning_rate": rate},
+            "train": {"baseline": True},
+        }
+    )
+    return variant(config, size)
