@@ -77,7 +77,7 @@ def metrics_by_ratio(
     """`metrics` of the queries whose moment has a like share of its video, by group.
 
     A group's metrics are "ratio=0-0.2/R@1" and so on; the groups are (0, 0.2], (0.2, 0.4] and what
-    is longer, as in MS-SL's evaluation. A NaN is in none; a group without queries is left out.
+    is longer, those of the field. A NaN is in none; a group without queries is left out.
     """
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
