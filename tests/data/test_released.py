@@ -217,7 +217,7 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
     row_of = {name: row for row, name in enumerate(names)}
     path = tmp_path / V2F
     read, refused = 0, 0
-    for _ in range(3000):
+    for _ in range(1000):
         lists = {
             rng.choice(names): rng.choice((list, tuple))(rng.choices(names, k=rng.randint(0, 4)))
             for _ in range(rng.randint(0, 3))
@@ -240,7 +240,7 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
             warnings.simplefilter("ignore")  # of escapes that Python does not know
             expected = {video: list(frames) for video, frames in ast.literal_eval(text).items()}
         assert {v: [names[row] for row in rows] for v, rows in found.items()} == expected
-    assert read > 1500 and refused > 500
+    assert read > 500 and refused > 160
 
 
 # HDF5

@@ -19,18 +19,14 @@ from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
 
-# Every gradient of the first four is held against a recorded one besides (test_parity.py).
-SLOW = ("gmmformer_v2", "gmmformer", "ms_sl", "dl_dkd", "dynamic", "weighted")
-CASES = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in tiny.CASES
-]
 MODELS = [
     name if name == "hlformer" else pytest.param(name, marks=pytest.mark.slow)
     for name in models.MODELS
 ]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow  # test_parity.py has every gradient of the released models
+@pytest.mark.parametrize("name", tiny.CASES)
 def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_parameters(name):
     params, (value, computed), gradient = tiny.value_and_gradient(name)
     config = tiny.case(name)
@@ -129,11 +125,11 @@ def test_widths_are_the_released_ones_where_none_is_given():
 
 PARTS = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature")
+    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "dynamic", "shared curvature")
 ]
 
 
-@pytest.mark.parametrize("name", ["dynamic", *PARTS])
+@pytest.mark.parametrize("name", ["weighted", *PARTS])
 def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
     _, (value, _), gradient = tiny.value_and_gradient(name, without_dropout=True)
     _, (other, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS, without_dropout=True)
@@ -147,7 +143,7 @@ def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
 
 
 def test_parameters_may_be_numpy_constants_of_a_compiled_function():
-    config = tiny.config()
+    config = tiny.config(**tiny.EUCLIDEAN, **tiny.ONE_BRANCH)
     model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))
     videos = models.registry.zero_batch(config).videos
     held = jax.jit(lambda videos: models.encode_video(model, params, videos))(videos)

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled import lorentz, poincare, whole
 from flax import nnx
 
 from hlformer_jax.nn import hyperbolic as layers
-from hlformer_jax.ops import attention, lorentz, poincare
+from hlformer_jax.ops import attention
 from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Poincare
 from hlformer_jax.ops.optim import riemannian
 
@@ -122,8 +123,16 @@ def test_a_layer_has_the_values_of_its_formula(layer, name):
     got = jax.jit(LAYERS[layer])(space, *x)
     want = FORMULAS[layer][name == "poincare"](*map(np.asarray, x))
     np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
-    with jax.disable_jit():
-        np.testing.assert_allclose(LAYERS[layer](space, *x), got, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.slow  # it compiles operation by operation
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_has_the_same_values_without_jit(layer, name):
+    space, x = SPACES[name](C), points(name)
+    want = jax.jit(LAYERS[layer])(space, *x)
+    np.testing.assert_allclose(LAYERS[layer](space, *x), want, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.usefixtures("float64")
@@ -150,13 +159,14 @@ def test_a_nearly_flat_space_has_the_layers_of_euclidean_space(layer):
 
 @pytest.mark.usefixtures("float64")
 def test_attention_is_that_of_the_models_at_curvature_one():
-    x, y = (lorentz.from_space(jnp.asarray(u)) for u in U)
-    mask = jnp.asarray([True, False, True, True, False])
-    got = layers.attention(Lorentz(1.0), x, y, y, 1.3, mask)
-    want = attention.lorentz_attention(x[None], y[None], y[None], 1.3, mask=mask)[0]
+    x, y = (lift(u, 1.0) for u in U)
+    mask = np.asarray([True, False, True, True, False])
+    attend = jax.jit(lambda x, y, mask: layers.attention(Lorentz(1.0), x, y, y, 1.3, mask))
+    of_models = jax.jit(lambda x, y, mask: attention.lorentz_attention(x, y, y, 1.3, mask=mask))
+    got, want = attend(x, y, mask), of_models(x[None], y[None], mask)[0]
     np.testing.assert_allclose(got, want, rtol=1e-11)
-    nobody = layers.attention(Lorentz(1.0), x, y, y, 1.3, jnp.zeros(5, bool))
-    np.testing.assert_allclose(nobody, jnp.broadcast_to(lorentz.centroid(y), (5, 5)), rtol=1e-11)
+    nobody, all_of_them = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
+    np.testing.assert_allclose(nobody, np.broadcast_to(all_of_them, (5, 5)), rtol=1e-11)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -167,7 +177,7 @@ def test_values_and_gradients_are_finite_at_every_edge(layer, name):
     far = 30.0 if name == "lorentz" else 14.0
     u = np.zeros((5, 4), np.float32)
     u[1:, 0] = [1e-30, 1e-6, far, -far]
-    x = space.exp_map0(jnp.asarray(u) / (1 if name == "lorentz" else 2) / np.float32(C**0.5))
+    x = whole(space).exp_map0(jnp.asarray(u) / (1 if name == "lorentz" else 2) / np.float32(C**0.5))
 
     def total(space, x, normals, offsets, scale, bias, weight):
         y = {
@@ -196,7 +206,8 @@ def test_of_narrow_numbers_float32_is_returned(layer, name, monkeypatch):
         monkeypatch.setitem(globals(), constant, globals()[constant].astype(np.float32))
     x, y = points(name, dtype=jnp.bfloat16)
     got, want = (
-        LAYERS[layer](SPACES[name](C), x.astype(d), y.astype(d)) for d in (x.dtype, "float32")
+        jax.jit(LAYERS[layer])(SPACES[name](C), x.astype(d), y.astype(d))
+        for d in (x.dtype, "float32")
     )
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -222,12 +233,12 @@ def modules(space):
 def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(kind, name):
     space = SPACES[name](C)
     module, *args = modules(space)[kind]
-    params = module.init(jax.random.key(0), *args)
+    params = jax.jit(module.init)(jax.random.key(0), *args)
     params = jax.tree.map(lambda p: p + 0.1 * jnp.cos(jnp.arange(p.size)).reshape(p.shape), params)
     got = jax.jit(module.apply)(params, *args)
-    inner, x = params.get("params", {}), args[0]
+    x = args[0]
     planes = lambda tree: tuple(tree["hyperplanes"][key] for key in ("normals", "offsets"))
-    want = {
+    want = lambda inner: {
         "Linear": lambda: layers.linear(space, x, *planes(inner)),
         "MLR": lambda: layers.mlr(space, x, *planes(inner)),
         "Attention": lambda: _attention(space, inner, *args),
@@ -238,19 +249,24 @@ def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(kin
         ),
         "Concatenate": lambda: layers.concatenate(space, x),
     }[kind]()
+    want = jax.jit(want)(params.get("params", {}))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     if kind != "MLR":
-        np.testing.assert_allclose(space.project(got), got, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(whole(space).project(got), got, rtol=1e-5, atol=1e-5)
 
     bridged = nnx.bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(*args)
-    start = nnx.jit(lambda layer, *args: layer(*args))(bridged, *args)
-    fresh = module.init(nnx.Rngs(0)(), *args)
-    assert start.shape == got.shape and np.isfinite(start).all()
+    fresh = jax.eval_shape(module.init, jax.random.key(0), *args)
     assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(bridged, nnx.Param))) == jax.tree.map(
         jnp.shape, dict(fresh.get("params", {}))
     )
-    total = lambda layer: jnp.sum(layer(*args) ** 2)
-    slopes = jax.tree.leaves(nnx.grad(total)(bridged))
+
+    def total(layer):
+        y = layer(*args)
+        return jnp.sum(y**2), y
+
+    slopes, start = nnx.jit(nnx.grad(total, has_aux=True))(bridged)
+    slopes = jax.tree.leaves(slopes)
+    assert start.shape == got.shape and np.isfinite(start).all()
     assert all(np.isfinite(slope).all() for slope in slopes)
     assert bool(slopes) == (kind != "Concatenate")
 
