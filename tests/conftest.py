@@ -64,10 +64,13 @@ MAX_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
 FIRST = (
-    "test_sweeps_end_to_end.py", "test_parallel.py", "test_processes.py", "test_prvr.py",
-    "test_parity.py",
+    "test_sweeps_end_to_end.py", "test_parallel.py", "test_prvr.py", "test_parity.py",
+    "test_processes.py",
 )  # fmt: skip
-"""Files that start first: those that take longest, lest one process end with them alone."""
+"""Files that start first: those that take longest, lest one process end with them alone.
+
+The run that test_processes.py starts from is by then made by test_prvr.py.
+"""
 
 
 def pytest_configure(config):
