@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 from compiled import lorentz, poincare, whole
-from derivatives import check_two_derivatives
+from derivatives import check_slopes, check_two_derivatives
 from mpmath import mpf
 from reference import dot, norm, relative_error, vector
 
@@ -193,16 +193,19 @@ def test_the_sphere_agrees_with_eighty_digits_at_every_angle():
 
 
 @pytest.mark.usefixtures("float64")
-def test_derivatives_on_the_sphere_are_those_of_differences():
+@pytest.mark.parametrize(
+    "check", [check_slopes, pytest.param(check_two_derivatives, marks=pytest.mark.slow)]
+)
+def test_derivatives_on_the_sphere_are_those_of_differences(check):
     angle = np.array([0.0, 1e-9, 0.3, 2.0])[:, None]
     space, compiled = Sphere(0.7), whole(Sphere(0.7))
     start = compiled.exp_map0(np.tile([0.3, -0.5, 0.2], (4, 1)))
     end = compiled.exp_map(start, compiled.from_frame(start, angle * np.ones(4) / 2))
     along = lambda u, end, v: (space.exp_map(space.project(u), v), space.transport(u, end, v))
-    check_two_derivatives(along, (start, end, compiled.from_frame(start, angle * np.ones(4))))
-    check_two_derivatives(lambda x, y: space.log_map(x, space.project(y)), (start, end))
+    check(along, (start, end, compiled.from_frame(start, angle * np.ones(4))))
+    check(lambda x, y: space.log_map(x, space.project(y)), (start, end))
     distance = lambda x, y, c: Sphere(c).distance(x, y)
-    check_two_derivatives(distance, (start[2:], end[2:], 0.7))
+    check(distance, (start[2:], end[2:], 0.7))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
