@@ -123,8 +123,19 @@ class Library(search.Library):
     def status(self):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
 
-    def query(self, sentence, k=10, folder=None, since=None, until=None, moments=3):
-        self.asked.append((sentence, k, folder, since, until, moments))
+    def query(
+        self,
+        sentence,
+        k=10,
+        folder=None,
+        since=None,
+        until=None,
+        moments=3,
+        like=None,
+        offset=0,
+        **more,
+    ):
+        self.asked.append((sentence, k, folder, since, until, moments, like, more))
         self.inside.set()
         assert self.gate.wait(20)
         if sentence == "refuse":
@@ -139,9 +150,14 @@ class Library(search.Library):
                 continue
             if until and entry.date >= filters.span(until)[1]:
                 continue
-            hits.append(self.hit(entry, sentence.lower(), moments))
+            words = sentence.lower()
+            if like is not None:
+                words += f" {self.colours[self.entry(like[0]).video][int(like[1])]}"
+                if entry.id == like[0]:
+                    continue
+            hits.append(self.hit(entry, words, moments))
         hits = sorted(hits, key=lambda hit: -hit.score)
-        return [] if sentence == "nothing" else hits[:k]
+        return [] if sentence == "nothing" else hits[offset : offset + k]
 
     def hit(self, entry, sentence, count):
         colours = self.colours[entry.video]

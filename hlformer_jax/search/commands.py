@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from hlformer_jax.search.index import (
     reload_encoder,
 )
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.queries import instant, seconds
 from hlformer_jax.search.storage import EncoderFacts
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
@@ -282,9 +282,26 @@ def _extract(
 
 
 @command(
-    option("sentence", "what is looked for", metavar="SENTENCE"),
+    option(
+        "sentences", "what is looked for; of several, a video has all", nargs="*",
+        metavar="SENTENCE",
+    ),
     INDEX,
+    path("--image", "look for what resembles the picture in a file, and is as SENTENCE says",
+         metavar="FILE"),
+    option("--like", "likewise, that of a video of the index at a time", metavar="VIDEO@TIME"),
+    option(
+        "--then", "and after that this, in order; any number of times", action="append",
+        default=[], metavar="SENTENCE",
+    ),
+    option("--within", "from one to the next at most; default 60s", default="60s", metavar="TIME"),
+    option(
+        "--not", "but not this in the same frames; any number of times", action="append",
+        default=[], metavar="SENTENCE", dest="without",
+    ),
     option("--k", "videos at most; default 10", type=int, default=10),
+    option("--offset", "of the best, so many are left out; default 0", type=int, default=0),
+    option("--min-score", "leave out what scores less", type=float, metavar="SCORE"),
     option("--moments", "of each video at most; default 3", type=int, default=3),
     option("--folder", "only videos in this folder of the archive, and below"),
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
@@ -292,9 +309,14 @@ def _extract(
     JSON, *RANKER, compiles=True,
 )  # fmt: skip
 def query(options: Options) -> None:
-    """Find the videos and moments of a sentence."""
+    """Find the videos and moments of sentences, a picture, or both."""
     chosen = options.folder, options.since, options.until
-    hits = _library(options).query(options.sentence, options.k, *chosen, options.moments)
+    like = options.like and instant(options.like)
+    hits = _library(options).query(
+        options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
+        then=options.then, within=seconds(options.within.removesuffix("s")),
+        without=options.without, min_score=options.min_score, offset=options.offset,
+    )  # fmt: skip
     for line in hits.warnings:
         print(printable(line), file=sys.stderr)
     dates = [filters.iso(hit.date) for hit in hits]
@@ -307,6 +329,8 @@ def query(options: Options) -> None:
                 "date": date,
                 "date_of": hit.date_of,
                 "score": float(hit.score),
+                "seen": hit.seen,
+                "copies": [legible(copy) for copy in hit.copies],
                 "moments": [instants(one) | {"score": float(one.score)} for one in hit.moments],
             }
             for hit, date in zip(hits, dates, strict=True)
@@ -314,15 +338,19 @@ def query(options: Options) -> None:
         print(json.dumps(listed, indent=2))
         return
     if not hits:
-        print("nothing was found: no video passes the filters")
+        why = "has that score" if options.min_score is not None else "passes the filters"
+        print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
         return
+    if not hits.good and not options.offset:
+        print("no good match: these are the nearest, and none stands out", file=sys.stderr)
     rows = [("rank", "score", "moment", "date", "file")]
-    for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), 1):
+    for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), options.offset + 1):
         moment = hit.moments[0]
         # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
         span = f"{clock(moment.start)}–{clock(-(-moment.end // 1))}"
         when = f"{date[:10]} ({hit.date_of})"
-        rows.append((str(rank), f"{hit.score:.3f}", span, when, printable(hit.video)))
+        copies = f" (and {len(hit.copies)} of the same content)" if hit.copies else ""
+        rows.append((str(rank), f"{hit.score:.3f}", span, when, printable(hit.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
@@ -690,13 +718,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def seconds(text: str) -> float:
-    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted."""
-    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
-        raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
-    total = 0.0
-    for part in text.split(":"):
-        total = 60 * total + float(part)
-    return total

@@ -6,6 +6,8 @@ indexes, at its next question.
 """
 
 import dataclasses
+import functools
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,13 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import command_line
-from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search import filters, rankers, storage, store
+from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.search import filters, queries, rankers, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
-from hlformer_jax.search.rankers import Ranker, RowRanker
+from hlformer_jax.search.queries import Composed, Single
+from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 
@@ -43,6 +47,9 @@ class Hit(NamedTuple):
       duration: its length in seconds.
       date: when it was recorded or else last modified, seconds since the epoch.
       date_of: what `date` is, "recording" or "file".
+      seen: whether its best frame may show what was asked for (`queries.level`); None where the
+        ranker has no level, in a store or by a trained model.
+      copies: the paths of further videos of the same content, which are no hits of their own.
     """
 
     id: str
@@ -56,10 +63,17 @@ class Hit(NamedTuple):
     duration: float
     date: float
     date_of: str
+    seen: bool | None = None
+    copies: tuple[str, ...] = ()
 
 
 class Hits(list[Hit]):
     """Hits, best first; `warnings` has a line on what is left out: offline or damaged videos."""
+
+    @property
+    def good(self) -> bool:
+        """Whether one of them may be what was asked for."""
+        return any(hit.seen is not False for hit in self)
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: Sequence[str] = ()) -> None:
         super().__init__(hits)
@@ -91,6 +105,14 @@ class _Snapshot:
         among[list(self.away)] = False
         wrong = [i for i, one in enumerate(self.contents) if one.content in self.damaged]
         return among & ~np.isin(self.own, wrong)
+
+
+class _Asked(NamedTuple):
+    """A query."""
+
+    query: Single | Composed
+    readable: bool  # whether its scores become probabilities, where the encoder has them
+    level: float | None = None  # from which on a video may show it
 
 
 class Library:
@@ -193,24 +215,33 @@ class Library:
         now, encoder = self._ready()
         query = now.ranker.encode(encoder, sentence)
         scores = now.ranker.scores(query)[now.own]
-        hit = self._hit(now, encoder, position, float(scores[position]), query, moments)
-        return scores, hit
+        asked = _Asked(Single(now.ranker, query), now.ranker.calibrated)
+        return scores, self._hit(now, encoder, position, float(scores[position]), asked, moments)
 
     def query(
         self,
-        sentence: str,
+        sentence: str | Sequence[str] = "",
         k: int = 10,
         folder: str | None = None,
         since: When = None,
         until: When = None,
         moments: int = 3,
+        *,
+        image: str | Path | None = None,
+        like: tuple[str, float] | None = None,
+        then: str | Sequence[str] = (),
+        within: float = 60.0,
+        without: str | Sequence[str] = (),
+        min_score: float | None = None,
+        offset: int = 0,
     ) -> Hits:
-        """Finds the videos that hold what a sentence says, and when.
+        """Finds the videos that hold what a sentence says or a picture shows, and when.
 
         Of videos that are offline, or whose vectors are damaged, there is a line in `warnings`.
 
         Args:
-          sentence: what is looked for.
+          sentence: what is looked for; may be empty beside a picture. Of several a video should
+            have all, in any order (see `queries` for the scores of this and the next).
           k: how many videos at most.
           folder: a path relative to the indexed folder: only videos in it and below.
           since: only videos of that date or later; the year, month, day or time that a text such as
@@ -218,63 +249,169 @@ class Library:
             recording, or else of its file.
           until: only videos of that date or before.
           moments: how many moments of each video at most.
+          image: the file of a picture; what resembles it is looked for.
+          like: a video of the index, its path or id, and a second of it, whose picture is looked
+            for elsewhere: that video and copies of it are left out.
+          then: what is to be seen after it, one after the other.
+          within: seconds at most from each of them to the next.
+          without: what is not to be seen in the same frames.
+          min_score: hits of a smaller score are left out.
+          offset: how many of the best are left out, to go on where a query before ended.
 
         Returns:
-          Hits, best first; of equally good ones in the order of their paths.
+          Hits, best first; of equally good ones in the order of their paths. Videos of the same
+          content are one hit.
 
         Raises:
-          SearchError: for an empty sentence, a k below 1, a text that is no date, a folder
-            without videos, or an encoder that is not the one of the index.
+          SearchError: for an empty sentence, a number out of its range, a text that is no date, a
+            folder without videos, an encoder that is not the one of the index, a file that is no
+            image, a video that is not in the index, or a query that the ranker or the store cannot
+            answer.
           DamagedError: when the manifest is damaged, or all vectors are.
         """
-        sentence = legible(sentence)
-        if not sentence.strip():
+        sentences, then, without = map(_texts, (sentence, then, without))
+        pictures = (image is not None) + (like is not None)
+        parts = len(sentences) > 1 or bool(then or without)
+        if not (sentences or pictures):
             raise SearchError("the sentence is empty: say what is to be found")
-        if k < 1 or moments < 1:
-            raise SearchError(f"k is {k} and moments {moments}: both are at least 1")
+        if pictures > 1:
+            raise SearchError("--image and --like are two pictures: give one of them")
+        if len(sentences) > 1 and (pictures or then):
+            raise SearchError(
+                "beside a picture or --then there is one sentence: leave the others out"
+            )
+        if (pictures or parts) and self._checkpoint is not None:
+            raise SearchError(
+                f"the trained model {self._checkpoint} reads one sentence: add --ranker=best_frame"
+            )
+        if parts and (self._store is not None or self._name != rankers.DEFAULT):
+            raise SearchError(
+                "several sentences, --then and --not are asked of frames: search by"
+                " --ranker=best_frame, without --store"
+            )
+        for name, number, least in (("k", k, 1), ("moments", moments, 1), ("offset", offset, 0)):
+            if number < least:
+                raise SearchError(f"{name} is {number}: give {least} or more")
+        if not within > 0:
+            raise SearchError(f"within is {within:g} s: give seconds above 0")
+        if min_score is not None and math.isnan(min_score):
+            raise SearchError("the least score is no number")
         now, encoder = self._ready()
         now.look()
-        passing = filters.mask(now.entries, folder, since, until)
+        chosen = folder, since, until
+        passing = filters.mask(now.entries, *chosen)
+        vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
+        if image is not None:
+            picture = queries.picture(encoder, Path(image))
+        if like is not None:
+            content, picture = self._frame(now, *like)
+            passing &= now.own != content
+        if pictures and sentences:
+            vectors[0] = unit(vectors[0] + picture).astype(np.float32)
+        elif pictures:
+            vectors.insert(0, picture)
         if not (passing & now.searched()).any():
             return Hits((), self._warnings(now, passing))
-        query = now.ranker.encode(encoder, sentence)
+        asked = self._asked(
+            now, encoder, vectors, len(without), within if then else None, bool(pictures), parts
+        )
         while True:
             try:
-                best = self._best(now, query, k, passing & now.searched())
-                if gone := {i for i, _ in best if not now.entries[i].path.is_file()}:
+                best = self._best(now, asked.query, offset + k, passing & now.searched())
+                if gone := {i for i, *_ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
                     now.away |= gone
                     continue
                 hits = [
-                    self._hit(now, encoder, place, score, query, moments) for place, score in best
+                    self._hit(now, encoder, place, score, asked, moments)._replace(copies=copies)
+                    for place, score, copies in best[offset:]
                 ]
             except DamagedError as error:
                 if not error.contents.keys() - now.damaged.keys():
                     raise
                 # What was removed from the index since it was opened is no damage.
                 if now.stamp != _stamp(self._directory):
-                    return self.query(sentence, k, folder, since, until, moments)
+                    return self.query(
+                        sentence, k, *chosen, moments, image=image, like=like, then=then,
+                        within=within, without=without, min_score=min_score, offset=offset,
+                    )  # fmt: skip
                 now.damaged |= error.contents
                 continue
-            return Hits(hits, self._warnings(now, passing))
+            kept = (hit for hit in hits if min_score is None or hit.score >= min_score)
+            return Hits(kept, self._warnings(now, passing))
+
+    def _asked(
+        self,
+        now: _Snapshot,
+        encoder: Any,
+        vectors: Sequence[Float[np.ndarray, " H"]],
+        unwanted: int,
+        within: float | None,
+        of_picture: bool,
+        parts: bool,
+    ) -> "_Asked":
+        """The query of vectors, of which the last `unwanted` are those of what is not wanted."""
+        ranker = now.ranker
+        # Probabilities are learned of images beside sentences.
+        readable = ranker.calibrated and not of_picture
+        if not isinstance(ranker, Untrained):
+            return _Asked(Single(ranker, vectors[0]), readable)
+        wanted = len(vectors) - unwanted
+        learned = encoder.probability if ranker.calibrated else lambda cosines: None
+        levels = [
+            queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
+            for i, one in enumerate(vectors)
+        ]
+        level = float(np.mean(levels[:wanted]))
+        if not parts:
+            return _Asked(Single(ranker, vectors[0]), readable, level)
+        times = lambda content: now.source.read(now.contents[content].content).times
+        composed = Composed(
+            ranker, functools.cache(times), np.stack(vectors[:wanted]),
+            np.reshape(vectors[wanted:], (unwanted, -1)).astype(np.float32),
+            np.asarray(levels[wanted:], np.float32), within,
+        )  # fmt: skip
+        return _Asked(composed, readable, level)
 
     def _best(
         self,
         now: _Snapshot,
-        query: np.ndarray,
+        query: Single | Composed,
         k: int,
-        allowed: np.ndarray,
-    ) -> list[tuple[int, float]]:
-        """Places and scores of the best entries that are allowed, best first."""
-        places = np.flatnonzero(allowed)
-        if not len(places):
+        allowed: Bool[np.ndarray, " V"],
+    ) -> list[tuple[int, float, tuple[str, ...]]]:
+        """Places, scores and paths of copies of the best contents that are allowed, best first."""
+        paths: dict[int, list[int]] = {}
+        for place in np.flatnonzero(allowed):
+            paths.setdefault(int(now.own[place]), []).append(int(place))
+        if not paths:
             return []
         among = np.zeros(len(now.contents), bool)
-        among[now.own[places]] = True
-        scores = now.ranker.best(query, k, among)[now.own[places]]
-        best = np.argsort(-scores, kind="stable")[:k]
+        among[list(paths)] = True
+        scores = query.best(k, among)
         # A store has not those that were not uploaded yet.
-        return [(int(places[i]), float(scores[i])) for i in best if scores[i] > -np.inf]
+        ranked = sorted(paths, key=lambda one: (-scores[one], paths[one][0]))[:k]
+        return [
+            (paths[one][0], float(scores[one]), tuple(now.entries[i].video for i in paths[one][1:]))
+            for one in ranked
+            if scores[one] > -np.inf
+        ]
+
+    def _frame(
+        self, now: _Snapshot, video: str, second: float
+    ) -> tuple[int, Float[np.ndarray, " d"]]:
+        """The place of a video's content, and the vector of its frame nearest to a second."""
+        name = now.source.name_of(video)
+        place = next((i for i, one in enumerate(now.entries) if one.video == name), None)
+        if place is None:
+            raise SearchError(f"{legible(name)} has no vectors: index it first")
+        content = int(now.own[place])
+        arrays = now.source.read(now.contents[content].content)
+        if not 0 <= second <= max(now.entries[place].duration, arrays.times[-1]):
+            length = f"{now.entries[place].duration:g} s long"
+            raise SearchError(f"{legible(name)} has no second {second:g}: it is {length}")
+        nearest = np.argmin(np.abs(arrays.times - second))
+        return content, unit(arrays.vectors[nearest].astype(np.float32))
 
     def _warnings(self, now: _Snapshot, passing: np.ndarray) -> list[str]:
         lines = list(now.source.notes)
@@ -296,23 +433,23 @@ class Library:
         encoder: Any,
         position: int,
         score: float,
-        query: np.ndarray,
+        asked: "_Asked",
         count: int,
     ) -> Hit:
         entry, content = now.entries[position], int(now.own[position])
         arrays = now.source.read(now.contents[content].content)
-        raw = now.ranker.over_time(content, arrays, query)
+        raw, best = asked.query.found(content, arrays, now.source.period, count)
+        seen = None if asked.level is None else score >= asked.level
         duration = entry.duration
-        best = moments(arrays.times, raw, now.source.period, count)
         # The last frame's period may end after the video does.
         end = max(duration, float(arrays.times[-1]))
         best = [moment._replace(end=min(moment.end, end)) for moment in best]
-        if now.ranker.calibrated:
+        if asked.readable:
             best = [m._replace(score=_readable(encoder, m.score)) for m in best]
             score, raw = _readable(encoder, score), _readable(encoder, raw)
         return Hit(
             entry.id, entry.video, entry.folder, entry.path, score, best, arrays.times,
-            np.asarray(raw, np.float32), duration, entry.date, entry.date_of,
+            np.asarray(raw, np.float32), duration, entry.date, entry.date_of, seen,
         )  # fmt: skip
 
     def _listed(self) -> dict[str, Entry]:
@@ -390,6 +527,15 @@ def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
             if not error.contents.keys() - damaged.keys():
                 raise
             damaged |= error.contents
+
+
+def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The sentences of a query, legible; of one empty text none."""
+    if isinstance(given, str):
+        given = (given,) if given.strip() else ()
+    if not all(one.strip() for one in given):
+        raise SearchError("the sentence is empty: say what is to be found")
+    return tuple(map(legible, given))
 
 
 def _stamp(directory: Path) -> tuple[int, int, int]:

@@ -200,14 +200,14 @@ def _digest(matrix: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def products(matrix: np.ndarray, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
-    """Inner products in float32 of a query and all rows, which `widened` reads."""
-    scores = np.empty(len(matrix), np.float32)
+def products(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.ndarray, "R *Q"]:
+    """Inner products in float32 of a query, or several, and all rows, which `widened` reads."""
+    scores = np.empty((len(matrix), *query.shape[:-1]), np.float32)
     # One block for all: new memory takes longer than the products.
-    wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), len(query)), np.float32)
+    wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), query.shape[-1]), np.float32)
     for start in range(0, len(matrix), ROWS_AT_ONCE):
         block = matrix[start : start + ROWS_AT_ONCE]
-        np.dot(widened(block, wide[: len(block)]), query, out=scores[start : start + len(block)])
+        np.dot(widened(block, wide[: len(block)]), query.T, out=scores[start : start + len(block)])
     return scores
 
 

@@ -161,6 +161,9 @@ ROWS = {
 
 DEFAULT = "best_frame"
 
+SAMPLE = 4096
+"""Rows of an archive that tell how its products with a query are distributed."""
+
 
 def check(name: str) -> None:
     """Refuses a name that no ranker without training has, naming those that there are."""
@@ -195,6 +198,7 @@ class Untrained:
         self._matrix, path = packed.rows(
             index, self._rows.packed, contents, counts, self._rows.dtype, self._rows.take
         )
+        self._ends = np.append(self._starts[1:], len(self._matrix))
         large = len(self._matrix) >= packed.LARGE and self._rows.top == 1
         self._rounded = packed.kept(path, self._matrix) if large else None
 
@@ -227,6 +231,27 @@ class Untrained:
         if self._rounded is not None:
             scores = packed.best(self._rounded, self._matrix, self._starts, query, count, among)
         return self.scores(query) if scores is None else scores
+
+    def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
+        """What no product of a unit query and a row of a content exceeds."""
+        if self._rounded is None:
+            scores, error = packed.products(self._matrix, queries), queries.shape[-1] * 2.0**-23
+            return np.maximum.reduceat(scores, self._starts).T + np.float32(error)
+        scores = packed.products(self._rounded.values, queries)
+        scores *= self._rounded.scale[:, None]
+        scores += self._rounded.error[:, None]
+        return np.maximum.reduceat(scores, self._starts).T
+
+    def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
+        """Products of queries and the rows of the content of that index."""
+        rows = slice(self._starts[content], self._ends[content])
+        return packed.products(self._matrix[rows], queries).T
+
+    def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
+        """Products of queries and rows at equal distances, `SAMPLE` at most."""
+        count = min(SAMPLE, len(self._matrix))
+        rows = self._matrix[np.arange(count) * len(self._matrix) // count]
+        return packed.products(rows, queries).T
 
     def over_time(
         self,

@@ -90,6 +90,22 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         (["query", "red", "--index={index}", "--since=soon"], "'soon' is no date"),
         (["query", "red", "--index={index}", "--until="], "'' is no date"),
         (["query", "red", "--index={index}", "--checkpoint=nowhere"], "has no config.json"),
+        (["query", "--index={index}"], "the sentence is empty"),
+        (["query", "red", "--index={index}", "--then= "], "the sentence is empty"),
+        (["query", "red", "--index={index}", "--then=blue", "--within=0s"], "within is 0 s"),
+        (["query", "red", "--index={index}", "--then=blue", "--within=x"], "'x' is no time"),
+        (["query", "red", "blue", "--index={index}", "--then=red"], "there is one sentence"),
+        (["query", "--not=red", "--index={index}"], "the sentence is empty"),
+        (["query", "red", "--index={index}", "--not=b", "--ranker=segments"], "of frames"),
+        (["query", "red", "--index={index}", "--offset=-1"], "offset is -1: give 0 or more"),
+        (["query", "red", "--index={index}", "--min-score=nan"], "the least score is no number"),
+        (["query", "--index={index}", "--image={deep}"], "is no image"),
+        (["query", "--index={index}", "--image=nowhere.png"], "No such file"),
+        (["query", "--index={index}", "--image="], "the path is empty"),
+        (["query", "--index={index}", "--like=a.film"], "names no instant: write VIDEO@TIME"),
+        (["query", "--index={index}", "--like=a.film@soon"], "'soon' is no time"),
+        (["query", "--index={index}", "--like=a.flim@1"], "did you mean 'a.film'?"),
+        (["query", "--index={index}", "--like=a.film@0:99"], "has no second 99"),
         (["index", "nowhere"], "nowhere is no folder"),
         (["index", "{films}", "--index={index}", "--fps=2"], "has 1 frames a second and --fps=2"),
         (["index", "{films}/trips", "--index={index}"], "is the index of "),
@@ -142,6 +158,27 @@ def test_what_is_wrong_is_one_line_and_status_1(
     assert done.status == 1 and not done.out
     assert len(done.errors) == 1 and done.errors[0].startswith("error: ")
     assert complaint in done.errors[0]
+
+
+def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(search, films, index):
+    (films / "z.film").write_bytes((films / "b.film").read_bytes())
+    assert search("index", films, f"--index={index}", "--workers=0").status == 0
+    done = search("query", "green", f"--index={index}", "--k=1")
+    assert done.out.splitlines()[1].endswith("b.film (and 1 of the same content)")
+    done = search("query", "red", "--then=black", "--not=white", "--within=3s", f"--index={index}")
+    assert done.status == 0 and "a.film" in done.out.splitlines()[1]
+    [hit] = json.loads(search("query", "green", f"--index={index}", "--k=1", "--json").out)
+    assert hit["copies"] == ["z.film"] and hit["seen"] in (True, False)
+    done = search("query", "red", f"--index={index}", "--k=1", "--offset=1")
+    assert done.out.splitlines()[1].split()[0] == "2"
+    assert (
+        "no video has that score" in search("query", "red", f"--index={index}", "--min-score=2").out
+    )
+    assert (
+        search("query", "red", f"--index={index}", "--offset=9").out == "nothing more was found\n"
+    )
+    done = search("query", "white", f"--index={index}")
+    assert done.errors == ["no good match: these are the nearest, and none stands out"]
 
 
 def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch):

@@ -11,6 +11,7 @@ import archive
 import numpy as np
 import processes
 import pytest
+from PIL import Image
 
 from hlformer_jax import search
 from hlformer_jax.search import filters
@@ -86,12 +87,65 @@ def test_filters_by_folder_and_date(library):
         library.query("red", since="yesterday")
 
 
-def test_of_equally_good_videos_the_order_is_that_of_their_paths(films, index):
-    for name in ("z.film", "0.film"):
+def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, index, tmp_path):
+    archive.film(films / "d.film", ["white"] * 4 + ["blue"] * 2)
+    archive.fill(index)
+    image = tmp_path / "blue.png"
+    Image.new("RGBA", (9, 6), (0, 0, 255, 0)).save(image)
+    hits = library.query(image=image)
+    assert [hit.video for hit in hits[:2]] == ["d.film", "trips/c.film"]
+    assert hits[0].score == pytest.approx(1, abs=1e-3)
+    # The instant's video is left out, and copies of it; its id names it as well.
+    (films / "copy.film").write_bytes((films / "d.film").read_bytes())
+    archive.fill(index)
+    for video in ("d.film", str(films / "copy.film"), library.videos()[3].id):
+        like = library.query(like=(video, 4.6))
+        assert like[0].video == "trips/c.film" and like[0].moments[0][:2] == (10, 14)
+        assert {hit.video for hit in like} == set(DAYS)
+    # With words: the unit mean of both vectors, against all frames in a loop.
+    encoder = archive.Encoder()
+    vectors = archive.embed(np.asarray([archive.COLOURS["blue"], archive.COLOURS["red"]], float))
+    asked = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
+    for hit in library.query("red", like=("d.film", 5), k=9):
+        frames = encoder.images(np.stack([np.broadcast_to(c, (1, 1, 3)) for c in film(hit.path)]))
+        assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
+
+
+def film(path):
+    return np.load(path)
+
+
+def test_scores_of_pictures_are_cosines_whatever_the_encoder(index):
+    pair = [search.open(index.directory, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
+    plain, probable = (one.query("red", like=("b.film", 0)) for one in pair)
+    assert [hit.score for hit in plain] == [hit.score for hit in probable]
+
+
+def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_paths(films, index):
+    for name in ("z.film", "0.film", "trips/b.film"):
         (films / name).write_bytes((films / "b.film").read_bytes())
+    archive.film(films / "a green.film", ["green"] * 3)
     archive.fill(index)
     library = search.open(index.directory, encoder=archive.Encoder())
-    assert [hit.video for hit in library.query("green", k=3)] == ["0.film", "b.film", "z.film"]
+    first, second = library.query("green", k=2)
+    assert (first.video, first.copies) == ("0.film", ("b.film", "trips/b.film", "z.film"))
+    assert (second.video, second.copies) == ("a green.film", ()) and first.score == second.score
+    assert library.query("green", k=1, folder="trips")[0].video == "trips/b.film"
+    (films / "0.film").unlink()
+    assert library.query("green", k=1)[0].copies == ("trips/b.film", "z.film")
+
+
+def test_results_go_on_where_they_ended_and_end_at_a_score(library):
+    every = library.query("red", k=9)
+    pages = [hit for start in range(4) for hit in library.query("red", k=1, offset=start)]
+    assert [hit.video for hit in pages] == [hit.video for hit in every] == videos_by(every)
+    assert library.query("red", offset=3) == []
+    kept = library.query("red", min_score=every[1].score)
+    assert [hit.video for hit in kept] == [hit.video for hit in every[:2]]
+
+
+def videos_by(hits):
+    return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
 
 
 def test_questions_that_cannot_be_are_refused(library):
@@ -99,6 +153,12 @@ def test_questions_that_cannot_be_are_refused(library):
         library.query("  ")
     with pytest.raises(SearchError, match="k is 0"):
         library.query("red", k=0)
+    with pytest.raises(SearchError, match="two pictures"):
+        library.query(image="x.png", like=("b.film", 0))
+    with pytest.raises(SearchError, match="did you mean 'b.film'"):
+        library.query(like=("b.flim", 0))
+    with pytest.raises(SearchError, match="has no second 21"):
+        library.query(like=("b.film", 21))
     with pytest.raises(SearchError, match="'x'"):
         library.entry("x")
 

@@ -54,11 +54,23 @@ def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
         names = ("start", "end", "peak", "score")
         moments = [{name: getattr(moment, name) for name in names} for moment in hit.moments]
-        curve = {"score": hit.score, "moments": moments, "times": times, "scores": scores}
+        curve = {
+            "seen": hit.seen,
+            "copies": list(hit.copies),
+            "score": hit.score,
+            "moments": moments,
+            "times": times,
+            "scores": scores,
+        }
         shown.append(_video(hit) | curve)
     left_out = getattr(best, "warnings", ())
     summary = library.status() if left_out else {}
-    return {"hits": shown, "warnings": [without_paths(line, summary) for line in left_out]}
+    good = getattr(best, "good", True)
+    return {
+        "hits": shown,
+        "good": good,
+        "warnings": [without_paths(line, summary) for line in left_out],
+    }
 
 
 def status(library: Library) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const player = $("player"), strip = $("strip"), FIELDS = ["q", "folder", "since", "until"];
+const player = $("player"), strip = $("strip"), FILTERS = ["then", "not", "folder", "since", "until"];
+let PAGE_SIZE = 20;    // results at once
+const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // what is asked
 let pending = null, shownStart = null;    // where the player goes, once it can
@@ -55,6 +57,13 @@ async function get(path, parameters = {}, options = {}) {
 
 // ---- asking: as it is typed; an answer that has been overtaken is dropped
 
+const wants = ({ q, like }) => Boolean(q || like);
+function sought({ q, like, then, not }) {
+  const [id, time] = like.split("@");
+  const picture = like && `like ${names.get(id) || "a moment"} at ${clock(Number(time))}`;
+  return [picture, q && `“${q}”`].filter(Boolean).join(" and ") +
+    (then ? `, then “${then}”` : "") + (not ? `, but not “${not}”` : "");
+}
 const values = () => Object.fromEntries(FIELDS.map((name) => [name, $(name).value.trim()]));
 function link(more = {}) {
   const parts = Object.entries({ ...values(), ...more }).filter(([, value]) => value !== "");
@@ -65,15 +74,17 @@ function ask(delay) {
   request?.abort();
   const mine = ++turn, asked = values();
   history.replaceState(null, "", link());
+  $("unlike").hidden = !asked.like;
+  $("unlike").textContent = `${sought({ like: asked.like })} ✕`;
   document.title = asked.q ? `${asked.q} – Search your videos` : "Search your videos";
-  $("clear").hidden = !(asked.folder || asked.since || asked.until);
-  busy(Boolean(asked.q));
-  if (!asked.q) { playFirst = false; return showHome(); }
+  $("clear").hidden = !FILTERS.some((name) => asked[name]);
+  busy(wants(asked));
+  if (!wants(asked)) { playFirst = false; return showHome(); }
   timer = setTimeout(async () => {
     request = new AbortController();
     if (!hits.length || !$("note").hidden) skeletons();
     try {
-      const response = await get("api/query", { ...asked, k: 20 }, { signal: request.signal });
+      const response = await get("api/query", { ...asked, k: PAGE_SIZE }, { signal: request.signal });
       const answer = await response.json();
       if (mine === turn) showHits(answer, asked);
     } catch (error) {
@@ -100,7 +111,7 @@ function skeletons() {
   hits = [];
   stop();
   layout("grid");
-  $("note").hidden = $("failed").hidden = true;
+  $("note").hidden = $("failed").hidden = $("more").hidden = true;
   say("");
   $("results").replaceChildren(...Array.from({ length: 4 }, () =>
     make("li", { class: "card skeleton", "aria-hidden": "true" })));
@@ -110,7 +121,7 @@ function showNote(title, text, bad = false) {
   stop();
   layout("");
   $("results").replaceChildren();
-  $("failed").hidden = true;
+  $("failed").hidden = $("more").hidden = true;
   say(`${title}. ${text}`, true);
   $("note").className = bad ? "bad" : "";
   $("note-title").textContent = title;
@@ -124,12 +135,12 @@ async function showHome() {
   try {
     facts = await (await get("api/status")).json();
   } catch (error) {
-    if (mine === turn && !values().q) showNote("Nothing can be searched", error.message, true);
+    if (mine === turn && !wants(values())) showNote("Nothing can be searched", error.message, true);
     return;
   }
   const model = make("span", { id: "encoder" }, ` · ${facts.encoder}`);
   $("facts").replaceChildren(`${many(facts.videos, "video")} · ${long(facts.seconds)}`, model);
-  if (mine !== turn || values().q) return;
+  if (mine !== turn || wants(values())) return;
   if (!facts.videos) {
     showNote("No video is indexed yet",
       "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR");
@@ -151,20 +162,41 @@ async function showHome() {
 function showHits(answer, asked) {
   hits = answer.hits;
   if (!hits.length) {
-    const filtered = asked.folder || asked.since || asked.until;
+    const filtered = ["folder", "since", "until"].some((name) => asked[name]);
     const why = filtered ? "No video matches these filters. Try other dates, or all folders."
-      : "No indexed video matches this sentence.";
+      : "No indexed video matches.";
     return showNote("Nothing found", [why, ...answer.warnings].join(" "));
   }
-  const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
-  [low, high] = scores.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
+  measure();
   layout("split");
   $("note").hidden = $("failed").hidden = true;
-  say([`${many(hits.length, "video")} for “${asked.q}”`, ...answer.warnings].join(" · "));
+  const none = answer.good ? [] : ["No good match: these are the nearest, and none stands out"];
+  say([...none, `${many(hits.length, "video")} for ${sought(asked)}`, ...answer.warnings].join(" · "));
   $("results").replaceChildren(...hits.map(card));
+  $("more").hidden = hits.length < PAGE_SIZE;
   const index = Math.max(0, hits.findIndex((hit) => hit.id === wanted?.video));
   choose(index, { at: hits[index].id === wanted?.video ? Number(wanted.t) : null, play: playFirst });
   requestAnimationFrame(drawAll);
+}
+async function showMore() {
+  const mine = turn, asked = values();
+  $("more").disabled = true;
+  try {
+    const answer = await (await get("api/query", { ...asked, k: PAGE_SIZE, offset: hits.length })).json();
+    if (mine !== turn) return;
+    const cards = answer.hits.map((hit, i) => card(hit, hits.length + i));
+    hits.push(...answer.hits);
+    measure();
+    $("results").append(...cards);
+    $("more").hidden = answer.hits.length < PAGE_SIZE;
+    say(`${many(hits.length, "video")} for ${sought(asked)}`);
+    cards[0]?.querySelector(".open").focus();
+    requestAnimationFrame(drawAll);
+  } catch (error) { toast(error.message); } finally { $("more").disabled = false; }
+}
+function measure() {    // one scale for all curves
+  const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
+  [low, high] = scores.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
 }
 function chip(index, m, label) {
   return make("button", {
@@ -174,7 +206,14 @@ function chip(index, m, label) {
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
   }, span(m));
 }
+function moreLike(hit, time) {
+  $("q").value = "";
+  $("like").value = `${hit.id}@${time.toFixed(2)}`;
+  scrollTo({ top: 0 });
+  ask(0);
+}
 function card(hit, index) {
+  names.set(hit.id, hit.video.split("/").pop());
   const name = hit.video.split("/").pop(), first = hit.moments[0];
   const at = first ? first.peak : Math.min(1, hit.duration / 2);
   const image = make("img", { src: `thumbnail/${hit.id}?t=${at.toFixed(2)}&width=320`, alt: "",
@@ -182,14 +221,17 @@ function card(hit, index) {
   const open = make("button", { type: "button", class: "open", title: hit.video,
     "aria-label": `Play ${name}` + (first ? ` from ${clock(first.start)}` : "") },
     make("span", {}, name));
-  const row = make("p", { class: "row quiet" }, make("span", { title: dated(hit) }, hit.folder || "\u00a0"));
+  const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...hit.copies ?? []].join("\n") },
+    [hit.folder, hit.copies?.length && `${hit.copies.length + 1} copies`].filter(Boolean).join(" · ") || "\u00a0"));
   if (first) row.append(make("span", { title: "How well the best moment matches" }, points(hit.score)));
   open.addEventListener("focus", () => { if (first && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
-    make("div", { class: "chips" }, ...hit.moments.slice(0, 3).map((m) => chip(index, m, name))));
+    make("div", { class: "chips" }, ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
+      make("button", { type: "button", class: "chip like", "aria-label": `More like ${name} at ${clock(at)}`,
+        onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, "More like this")));
 }
 
 // ---- the player
@@ -378,12 +420,15 @@ $("search").addEventListener("submit", (event) => {
   if (searching) { playFirst = true; ask(0); } else if (chosen >= 0) choose(chosen, { m: moment, play: true });
 });
 $("q").addEventListener("input", () => ask(200));
-for (const name of FIELDS.slice(1)) $(name).addEventListener("change", () => ask(0));
+for (const name of FILTERS) $(name).addEventListener(FILTERS.indexOf(name) < 2 ? "input" : "change", () => ask(200));
 $("clear").addEventListener("click", () => {
-  for (const name of FIELDS.slice(1)) $(name).value = "";
+  for (const name of FILTERS) $(name).value = "";
   $("q").focus();
   ask(0);
 });
+$("alike").addEventListener("click", () => moreLike(hits[chosen], pending ?? player.currentTime));
+$("unlike").addEventListener("click", () => { $("like").value = ""; $("q").focus(); ask(0); });
+$("more").addEventListener("click", showMore);
 $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();
@@ -400,4 +445,4 @@ get("api/folders").then((response) => response.json()).then(({ folders }) => {
   $("folder").value = kept;
 }).catch(() => {});    // the search says what is wrong
 restore();
-if (values().q) showHome();    // for the facts of the header
+if (wants(values())) showHome();    // for the facts of the header

@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 
 from hlformer_jax import video
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import filters
+from hlformer_jax.search import filters, queries
 from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, guard
@@ -53,6 +53,9 @@ TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
 Result = TypeVar("Result")
+Sentences = Annotated[
+    tuple[Annotated[str, Query(max_length=MAX_SENTENCE)], ...], Query(max_length=8)
+]
 Date = Annotated[str | None, Query(max_length=40)]
 
 
@@ -131,15 +134,32 @@ def app(
     @server.get("/api/query")
     async def query(
         request: Request,
-        q: Annotated[str, Query(max_length=MAX_SENTENCE)],
+        q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
         k: Annotated[int, Query(ge=1, le=100)] = 10,
         folder: Annotated[str | None, Query(max_length=4096)] = None,
         since: Date = None,
         until: Date = None,
         moments: Annotated[int, Query(ge=1, le=20)] = 5,
+        like: Annotated[str, Query(max_length=100)] = "",
+        then: Sentences = (),
+        within: Annotated[float, Query(gt=0, le=1e6)] = 60.0,
+        without: Annotated[Sentences, Query(alias="not")] = (),
+        min_score: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
     ) -> Response:
-        sentence = " ".join("".join(c if c.isprintable() else " " for c in q).split())
-        if not sentence:
+        sentence, *others = (_line(one) for one in (q, *then, *without))
+        parts = {
+            "then": others[: len(then)],
+            "without": others[len(then) :],
+            "within": within,
+            "min_score": min_score,
+            "offset": offset,
+        }
+        try:
+            frame = queries.instant(like) if like else None
+        except SearchError as error:
+            raise ParameterError(f"like: {error}") from None
+        if not (sentence or frame):
             raise ParameterError("q: the sentence is empty: say what happens in the video")
         for name, date in (("since", since), ("until", until)):
             try:
@@ -148,7 +168,9 @@ def app(
                 raise ParameterError(f"{name}: {error}") from None
         chosen = folder or None, since or None, until or None, moments
         begun = time.perf_counter()
-        search = lambda: answers.hits(library, library.query(sentence, k, *chosen))
+        search = lambda: answers.hits(
+            library, library.query(sentence, k, *chosen, like=frame, **parts)
+        )
         hits = await searching.run(request, search)
         return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
 
@@ -310,6 +332,11 @@ def _reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
     except UserError as error:
         line = str(error).replace(str(file.path), legible(file.entry.video))
         raise SearchError(line) from None
+
+
+def _line(text: str) -> str:
+    """A sentence that was typed or pasted, as one line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _clock(seconds: float) -> str:

@@ -192,6 +192,39 @@ def test_every_moment_is_a_chip_that_plays_it(page):
     assert page.locator("#name").inner_text() == names(page)[2]
 
 
+def test_every_result_and_the_player_have_more_like_this(opened, page):
+    search(page, "green")
+    page.get_by_role("button", name="More like garden.mp4 at 0:0").click()
+    expect(page.locator("#said")).to_contain_text("2 videos for like garden.mp4 at 0:0")
+    assert "garden.mp4" not in names(page) and page.locator("#q").input_value() == ""
+    page.locator("#q").fill("violet")  # words beside the picture
+    expect(page.locator("#said")).to_contain_text("and “violet”")
+    restored = opened(page.url)
+    expect(restored.locator("#results .open")).to_have_count(2)
+    page.locator("#unlike").click()
+    expect(page.locator("#said")).to_have_text("3 videos for “violet”")
+    expect(page.locator("#unlike")).to_be_hidden()
+    page.get_by_role("button", name="More like this", exact=True).last.click()
+    expect(page.locator("#results .open")).to_have_count(2)
+
+
+def test_parts_copies_and_further_results_are_shown(page, library):
+    page.evaluate("PAGE_SIZE = 2")
+    search(page, "red")
+    expect(page.locator("#results .open")).to_have_count(2)
+    page.get_by_label("Then").fill("blue")
+    page.get_by_label("But not").fill("green")
+    expect(page.locator("#said")).to_have_text("2 videos for “red”, then “blue”, but not “green”")
+    assert library.asked[-1][7]["then"] == ["blue"] and library.asked[-1][7]["without"] == ["green"]
+    page.get_by_role("button", name="More results").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.get_by_role("button", name="More results")).to_be_hidden()
+    page.locator("#results .chip").nth(-2).click()
+    expect(page.locator("#name")).to_have_text(names(page)[2])
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#said")).to_have_text("2 videos for “red”")
+
+
 def test_filters_by_folder_and_date_narrow_the_results(page):
     search(page, "grey")
     page.get_by_label("Folder").select_option("trips/lake")

@@ -43,6 +43,28 @@ def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
     assert library.asked[-1][2:5] == ("trips", "2026-06", "20260615")
 
 
+def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
+    like = f"{library.id('garden')}@8.5"
+    hits = client.get("/api/query", params={"like": like}).json()["hits"]
+    assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4" and len(hits) == 2
+    assert library.asked[-1][6] == (library.id("garden"), 8.5)
+    for wrong in ("x", "x@", "@1", "x@-1", "x@1e400"):
+        answer = client.get("/api/query", params={"like": wrong})
+        assert answer.status_code == 400 and "\n" not in answer.json()["error"]
+    assert client.get("/api/query").status_code == 400
+
+
+def test_parts_of_a_query_reach_the_library(client, library):
+    parts = {"q": "grey", "then": "green", "not": ["red", "blue"], "within": "30", "min_score": "0"}
+    answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
+    assert len(answer["hits"]) == 1 and answer["good"] is True
+    assert library.asked[-1][7] == {
+        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0
+    }  # fmt: skip
+    for wrong in ({"within": "0"}, {"min_score": "nan"}, {"offset": "-1"}, {"then": "x" * 501}):
+        assert client.get("/api/query", params={"q": "red", **wrong}).status_code == 400
+
+
 def test_the_status_counts_what_is_there_and_names_what_failed(client):
     status = client.get("/api/status").json()
     assert status["encoder"] == "colours-by-name"

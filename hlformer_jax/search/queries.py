@@ -1,0 +1,227 @@
+"""What is asked of an archive: unit vectors of the encoder's space, and what videos score for them.
+
+    a sentence           its vector q
+    a picture            that of an image's file, or of a video's frame nearest to an instant, p
+    a picture and words  unit(p + q): ⟨unit(p + q), x⟩ = (⟨p, x⟩ + ⟨q, x⟩) / |p + q|, so frames x
+                         rank by the sum of both cosines
+
+Cosines of two pictures are larger than those of a picture and a sentence and lie further apart: in
+the sum the picture says what is looked for, and the words what of it.
+
+A query of parts q_1 … q_N without n_1 … n_M gives a frame f, of the time t_f, the scores
+
+    s_i(f) = ⟨q_i, x_f⟩ − Σ_j max(⟨n_j, x_f⟩ − l_j, 0)
+
+and a video that of
+
+    several sentences   mean_i max_f s_i(f)
+    a sequence          the largest mean_i s_i(f_i) of frames with 0 < t(f_{i+1}) − t(f_i) ≤ W
+
+Cosines of sentences have levels of their own, which a mean only adds up, while a minimum would be
+that of the sentence whose level is least. What is not wanted counts from its level l on. Both
+scores are at most mean_i max_f ⟨q_i, x_f⟩: in its order videos are looked at, until no other can be
+among the best, and so the result is exact.
+
+From the level of a query on a frame may show what it says. Where the encoder has learned
+probabilities, a sentence's is the cosine whose probability is `LEAST`. Of pictures and other
+encoders it lies `SPREADS` spreads above the median of the archive's own cosines; a spread is their
+distance from the median down to the quantile 0.1587, as far as a normal distribution's deviation.
+What the archive lacks has about normal cosines, and what it shows now and then stands out above;
+where most of its frames show it, this fails.
+"""
+
+import heapq
+import io
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from hlformer_jax import files
+from hlformer_jax.retrieval.localisation import Moment, moments
+from hlformer_jax.search.errors import SearchError
+from hlformer_jax.search.rankers import Ranker, Untrained
+from hlformer_jax.search.storage import VideoArrays
+
+LEAST = 0.01
+"""Probability from which on a frame may show what a sentence says."""
+
+SPREADS = 4.0
+"""Above the median of an archive's cosines, from which on a frame may show what is asked for."""
+
+Found = tuple[Float[np.ndarray, " F"], list[Moment]]
+"""Scores of a video's frames, and its best moments."""
+
+
+def level(
+    ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Callable[[Any], Any]
+) -> float:
+    """The cosine from which on a frame may show what a vector says; see the module.
+
+    `probability` is that of cosines, or None where they have none.
+    """
+    grid = np.linspace(-1, 1, 20_001)
+    if (learned := probability(grid)) is not None:
+        return float(grid[min(np.searchsorted(learned, LEAST), len(grid) - 1)])
+    lower, median = np.quantile(ranker.sample(vector[None])[0], [0.1587, 0.5])
+    return float(median + SPREADS * (median - lower))
+
+
+class Single(NamedTuple):
+    """A query of one vector, or of a trained model."""
+
+    ranker: Ranker
+    vector: Float[np.ndarray, " H"]
+
+    def best(self, count: int, among: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+        """Scores of contents; see `Ranker.best`."""
+        return self.ranker.best(self.vector, count, among)
+
+    def found(self, content: int, arrays: VideoArrays, period: float, count: int) -> Found:
+        """Scores of the frames of a content, and its best moments."""
+        curve = self.ranker.over_time(content, arrays, self.vector)
+        return curve, moments(arrays.times, curve, period, count)
+
+
+class Composed(NamedTuple):
+    """A query of several parts; see the module."""
+
+    ranker: Untrained  # of frames
+    times: Callable[[int], np.ndarray]  # of the frames of a content
+    wanted: Float[np.ndarray, "N d"]
+    unwanted: Float[np.ndarray, "M d"]
+    levels: Float[np.ndarray, " M"]  # of what is not wanted
+    within: float | None  # seconds from one part to the next; None: in any order
+
+    def best(self, count: int, among: Bool[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+        """Scores of contents; see `Ranker.best`."""
+        bounds = self.ranker.bounds(self.wanted).mean(0)
+        scores = np.full(len(among), -np.inf, np.float32)
+        largest: list[float] = []
+        for content in np.argsort(np.where(among, -bounds, np.inf), kind="stable"):
+            if not among[content] or len(largest) == count and bounds[content] < largest[0]:
+                break
+            parts = self._parts(int(content))
+            if self.within is None:
+                score = parts.max(-1).mean()
+            else:
+                score = chain(parts, self.times(int(content)), self.within)[0].max()
+            scores[content] = score
+            (heapq.heappush if len(largest) < count else heapq.heappushpop)(largest, float(score))
+        return scores
+
+    def found(self, content: int, arrays: VideoArrays, period: float, count: int) -> Found:
+        """Scores of the frames of a content, and its best moments.
+
+        Of parts in order a frame has the best score of a sequence that it begins, which is a moment
+        to its end; of several sentences the mean of its own, and moments are those of each.
+        """
+        parts = self._parts(content)
+        if self.within is None:
+            each = [moments(arrays.times, part, period, count) for part in parts]
+            ranked = [best[i] for i in range(count) for best in each if i < len(best)]
+            return parts.mean(0), ranked
+        curve, ends = chain(parts, arrays.times, self.within)
+        curve = np.where(np.isfinite(curve), curve, curve[np.isfinite(curve)].min())
+        best = []
+        for one in moments(arrays.times, curve, period, count):
+            last = arrays.times[ends[np.searchsorted(arrays.times, one.peak)]]
+            best.append(one._replace(end=max(one.end, float(last) + period)))
+        return curve, best
+
+    def _parts(self, content: int) -> Float[np.ndarray, "N F"]:
+        """Scores s_i of the frames of a content."""
+        count = len(self.wanted)
+        products = self.ranker.products(content, np.concatenate([self.wanted, self.unwanted]))
+        beyond = np.maximum(products[count:] - self.levels[:, None], 0).sum(0)
+        parts: np.ndarray = products[:count] - beyond[None].astype(np.float32)
+        return parts
+
+
+def chain(
+    parts: Float[np.ndarray, "N F"], times: Float[np.ndarray, " F"], within: float
+) -> tuple[Float[np.ndarray, " F"], Int[np.ndarray, " F"]]:
+    """The best mean of a sequence of the parts that begins at each frame, and its last frame.
+
+    -inf where none begins. Each part is at a later frame than the one before, by `within` seconds
+    at most.
+    """
+    first = np.searchsorted(times, times, side="right")
+    end = np.searchsorted(times, times + within, side="right")
+    total, ends = parts[-1].astype(np.float64), np.arange(len(times))
+    for part in parts[-2::-1]:
+        best = _argmax_between(total, first, end)
+        there = best >= 0
+        total = np.where(there, part + total[best], -np.inf)
+        ends = np.where(there, ends[best], -1)
+    return (total / len(parts)).astype(np.float32), ends
+
+
+def _argmax_between(
+    values: Float[np.ndarray, " F"], first: Int[np.ndarray, " F"], end: Int[np.ndarray, " F"]
+) -> Int[np.ndarray, " F"]:
+    """The place of the largest of values[first:end], the earliest; -1 where there is none.
+
+    By the largest of all runs of 1, 2, 4 … values, of which two cover a range.
+    """
+    count = len(values)
+    runs = [np.arange(count)]
+    while (length := 2 ** len(runs)) <= count:
+        here, there = runs[-1], runs[-1][length // 2 :]
+        better = values[there] > values[here[: len(there)]]
+        runs.append(np.where(better, there, here[: len(there)]))
+    table = np.stack([np.pad(run, (0, count - len(run))) for run in runs])
+    lengths = np.maximum(end - first, 1)
+    power = np.frexp(lengths)[1] - 1
+    left = table[power, np.minimum(first, count - 1)]
+    right = table[power, np.maximum(end - 2**power, 0)]
+    best = np.where(values[right] > values[left], right, left)
+    return np.where((end > first) & np.isfinite(values[best]), best, -1)
+
+
+def picture(encoder: Any, path: Path) -> Float[np.ndarray, " d"]:
+    """The vector of an image's file, upright.
+
+    Raises:
+      SearchError: when it is no image that Pillow reads, or one of absurdly many pixels.
+      OSError: when it cannot be read.
+    """
+    # Imported here, as it comes with the extra that brings encoders.
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    content = io.BytesIO(files.read_bytes(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(content) as image:
+                pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    except UnidentifiedImageError:
+        raise SearchError(f"--image={path} is no image: give a JPEG or PNG, say") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise SearchError(f"--image={path} has too many pixels: give a smaller one") from None
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
+        raise SearchError(f"--image={path} is damaged ({error}): give another") from None
+    vector: np.ndarray = np.asarray(encoder.images(encoder.preparation.apply(pixels)[None])[0])
+    return vector.astype(np.float32)
+
+
+def instant(text: str) -> tuple[str, float]:
+    """The video, a path or an id, and the second that VIDEO@TIME names."""
+    video, _, time = text.rpartition("@")
+    if not video:
+        raise SearchError(f"{text!r} names no instant: write VIDEO@TIME, such as trips/a.mp4@1:05")
+    return video, seconds(time)
+
+
+def seconds(text: str) -> float:
+    """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted."""
+    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
+        raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
+    total = 0.0
+    for part in text.split(":"):
+        total = 60 * total + float(part)
+    return total
