@@ -8,6 +8,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import command_line, optional
-from hlformer_jax.search import captions, filters, packed, rankers, storage
+from hlformer_jax.search import captions, filters, packed, rankers, said, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
@@ -302,6 +303,7 @@ def _extract(
     option("--k", "videos at most; default 10", type=int, default=10),
     option("--offset", "of the best, so many are left out; default 0", type=int, default=0),
     option("--min-score", "leave out what scores less", type=float, metavar="SCORE"),
+    option("--only", "by sight or by subtitles alone", choices=("seen", "said")),
     option("--moments", "of each video at most; default 3", type=int, default=3),
     option("--folder", "only videos in this folder of the archive, and below"),
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
@@ -316,22 +318,27 @@ def query(options: Options) -> None:
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
         then=options.then, within=seconds(options.within.removesuffix("s")),
         without=options.without, min_score=options.min_score, offset=options.offset,
+        only=options.only,
     )  # fmt: skip
     for line in hits.warnings:
         print(printable(line), file=sys.stderr)
     dates = [filters.iso(hit.date) for hit in hits]
     if options.json:
-        instants = lambda one: {x: round(getattr(one, x), 3) for x in ("start", "end", "peak")}
+        instants = lambda one, *names: {x: round(getattr(one, x), 3) for x in names}
         listed = [
             {
                 "id": hit.id,
                 "video": legible(hit.video),
                 "date": date,
                 "date_of": hit.date_of,
-                "score": float(hit.score),
+                "score": None if math.isnan(hit.score) else float(hit.score),
                 "seen": hit.seen,
+                "said": [instants(one, "start", "end") | {"text": one.text} for one in hit.said],
                 "copies": [legible(copy) for copy in hit.copies],
-                "moments": [instants(one) | {"score": float(one.score)} for one in hit.moments],
+                "moments": [
+                    instants(one, "start", "end", "peak") | {"score": float(one.score)}
+                    for one in hit.moments
+                ],
             }
             for hit, date in zip(hits, dates, strict=True)
         ]
@@ -343,19 +350,24 @@ def query(options: Options) -> None:
         return
     if not hits.good and not options.offset:
         print("no good match: these are the nearest, and none stands out", file=sys.stderr)
-    rows = [("rank", "score", "moment", "date", "file")]
+    how = any(hit.said for hit in hits)
+    rows = [("rank", "score", "moment", *["by"] * how, "date", "file")]
     for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), options.offset + 1):
         moment = hit.moments[0]
         # Ends are rounded up: a moment of a second is not from 0:07 to 0:07.
         span = f"{clock(moment.start)}–{clock(-(-moment.end // 1))}"
         when = f"{date[:10]} ({hit.date_of})"
         copies = f" (and {len(hit.copies)} of the same content)" if hit.copies else ""
-        rows.append((str(rank), f"{hit.score:.3f}", span, when, printable(hit.video) + copies))
+        score = "–" if math.isnan(hit.score) else f"{hit.score:.3f}"
+        signals = [" and ".join(hit.signals) or "–"] * how
+        rows.append((str(rank), score, span, *signals, when, printable(hit.video) + copies))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    for row, hit in zip(rows, [None, *hits], strict=True):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         cells[:2] = (text.rjust(width) for text, width in zip(row[:2], widths, strict=False))
         print("  ".join(cells).rstrip())
+        if hit and hit.said:
+            print(f"      {clock(hit.said[0].start)} “{printable(hit.said[0].text)}”")
 
 
 @command(
@@ -464,7 +476,7 @@ def _drop(index: Index, names: set[str]) -> None:
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory)
+    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
     wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
     for line in wrong.values():
         print(line)

@@ -33,6 +33,7 @@ from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, command_line, optional
 from hlformer_jax.files import OutputError, digest
+from hlformer_jax.search import said
 from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.rankers import segments
@@ -56,6 +57,7 @@ class Video(NamedTuple):
     find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
+    texts: said.Reader | None = None  # None: no subtitles are read
 
 
 class Job(NamedTuple):
@@ -430,7 +432,9 @@ def default_workers() -> int:
 def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
-    return Video(module.find, module.probe, module.sample)
+    texts = module.subtitles
+    reader = said.Reader(frozenset(texts.SUFFIXES), texts.inside, texts.beside)
+    return Video(module.find, module.probe, module.sample, reader)
 
 
 class _File(NamedTuple):
@@ -487,6 +491,8 @@ class _Run:
         if only is None:
             self._keep_offline()
             self.index.discard_unused()
+        if self.video.texts is not None:
+            said.update(self.index, self.video.texts, self.tell)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 

@@ -2,6 +2,7 @@
 
     DIR/manifest.json       what made the vectors, and the record of every path (`storage`)
     DIR/videos/DIGEST.npz   the vectors of one content, named by its digest
+    DIR/texts/DIGEST.json   what is said in it (`said`)
     DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
     DIR/.lock               held by the process that writes
 
@@ -201,6 +202,10 @@ class Index:
         """Where the vectors of a content lie."""
         return self.directory / "videos" / f"{content}.npz"
 
+    def text(self, content: str) -> Path:
+        """Where what is said in a content lies (`said`)."""
+        return self.directory / "texts" / f"{content}.json"
+
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.
 
@@ -347,6 +352,7 @@ class Index:
             self.save()  # a manifest never names what is not there
         for content in unused:
             files.discard(self.file(content))
+            files.discard(self.text(content))
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""

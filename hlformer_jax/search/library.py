@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
+from hlformer_jax.search.said import Passage, Said
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 
@@ -50,6 +51,10 @@ class Hit(NamedTuple):
       seen: whether its best frame may show what was asked for (`queries.level`); None where the
         ranker has no level, in a store or by a trained model.
       copies: the paths of further videos of the same content, which are no hits of their own.
+      said: the passages of its subtitles that say the sentence (`said`), best first.
+
+    A hit that is said and not among the best by sight has NaN for its score. Of one that is said
+    and not seen, the moments are its passages.
     """
 
     id: str
@@ -65,6 +70,12 @@ class Hit(NamedTuple):
     date_of: str
     seen: bool | None = None
     copies: tuple[str, ...] = ()
+    said: tuple[Passage, ...] = ()
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """How it answers: "seen", "said", both, or neither."""
+        return ("seen",) * (self.seen is True) + ("said",) * bool(self.said)
 
 
 class Hits(list[Hit]):
@@ -73,7 +84,7 @@ class Hits(list[Hit]):
     @property
     def good(self) -> bool:
         """Whether one of them may be what was asked for."""
-        return any(hit.seen is not False for hit in self)
+        return any(hit.seen is not False or hit.said for hit in self)
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: Sequence[str] = ()) -> None:
         super().__init__(hits)
@@ -90,6 +101,7 @@ class _Snapshot:
     contents: list[Record]  # a record of each content
     own: np.ndarray  # index of each entry's content
     ranker: Ranker  # of the contents
+    said: Said
     damaged: dict[str, str]  # contents whose vectors are damaged, with a line for each
     away: set[int]  # places of the entries whose files were not there when last looked for
 
@@ -105,6 +117,44 @@ class _Snapshot:
         among[list(self.away)] = False
         wrong = [i for i, one in enumerate(self.contents) if one.content in self.damaged]
         return among & ~np.isin(self.own, wrong)
+
+
+WINDOW, RRF = 100, 60
+"""Of the rankings that are fused: how much of each, and the constant of reciprocal ranks."""
+
+_Place = tuple[int, float, tuple[str, ...]]
+"""The place of an entry, its score, and the paths of its copies."""
+
+
+def fused(seen: Sequence[_Place], said: Sequence[_Place]) -> list[_Place]:
+    """Two rankings as one: by the sum of 1 / (60 + rank) of those that have a video.
+
+    The first `WINDOW` of each count; the rest of the first ranking follows. What the first lacks
+    has NaN for its score. Reciprocal rank fusion: Cormack, Clarke, Büttcher, SIGIR 2009.
+    """
+    sums: dict[int, float] = {}
+    for ranking in (seen[:WINDOW], said[:WINDOW]):
+        for rank, (place, *_) in enumerate(ranking, 1):
+            sums[place] = sums.get(place, 0.0) + 1 / (RRF + rank)
+    known = {place: (place, math.nan, copies) for place, _, copies in said}
+    known |= {one[0]: one for one in seen}
+    order = sorted(sums, key=lambda place: (-sums[place], place))
+    return [known[place] for place in order] + list(seen[WINDOW:])
+
+
+def _place(now: _Snapshot, places: Sequence[int], score: float) -> _Place:
+    return places[0], score, tuple(now.entries[other].video for other in places[1:])
+
+
+def _with_passages(
+    hit: Hit, copies: tuple[str, ...], passages: Sequence[Passage], count: int, only: str | None
+) -> Hit:
+    """A hit with its copies and passages, which are its moments where it is not seen."""
+    hit = hit._replace(copies=copies, said=tuple(passages[:count]))
+    if hit.said and (only == "said" or math.isnan(hit.score) or hit.seen is False):
+        moments = [Moment(one.start, one.end, one.start, one.score) for one in hit.said]
+        hit = hit._replace(moments=moments)
+    return hit._replace(score=hit.said[0].score, seen=None) if only == "said" else hit
 
 
 class _Asked(NamedTuple):
@@ -234,10 +284,12 @@ class Library:
         without: str | Sequence[str] = (),
         min_score: float | None = None,
         offset: int = 0,
+        only: str | None = None,
     ) -> Hits:
         """Finds the videos that hold what a sentence says or a picture shows, and when.
 
-        Of videos that are offline, or whose vectors are damaged, there is a line in `warnings`.
+        A single sentence is looked for in subtitles too, and both rankings are fused (`fused`). Of
+        videos that are offline, or whose vectors are damaged, there is a line in `warnings`.
 
         Args:
           sentence: what is looked for; may be empty beside a picture. Of several a video should
@@ -255,8 +307,9 @@ class Library:
           then: what is to be seen after it, one after the other.
           within: seconds at most from each of them to the next.
           without: what is not to be seen in the same frames.
-          min_score: hits of a smaller score are left out.
+          min_score: hits that are not said and of a smaller score are left out.
           offset: how many of the best are left out, to go on where a query before ended.
+          only: "seen" or "said", to leave the other out; scores are then those of BM25.
 
         Returns:
           Hits, best first; of equally good ones in the order of their paths. Videos of the same
@@ -289,6 +342,11 @@ class Library:
                 "several sentences, --then and --not are asked of frames: search by"
                 " --ranker=best_frame, without --store"
             )
+        single = len(sentences) == 1 and not (pictures or parts)
+        if only not in (None, "seen", "said"):
+            raise SearchError(f"only is {only!r}: give seen or said")
+        if only == "said" and not single:
+            raise SearchError("subtitles are searched by one sentence alone: leave the rest out")
         for name, number, least in (("k", k, 1), ("moments", moments, 1), ("offset", offset, 0)):
             if number < least:
                 raise SearchError(f"{name} is {number}: give {least} or more")
@@ -312,18 +370,35 @@ class Library:
             vectors.insert(0, picture)
         if not (passing & now.searched()).any():
             return Hits((), self._warnings(now, passing))
+        texts = now.said.search(sentences[0]) if single and only != "seen" else {}
+        if only == "said" and not now.said.count:
+            raise SearchError(
+                f"{self._directory} holds no subtitles: put .srt, .vtt or .ass files beside the"
+                " videos, and index the folder again"
+            )
         asked = self._asked(
             now, encoder, vectors, len(without), within if then else None, bool(pictures), parts
         )
         while True:
             try:
-                best = self._best(now, asked.query, offset + k, passing & now.searched())
+                count = max(offset + k, WINDOW if texts else 0)
+                allowed = passing & now.searched()
+                best = [] if only == "said" else self._best(now, asked.query, count, allowed)
+                if texts:
+                    best = fused(best, self._saying(now, texts, allowed))
+                best = best[: offset + k]
                 if gone := {i for i, *_ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
                     now.away |= gone
                     continue
                 hits = [
-                    self._hit(now, encoder, place, score, asked, moments)._replace(copies=copies)
+                    _with_passages(
+                        self._hit(now, encoder, place, score, asked, moments),
+                        copies,
+                        texts.get(now.contents[now.own[place]].content, []),
+                        moments,
+                        only,
+                    )
                     for place, score, copies in best[offset:]
                 ]
             except DamagedError as error:
@@ -334,10 +409,12 @@ class Library:
                     return self.query(
                         sentence, k, *chosen, moments, image=image, like=like, then=then,
                         within=within, without=without, min_score=min_score, offset=offset,
+                        only=only,
                     )  # fmt: skip
                 now.damaged |= error.contents
                 continue
-            kept = (hit for hit in hits if min_score is None or hit.score >= min_score)
+            least = -math.inf if min_score is None else min_score
+            kept = (hit for hit in hits if hit.score >= least or hit.said and only is None)
             return Hits(kept, self._warnings(now, passing))
 
     def _asked(
@@ -379,11 +456,9 @@ class Library:
         query: Single | Composed,
         k: int,
         allowed: Bool[np.ndarray, " V"],
-    ) -> list[tuple[int, float, tuple[str, ...]]]:
+    ) -> list[_Place]:
         """Places, scores and paths of copies of the best contents that are allowed, best first."""
-        paths: dict[int, list[int]] = {}
-        for place in np.flatnonzero(allowed):
-            paths.setdefault(int(now.own[place]), []).append(int(place))
+        paths = self._paths(now, allowed)
         if not paths:
             return []
         among = np.zeros(len(now.contents), bool)
@@ -392,10 +467,27 @@ class Library:
         # A store has not those that were not uploaded yet.
         ranked = sorted(paths, key=lambda one: (-scores[one], paths[one][0]))[:k]
         return [
-            (paths[one][0], float(scores[one]), tuple(now.entries[i].video for i in paths[one][1:]))
-            for one in ranked
-            if scores[one] > -np.inf
+            _place(now, paths[one], float(scores[one])) for one in ranked if scores[one] > -np.inf
         ]
+
+    def _saying(
+        self,
+        now: _Snapshot,
+        texts: Mapping[str, Sequence[Passage]],
+        allowed: Bool[np.ndarray, " V"],
+    ) -> list[_Place]:
+        """Those allowed of contents with passages, in their order, `WINDOW` at most."""
+        paths = self._paths(now, allowed)
+        known = {now.contents[one].content: own for one, own in paths.items()}
+        saying = [one for one in texts if one in known][:WINDOW]
+        return [_place(now, known[one], texts[one][0].score) for one in saying]
+
+    def _paths(self, now: _Snapshot, allowed: Bool[np.ndarray, " V"]) -> dict[int, list[int]]:
+        """The places of each content that are allowed, in the order of their paths."""
+        paths: dict[int, list[int]] = {}
+        for place in np.flatnonzero(allowed):
+            paths.setdefault(int(now.own[place]), []).append(int(place))
+        return paths
 
     def _frame(
         self, now: _Snapshot, video: str, second: float
@@ -497,7 +589,7 @@ class Library:
             ranker: Ranker = self._ranker(index, known)
         else:
             ranker = Stored(self._store, self._ranker(index, None), index, list(order))
-        return _Snapshot(stamp, index, entries, known, own, ranker, damaged, away)
+        return _Snapshot(stamp, index, entries, known, own, ranker, Said(index), damaged, away)
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:

@@ -182,12 +182,18 @@ DTYPE = "float16"
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""
 
-PACKED = re.compile(r"(segments|best_frame|trained)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json)")
+TEXTS = re.compile(r"[0-9a-f]{64}\.json")
+"""Names of files of what is said."""
+
+PACKED = re.compile(
+    r"(segments|best_frame|trained|said)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json|db)"
+)
 """Names of files of packed rows."""
 
 OWN = {
     "": re.compile("|".join(map(re.escape, (MANIFEST, PREVIOUS, MARK)))),
     "videos": VECTORS,
+    "texts": TEXTS,
     "packed": PACKED,
 }
 """Names of the files of an index in each of its folders; drafts of no others are deleted."""

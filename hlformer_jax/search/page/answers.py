@@ -57,6 +57,7 @@ def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
         curve = {
             "seen": hit.seen,
             "copies": list(hit.copies),
+            "said": [{"start": one.start, "end": one.end, "text": one.text} for one in hit.said],
             "score": hit.score,
             "moments": moments,
             "times": times,

@@ -1,6 +1,6 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const player = $("player"), strip = $("strip"), FILTERS = ["then", "not", "folder", "since", "until"];
+const player = $("player"), strip = $("strip"), FILTERS = ["then", "not", "only", "folder", "since", "until"];
 let PAGE_SIZE = 20;    // results at once
 const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
@@ -229,6 +229,9 @@ function card(hit, index) {
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
+    ...(hit.said?.length ? [make("button", { type: "button", class: "said", title: "Play what is said",
+      onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.said[0].start, play: true }); } },
+      `${clock(hit.said[0].start)} “${hit.said[0].text}”`)] : []),
     make("div", { class: "chips" }, ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
       make("button", { type: "button", class: "chip like", "aria-label": `More like ${name} at ${clock(at)}`,
         onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, "More like this")));

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Query, Request
@@ -146,6 +146,7 @@ def app(
         without: Annotated[Sentences, Query(alias="not")] = (),
         min_score: Annotated[float | None, Query(allow_inf_nan=False)] = None,
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
+        only: Literal["seen", "said", ""] = "",
     ) -> Response:
         sentence, *others = (_line(one) for one in (q, *then, *without))
         parts = {
@@ -154,6 +155,7 @@ def app(
             "within": within,
             "min_score": min_score,
             "offset": offset,
+            "only": only or None,
         }
         try:
             frame = queries.instant(like) if like else None

@@ -1,0 +1,224 @@
+"""What is said in videos: timed text of subtitles, kept in the index and searched by its words.
+
+    DIR/texts/DIGEST.json     the cues of one content under a digest, and of which files they are
+    DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
+
+A passage is a cue and the next, where that begins within `PAUSE` seconds of its end. Passages rank
+by BM25 of their words, which are folded and stemmed (English). One says a sentence when the words
+that it shares with it have half of their weight at least, ln(1 + (P − p + ½) / (p + ½)) for a word
+in p of P passages: so a video is not found for its articles. A content ranks by its best passage.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlformer_jax import files
+from hlformer_jax.errors import UserError
+from hlformer_jax.search import storage
+from hlformer_jax.search.errors import printable
+from hlformer_jax.search.index import Index
+
+PAUSE = 5.0
+"""Seconds between two cues of one passage."""
+
+MAX_PASSAGES = 2000
+"""Best by BM25 that are looked at."""
+
+RARE = 0.05, 1000
+"""A word in a larger share of passages, and in more of them, is none to find them by."""
+
+_DIGEST = 64
+_TABLE = (
+    "CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,"
+    " tokenize='porter unicode61 remove_diacritics 2')"
+)
+
+
+class Passage(NamedTuple):
+    """What is said from one second of a video to another, and its BM25."""
+
+    start: float
+    end: float
+    text: str
+    score: float
+
+
+class Reader(NamedTuple):
+    """What reads subtitles: the functions of `hlformer_jax.video.subtitles`, or a test's."""
+
+    suffixes: Iterable[str]
+    inside: Callable[[Path], Iterable[tuple[float, float, str]]]
+    beside: Callable[[Path], Iterable[tuple[float, float, str]]]
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What a file of cues holds; None where it is not there, or not what was written."""
+    try:
+        kept = storage.unseal(files.read_bytes(path))
+        cues = [(float(start), float(end), str(text)) for start, end, text in kept["cues"]]
+        inside = [(float(start), float(end), str(text)) for start, end, text in kept["inside"]]
+        return {"sources": kept["sources"], "inside": inside, "cues": cues}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def update(index: Index, reader: Reader, tell: Callable[[str], None]) -> None:
+    """Brings the texts of all videos that are there up to date; for the one who writes."""
+    listed: dict[Path, list[str]] = {}
+    paths: dict[str, list[Path]] = {}
+    for name, record in sorted(index.manifest.videos.items()):
+        if record.indexed:
+            paths.setdefault(record.content, []).append(index.root / name)
+    for content, own in paths.items():
+        own = [path for path in own if path.is_file()]
+        if not own:
+            continue
+        found = [other for path in own for other in _beside(path, reader.suffixes, listed)]
+        sources = [[os.fsencode(other).hex(), *_stamp(other)] for other in found]
+        kept = read(index.text(content))
+        if kept is not None and kept["sources"] == sources:
+            continue
+        inside = kept["inside"] if kept else _told(reader.inside, own[0], tell)
+        cues = sorted(
+            {*inside, *(cue for other in found for cue in _told(reader.beside, other, tell))}
+        )
+        whole = {"content": content, "sources": sources, "inside": inside, "cues": cues}
+        files.write_bytes(index.text(content), storage.seal(whole))
+
+
+def _told(read: Callable[[Path], Any], path: Path, tell: Callable[[str], None]) -> list[Any]:
+    """The cues of a file; none, and a line, where it cannot be read."""
+    try:
+        return [tuple(cue) for cue in read(path)]
+    except UserError as error:
+        tell(printable(str(error)))
+        return []
+
+
+def _beside(path: Path, suffixes: Iterable[str], listed: dict[Path, list[str]]) -> list[Path]:
+    """The files of subtitles beside a video: of its name, and a language's where wanted."""
+    if path.parent not in listed:
+        with contextlib.suppress(OSError):
+            listed[path.parent] = sorted(os.listdir(path.parent))
+    known = [path.parent / name for name in listed.get(path.parent, ())]
+    same = lambda other: (
+        other.stem == path.stem
+        or re.fullmatch(re.escape(path.stem) + r"\.[A-Za-z]{2,3}([-_.]\w+)*", other.stem)
+    )
+    return [one for one in known if one.suffix.lower() in suffixes and same(one) and one.is_file()]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+class Said:
+    """The passages of an index."""
+
+    def __init__(self, index: Index) -> None:
+        """Maps the table of all passages, or makes it anew of the contents' texts."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self.count, listing = 0, []
+        with contextlib.suppress(OSError), os.scandir(index.directory / "texts") as entries:
+            listing = sorted((one.name, *_stamp(Path(one.path))) for one in entries)
+        if not listing:
+            return
+        key = hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:32]
+        path = index.directory / "packed" / f"said-{key}.db"
+        self._db = sqlite3.connect(":memory:", check_same_thread=False)
+        if not self._loaded(path):
+            self._db = sqlite3.connect(":memory:", check_same_thread=False)
+            self._db.execute(_TABLE)
+            rows = "INSERT INTO said VALUES (?, ?, ?, ?)"
+            self._db.executemany(rows, _passages(index, [name for name, *_ in listing]))
+            self._db.commit()
+            with contextlib.suppress(OSError):
+                content = self._db.serialize()
+                files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
+                for other in path.parent.glob("said-*.db"):
+                    if other != path and storage.PACKED.fullmatch(other.name):
+                        files.discard(other)
+        self.count = int(self._db.execute("SELECT count(*) FROM said").fetchone()[0])
+
+    def _loaded(self, path: Path) -> bool:
+        try:
+            raw = files.read_bytes(path)
+            if hashlib.sha256(raw[:-_DIGEST]).hexdigest().encode() != raw[-_DIGEST:]:
+                return False
+            self._db.deserialize(raw[:-_DIGEST])
+            return True
+        except (OSError, sqlite3.Error):
+            return False
+
+    def search(self, sentence: str) -> dict[str, list[Passage]]:
+        """The passages that say a sentence, by contents, the best contents and passages first."""
+        words = sorted(set(re.findall(r"\w+", sentence.casefold())))
+        with self._lock:
+            return self._search(words) if words and self.count else {}
+
+    def _search(self, words: list[str]) -> dict[str, list[Passage]]:
+        weights = {word: self._weight(word) for word in words}
+        rare = [
+            word for word in words if 0 < self._counts[word] <= max(RARE[0] * self.count, RARE[1])
+        ]
+        shared: dict[int, float] = {}
+        for word in rare:
+            for (row,) in self._db.execute(
+                "SELECT rowid FROM said WHERE said MATCH ?", [f'"{word}"']
+            ):
+                shared[row] = shared.get(row, 0.0) + weights[word]
+        least = sum(weights.values()) / 2
+        found: dict[str, list[Passage]] = {}
+        if not any(weight >= least for weight in shared.values()):
+            return found
+        ranked = self._db.execute(
+            "SELECT rowid, content, start, stop, text, -bm25(said) FROM said WHERE said MATCH ?"
+            " ORDER BY bm25(said), rowid LIMIT ?",
+            [" OR ".join(f'"{word}"' for word in rare), MAX_PASSAGES],
+        )
+        for row, content, start, end, text, score in ranked:
+            own = found.get(content, [])
+            if shared[row] >= least and all(end <= one.start or one.end <= start for one in own):
+                found[content] = [*own, Passage(start, end, text, score)]
+        return found
+
+    def _weight(self, word: str) -> float:
+        if word not in self._counts:
+            count = "SELECT count(*) FROM said WHERE said MATCH ?"
+            self._counts[word] = int(self._db.execute(count, [f'"{word}"']).fetchone()[0])
+        there = self._counts[word]
+        return math.log(1 + (self.count - there + 0.5) / (there + 0.5))
+
+
+def _passages(index: Index, names: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
+    """Rows of the table."""
+    for name in names:
+        kept = read(index.directory / "texts" / name) if storage.TEXTS.fullmatch(name) else None
+        cues = kept["cues"] if kept else []
+        for (start, end, text), (begins, ends, more) in zip(
+            cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
+        ):
+            if begins - end <= PAUSE:
+                yield f"{text} {more}", name.removesuffix(".json"), start, max(end, ends)
+            else:
+                yield text, name.removesuffix(".json"), start, end
+
+
+def damaged(index: Index) -> dict[str, str]:
+    """What is damaged of the texts of an index, by the name of the file."""
+    return {
+        path.name: f"{path} is damaged: index the folder again to make it anew"
+        for path in map(index.text, index.contents())
+        if path.exists() and read(path) is None
+    }
