@@ -7,6 +7,7 @@
     index        an index: its videos, changes, what is offline
     extract      a folder into an index; cluster: on several machines, by Ray
     queries      what is asked, as vectors; scores of queries of parts
+    said         subtitles, searched by their words
     rankers      scores of videos and of their frames; packed: the rows that they multiply
     trained      those of a trained model
     library      an archive that is asked; filters: by folder and date

@@ -18,6 +18,7 @@ from hlformer_jax.search import commands, extract, library, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
+from hlformer_jax.video import subtitles
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
 
 
@@ -35,10 +36,17 @@ def calls(monkeypatch):
         seen.loaded.append(name)
         return seen.encoder
 
+    texts = SimpleNamespace(
+        SUFFIXES=subtitles.SUFFIXES, beside=subtitles.beside, inside=lambda path: []
+    )
     modules = {
         "encoders": SimpleNamespace(load=load),
         "video": SimpleNamespace(
-            **archive.VIDEO._asdict(), cut=lambda *a, replace: seen.cuts.append((a, replace))
+            find=archive.find,
+            probe=archive.probe,
+            sample=archive.sample,
+            subtitles=texts,
+            cut=lambda *a, replace: seen.cuts.append((a, replace)),
         ),
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
@@ -98,6 +106,8 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         (["query", "--not=red", "--index={index}"], "the sentence is empty"),
         (["query", "red", "--index={index}", "--not=b", "--ranker=segments"], "of frames"),
         (["query", "red", "--index={index}", "--offset=-1"], "offset is -1: give 0 or more"),
+        (["query", "red", "--index={index}", "--only=said"], "holds no subtitles: put .srt"),
+        (["query", "red", "--index={index}", "--only=heard"], "invalid choice: 'heard'"),
         (["query", "red", "--index={index}", "--min-score=nan"], "the least score is no number"),
         (["query", "--index={index}", "--image={deep}"], "is no image"),
         (["query", "--index={index}", "--image=nowhere.png"], "No such file"),
@@ -179,6 +189,22 @@ def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(search, films, index
     )
     done = search("query", "white", f"--index={index}")
     assert done.errors == ["no good match: these are the nearest, and none stands out"]
+
+
+def test_a_query_prints_what_is_said(search, films, index):
+    words = "1\n00:00:12,000 --> 00:00:14,000\nThe captain\u2019s <i>ship</i>\n"
+    (films / "b.srt").write_text(words)
+    assert search("index", films, f"--index={index}", "--workers=0").status == 0
+    done = search("query", "a ship", f"--index={index}", "--k=1", "--only=said")
+    assert done.out.splitlines()[1].split()[2:4] == ["0:12–0:14", "said"]
+    assert done.out.splitlines()[2].strip() == "0:12 “The captain’s ship”"
+    hits = json.loads(search("query", "a ship", f"--index={index}", "--json").out)
+    [hit] = [hit for hit in hits if hit["said"]]
+    assert hit["said"] == [{"start": 12, "end": 14, "text": "The captain’s ship"}]
+    text = next(path for path in (index / "texts").iterdir() if b"captain" in path.read_bytes())
+    text.write_bytes(b"{}")
+    done = search("verify", f"--index={index}")
+    assert done.status == 1 and text.name in done.out
 
 
 def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch):

@@ -208,6 +208,15 @@ def test_every_result_and_the_player_have_more_like_this(opened, page):
     expect(page.locator("#results .open")).to_have_count(2)
 
 
+def test_what_is_said_is_shown_and_played(page):
+    search(page, "red captain")
+    page.get_by_text("0:04 “the captain's ship”").click()
+    is_playing(page)
+    is_at(page, 4)
+    page.get_by_label("By").select_option("said")
+    expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
+
+
 def test_parts_copies_and_further_results_are_shown(page, library):
     page.evaluate("PAGE_SIZE = 2")
     search(page, "red")

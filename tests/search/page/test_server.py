@@ -59,9 +59,15 @@ def test_parts_of_a_query_reach_the_library(client, library):
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
     assert len(answer["hits"]) == 1 and answer["good"] is True
     assert library.asked[-1][7] == {
-        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0
+        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0, "only": None
     }  # fmt: skip
-    for wrong in ({"within": "0"}, {"min_score": "nan"}, {"offset": "-1"}, {"then": "x" * 501}):
+    for wrong in (
+        {"within": "0"},
+        {"min_score": "nan"},
+        {"offset": "-1"},
+        {"only": "x"},
+        {"then": "x" * 501},
+    ):
         assert client.get("/api/query", params={"q": "red", **wrong}).status_code == 400
 
 
