@@ -18,8 +18,8 @@ from hlformer_jax.search import commands, extract, library, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
-from hlformer_jax.video import subtitles
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
+from hlformer_jax.video import subtitles
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Subtitles: their times from a player's second 0, their text without style, what cannot be read."""
+"""Subtitles: their times from second 0, their text without style, what cannot be read."""
 
 import av
 import numpy as np
