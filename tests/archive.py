@@ -70,7 +70,8 @@ class Encoder:
         return 1 / (1 + np.exp(-(20 * cosine - 18))) if self.probable else None
 
     def _colours(self, text):
-        return np.asarray([COLOURS[word] for word in text.split() if word in COLOURS], float)
+        known = [COLOURS[word] for word in text.split() if word in COLOURS]
+        return np.asarray(known or [COLOURS["white"]], float)
 
 
 def preprocess(image):

@@ -156,11 +156,11 @@ class Library(search.Library):
                 if entry.id == like[0]:
                     continue
             hits.append(self.hit(entry, words, moments))
-        if "captain" in words:
+        if "captain" in sentence.lower():
             said = search.library.Passage(4.0, 6.0, "the captain's ship", 1.0)
             hits[0] = hits[0]._replace(said=(said,))
         hits = sorted(hits, key=lambda hit: -hit.score)
-        return [] if sentence == "nothing" else hits[offset : offset + k]
+        return search.library.Hits([] if sentence == "nothing" else hits[offset : offset + k])
 
     def hit(self, entry, sentence, count):
         colours = self.colours[entry.video]

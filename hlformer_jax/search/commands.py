@@ -480,7 +480,8 @@ def verify(options: Options) -> None:
     wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
     for line in wrong.values():
         print(line)
-    total = len({one.content for one in index.manifest.videos.values() if one.indexed})
+    contents = index.contents()
+    total = len(contents) + sum(index.text(one).exists() for one in contents)
     total += len(packed.own_files(index.directory))
     if wrong:
         again = command_line("search", "index", index.root, f"--index={options.index}")

@@ -139,7 +139,7 @@ def fused(seen: Sequence[_Place], said: Sequence[_Place]) -> list[_Place]:
     known = {place: (place, math.nan, copies) for place, _, copies in said}
     known |= {one[0]: one for one in seen}
     order = sorted(sums, key=lambda place: (-sums[place], place))
-    return [known[place] for place in order] + list(seen[WINDOW:])
+    return [known[place] for place in order] + [one for one in seen[WINDOW:] if one[0] not in sums]
 
 
 def _place(now: _Snapshot, places: Sequence[int], score: float) -> _Place:
@@ -413,8 +413,8 @@ class Library:
                     )  # fmt: skip
                 now.damaged |= error.contents
                 continue
-            least = -math.inf if min_score is None else min_score
-            kept = (hit for hit in hits if hit.score >= least or hit.said and only is None)
+            bound = -math.inf if min_score is None else min_score
+            kept = (hit for hit in hits if hit.score >= bound or hit.said and only is None)
             return Hits(kept, self._warnings(now, passing))
 
     def _asked(
@@ -435,19 +435,20 @@ class Library:
             return _Asked(Single(ranker, vectors[0]), readable)
         wanted = len(vectors) - unwanted
         learned = encoder.probability if ranker.calibrated else lambda cosines: None
+        # Few frames do not tell how an archive's cosines are distributed.
+        known = ranker.count >= queries.FEW or not of_picture and learned(0.0) is not None
         levels = [
             queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
             for i, one in enumerate(vectors)
         ]
-        level = float(np.mean(levels[:wanted]))
+        level = float(np.mean(levels[:wanted])) if known else None
         if not parts:
             return _Asked(Single(ranker, vectors[0]), readable, level)
         times = lambda content: now.source.read(now.contents[content].content).times
+        rows, unwanted_levels = np.stack(vectors), np.asarray(levels[wanted:], np.float32)
         composed = Composed(
-            ranker, functools.cache(times), np.stack(vectors[:wanted]),
-            np.reshape(vectors[wanted:], (unwanted, -1)).astype(np.float32),
-            np.asarray(levels[wanted:], np.float32), within,
-        )  # fmt: skip
+            ranker, functools.cache(times), rows[:wanted], rows[wanted:], unwanted_levels, within
+        )
         return _Asked(composed, readable, level)
 
     def _best(

@@ -27,7 +27,7 @@ probabilities, a sentence's is the cosine whose probability is `LEAST`. Of pictu
 encoders it lies `SPREADS` spreads above the median of the archive's own cosines; a spread is their
 distance from the median down to the quantile 0.1587, as far as a normal distribution's deviation.
 What the archive lacks has about normal cosines, and what it shows now and then stands out above;
-where most of its frames show it, this fails.
+where most of its frames show it, this fails, and of fewer than `FEW` frames nothing is said.
 """
 
 import heapq
@@ -53,6 +53,9 @@ LEAST = 0.01
 SPREADS = 4.0
 """Above the median of an archive's cosines, from which on a frame may show what is asked for."""
 
+FEW = 1000
+"""Frames that tell too little of what an archive's cosines are."""
+
 Found = tuple[Float[np.ndarray, " F"], list[Moment]]
 """Scores of a video's frames, and its best moments."""
 
@@ -66,7 +69,7 @@ def level(
     """
     grid = np.linspace(-1, 1, 20_001)
     if (learned := probability(grid)) is not None:
-        return float(grid[min(np.searchsorted(learned, LEAST), len(grid) - 1)])
+        return float(grid[min(int(np.searchsorted(learned, LEAST)), len(grid) - 1)])
     lower, median = np.quantile(ranker.sample(vector[None])[0], [0.1587, 0.5])
     return float(median + SPREADS * (median - lower))
 
@@ -126,7 +129,8 @@ class Composed(NamedTuple):
             ranked = [best[i] for i in range(count) for best in each if i < len(best)]
             return parts.mean(0), ranked
         curve, ends = chain(parts, arrays.times, self.within)
-        curve = np.where(np.isfinite(curve), curve, curve[np.isfinite(curve)].min())
+        # Below every sequence: a frame that begins none is no part of the best one's moment.
+        curve = np.where(np.isfinite(curve), curve, parts.min())
         best = []
         for one in moments(arrays.times, curve, period, count):
             last = arrays.times[ends[np.searchsorted(arrays.times, one.peak)]]

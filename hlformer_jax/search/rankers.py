@@ -198,7 +198,7 @@ class Untrained:
         self._matrix, path = packed.rows(
             index, self._rows.packed, contents, counts, self._rows.dtype, self._rows.take
         )
-        self._ends = np.append(self._starts[1:], len(self._matrix))
+        self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
         large = len(self._matrix) >= packed.LARGE and self._rows.top == 1
         self._rounded = packed.kept(path, self._matrix) if large else None
 

@@ -6,7 +6,8 @@
 A passage is a cue and the next, where that begins within `PAUSE` seconds of its end. Passages rank
 by BM25 of their words, which are folded and stemmed (English). One says a sentence when the words
 that it shares with it have half of their weight at least, ln(1 + (P − p + ½) / (p + ½)) for a word
-in p of P passages: so a video is not found for its articles. A content ranks by its best passage.
+in p of P passages, where one in none counts as in one: so a video is not found for its articles. A
+content ranks by its best passage.
 """
 
 import contextlib
@@ -140,8 +141,10 @@ class Said:
         if not self._loaded(path):
             self._db = sqlite3.connect(":memory:", check_same_thread=False)
             self._db.execute(_TABLE)
-            rows = "INSERT INTO said VALUES (?, ?, ?, ?)"
-            self._db.executemany(rows, _passages(index, [name for name, *_ in listing]))
+            passages = list(_passages(index, [name for name, *_ in listing]))
+            if not passages:
+                return
+            self._db.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", passages)
             self._db.commit()
             with contextlib.suppress(OSError):
                 content = self._db.serialize()
@@ -197,7 +200,7 @@ class Said:
         if word not in self._counts:
             count = "SELECT count(*) FROM said WHERE said MATCH ?"
             self._counts[word] = int(self._db.execute(count, [f'"{word}"']).fetchone()[0])
-        there = self._counts[word]
+        there = max(self._counts[word], 1)
         return math.log(1 + (self.count - there + 0.5) / (there + 0.5))
 
 

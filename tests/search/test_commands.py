@@ -14,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader
-from hlformer_jax.search import commands, extract, library, rankers
+from hlformer_jax.search import commands, extract, library, queries, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
@@ -170,7 +170,8 @@ def test_what_is_wrong_is_one_line_and_status_1(
     assert complaint in done.errors[0]
 
 
-def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(search, films, index):
+def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(search, films, index, monkeypatch):
+    monkeypatch.setattr(queries, "FEW", 0)
     (films / "z.film").write_bytes((films / "b.film").read_bytes())
     assert search("index", films, f"--index={index}", "--workers=0").status == 0
     done = search("query", "green", f"--index={index}", "--k=1")
@@ -407,11 +408,11 @@ def test_status_lists_what_failed_and_why(search, films, index):
 
 
 def test_verify_names_what_is_damaged_and_index_makes_it_anew(search, films, index):
-    assert search("verify", f"--index={index}").out == "4 files are whole\n"
+    assert search("verify", f"--index={index}").out == "7 files are whole\n"
     path = next((index / "videos").iterdir())
     path.write_bytes(path.read_bytes()[:-1])
     done = search("verify", f"--index={index}")
-    assert done.status == 1 and path.name in done.out and "1 of 4 files" in done.errors[0]
+    assert done.status == 1 and path.name in done.out and "1 of 7 files" in done.errors[0]
     again = search("index", films, f"--index={index}", "--workers=0")
     assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
     assert search("verify", f"--index={index}").status == 0
@@ -435,7 +436,7 @@ def test_query_prints_a_table_or_exactly_the_list_that_programs_read(search, ind
     assert len(lines) == 3 and not done.errors
     done = search("query", "red", f"--index={index}", "--json", "--ranker=best_frame")
     hits = json.loads(done.out)
-    fields = {"id", "video", "date", "date_of", "score", "moments"}
+    fields = {"id", "video", "date", "date_of", "score", "moments", "seen", "copies", "said"}
     assert [set(hit) for hit in hits] == [fields] * 3
     assert hits[0]["video"] == "a.film"
     assert all(set(m) == {"start", "end", "peak", "score"} for h in hits for m in h["moments"])

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import filters
 from hlformer_jax.search.errors import legible
-from hlformer_jax.search.library import Library
+from hlformer_jax.search.library import Hits, Library
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
@@ -47,7 +47,7 @@ MEDIA_TYPES = {
 # JSON
 
 
-def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
+def hits(library: Library, best: Hits) -> dict[str, Any]:
     """Hits of the library as JSON; curves of scores have at most `MAX_POINTS` points."""
     shown = []
     for hit in best:
@@ -64,13 +64,11 @@ def hits(library: Library, best: Sequence[Any]) -> dict[str, Any]:
             "scores": scores,
         }
         shown.append(_video(hit) | curve)
-    left_out = getattr(best, "warnings", ())
-    summary = library.status() if left_out else {}
-    good = getattr(best, "good", True)
+    summary = library.status() if best.warnings else {}
     return {
         "hits": shown,
-        "good": good,
-        "warnings": [without_paths(line, summary) for line in left_out],
+        "good": best.good,
+        "warnings": [without_paths(line, summary) for line in best.warnings],
     }
 
 

@@ -149,7 +149,7 @@ def app(
         only: Literal["seen", "said", ""] = "",
     ) -> Response:
         sentence, *others = (_line(one) for one in (q, *then, *without))
-        parts = {
+        parts: dict[str, Any] = {
             "then": others[: len(then)],
             "without": others[len(then) :],
             "within": within,
