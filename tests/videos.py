@@ -376,7 +376,7 @@ USED = {
     "no length stated": (stating(0), (2.9, 3.1), "^$"),
     "a length of years stated": (stating(1e9), (2.9, 3.1), "ends at 3.0 s of the 1000000000.0 s"),
 }  # fmt: skip
-"""Kinds that can be used in part: their maker, seconds at least and at most, and what is told."""
+"""Kinds that can be used in part: their maker, seconds at least and at most, and the line of it."""
 
 
 def says(line, reason):

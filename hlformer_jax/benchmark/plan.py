@@ -25,7 +25,6 @@ from hlformer_jax import command, files, models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Options
 from hlformer_jax.benchmark.query import (
-    SEARCHED_VIDEOS,
     SECONDS,
     Archive,
     encoder_size,
@@ -200,7 +199,7 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
 
 def _query(count: int, config: ConfigDict, mesh: Mesh, options: Options) -> Program:
     """Sentences encoded and searched for in a corpus of 2,500 videos, bfloat16."""
-    model, videos = models.build(config), options.videos or SEARCHED_VIDEOS
+    model, videos = models.build(config), options.videos or corpus.SEARCHED_VIDEOS
     params = jax.eval_shape(lambda: models.init_params(model, config))
     captions = jax.eval_shape(lambda: models.zero_batch(config, captions=count).captions)
     encoded = corpus.encoded_shapes(config, parallel.round_up(min(corpus.BLOCK, videos), mesh.size))

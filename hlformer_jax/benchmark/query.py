@@ -40,9 +40,6 @@ from hlformer_jax.typing import Array
 VALIDATION = 4_917, 17_505
 """Videos and captions of ActivityNet Captions' validation split."""
 
-SEARCHED_VIDEOS = 2_500
-"""As in GMMFormer v2's Table 2."""
-
 SECONDS, SCENE = 600, 10
 """Of a video of an archive, and of a scene; a frame a second."""
 
@@ -82,7 +79,7 @@ def evaluate(config: ConfigDict, options: Options) -> Iterator[Row]:
 
 def query(config: ConfigDict, options: Options) -> Iterator[Row]:
     """Search in a corpus, for a single query and for batches of 256, in every dtype."""
-    videos = options.videos or SEARCHED_VIDEOS
+    videos = options.videos or corpus.SEARCHED_VIDEOS
     model = models.build(config)
     params = models.init_params(model, config)
     one = cost(config)

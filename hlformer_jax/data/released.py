@@ -139,7 +139,7 @@ class Collection:
         try:
             with h5py.File(self.text_features, "r") as file:
                 name, fingerprint = (file.attrs.get(one) for one in _ENCODER)
-        except OSError:  # it is not there, or no HDF5; whoever reads it says what is wrong
+        except OSError:  # missing, or no HDF5: the reader refuses it
             return None
         return None if name is None or fingerprint is None else (str(name), str(fingerprint))
 

@@ -503,10 +503,8 @@ def leaves(subjects: Sequence[Subject], options: Options) -> Drawing:
     for axes, (subject, data) in zip(panels, measured, strict=True):
         for k, name in enumerate(("train", "val", "test")):
             pool = getattr(data, name).pool
-            groups, (_, first) = (
-                hierarchy.leaf_groups(pool),
-                np.unique(pool.tree, return_index=True),
-            )
+            groups = hierarchy.leaf_groups(pool)
+            _, first = np.unique(pool.tree, return_index=True)
             trees, nodes = (
                 np.bincount(x, minlength=len(orders) + 1)[1:] for x in (groups[first], groups)
             )

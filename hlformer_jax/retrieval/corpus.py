@@ -22,6 +22,9 @@ from hlformer_jax.typing import Array
 SIMILARITIES_AT_ONCE = 2**26
 """Similarities of single positions that may lie in memory at once, on each device."""
 
+SEARCHED_VIDEOS = 2_500
+"""Of a corpus in which queries are timed, as in GMMFormer v2's Table 2."""
+
 BLOCK = 256
 """Videos that are scored together where nobody says otherwise."""
 

@@ -142,8 +142,10 @@ def fused(seen: Sequence[_Place], said: Sequence[_Place]) -> list[_Place]:
     return [known[place] for place in order] + [one for one in seen[WINDOW:] if one[0] not in sums]
 
 
-def _place(now: _Snapshot, places: Sequence[int], score: float) -> _Place:
-    return places[0], score, tuple(now.entries[other].video for other in places[1:])
+def _place(now: _Snapshot, allowed: Bool[np.ndarray, " V"], content: int, score: float) -> _Place:
+    """The first of the allowed entries of a content, and the paths of the others."""
+    place, *others = np.flatnonzero(allowed & (now.own == content)).tolist()
+    return place, score, tuple(now.entries[other].video for other in others)
 
 
 def _with_passages(
@@ -426,7 +428,7 @@ class Library:
         within: float | None,
         of_picture: bool,
         parts: bool,
-    ) -> "_Asked":
+    ) -> _Asked:
         """The query of vectors, of which the last `unwanted` are those of what is not wanted."""
         ranker = now.ranker
         # Probabilities are learned of images beside sentences.
@@ -459,17 +461,16 @@ class Library:
         allowed: Bool[np.ndarray, " V"],
     ) -> list[_Place]:
         """Places, scores and paths of copies of the best contents that are allowed, best first."""
-        paths = self._paths(now, allowed)
-        if not paths:
+        places = np.flatnonzero(allowed)
+        if not len(places):
             return []
+        contents, first = np.unique(now.own[places], return_index=True)
         among = np.zeros(len(now.contents), bool)
-        among[list(paths)] = True
-        scores = query.best(k, among)
+        among[contents] = True
+        scores = query.best(k, among)[contents]
         # A store has not those that were not uploaded yet.
-        ranked = sorted(paths, key=lambda one: (-scores[one], paths[one][0]))[:k]
-        return [
-            _place(now, paths[one], float(scores[one])) for one in ranked if scores[one] > -np.inf
-        ]
+        order = [i for i in np.lexsort((first, -scores))[:k] if scores[i] > -np.inf]
+        return [_place(now, allowed, int(contents[i]), float(scores[i])) for i in order]
 
     def _saying(
         self,
@@ -478,17 +479,11 @@ class Library:
         allowed: Bool[np.ndarray, " V"],
     ) -> list[_Place]:
         """Those allowed of contents with passages, in their order, `WINDOW` at most."""
-        paths = self._paths(now, allowed)
-        known = {now.contents[one].content: own for one, own in paths.items()}
-        saying = [one for one in texts if one in known][:WINDOW]
-        return [_place(now, known[one], texts[one][0].score) for one in saying]
-
-    def _paths(self, now: _Snapshot, allowed: Bool[np.ndarray, " V"]) -> dict[int, list[int]]:
-        """The places of each content that are allowed, in the order of their paths."""
-        paths: dict[int, list[int]] = {}
-        for place in np.flatnonzero(allowed):
-            paths.setdefault(int(now.own[place]), []).append(int(place))
-        return paths
+        there = np.zeros(len(now.contents), bool)
+        there[now.own[allowed]] = True
+        number = {record.content: i for i, record in enumerate(now.contents) if there[i]}
+        saying = [one for one in texts if one in number][:WINDOW]
+        return [_place(now, allowed, number[one], texts[one][0].score) for one in saying]
 
     def _frame(
         self, now: _Snapshot, video: str, second: float
@@ -526,7 +521,7 @@ class Library:
         encoder: Any,
         position: int,
         score: float,
-        asked: "_Asked",
+        asked: _Asked,
         count: int,
     ) -> Hit:
         entry, content = now.entries[position], int(now.own[position])

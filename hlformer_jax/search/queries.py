@@ -48,10 +48,10 @@ from hlformer_jax.search.rankers import Ranker, Untrained
 from hlformer_jax.search.storage import VideoArrays
 
 LEAST = 0.01
-"""Probability from which on a frame may show what a sentence says."""
+"""Probability from which on a frame may show what a sentence says; chosen, see docs/search.md."""
 
 SPREADS = 4.0
-"""Above the median of an archive's cosines, from which on a frame may show what is asked for."""
+"""Above the median of an archive's cosines, from which on a frame may show it; chosen as well."""
 
 FEW = 1000
 """Frames that tell too little of what an archive's cosines are."""

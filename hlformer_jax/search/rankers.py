@@ -36,6 +36,7 @@ parts first, each with a graph of its own. In every measurement made here best_f
 videos, and random cuts did as well as these: docs/search.md.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -89,7 +90,7 @@ class RowRanker(Ranker, Protocol):
       identity: of equal ones the rows of equal videos are equal.
       branches: the weight of each branch; None: the score is another one.
       top: how many of a branch's largest products are averaged.
-      width: of the rows.
+      width: how many numbers a row has.
       dtype: "float16" where every row is exact in it, else "float32".
     """
 
@@ -249,9 +250,13 @@ class Untrained:
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
         """Products of queries and rows at equal distances, `SAMPLE` at most."""
+        return packed.products(self._sampled, queries).T
+
+    @functools.cached_property
+    def _sampled(self) -> np.ndarray:
+        """Rows from all over the disk, which are read once."""
         count = min(SAMPLE, len(self._matrix))
-        rows = self._matrix[np.arange(count) * len(self._matrix) // count]
-        return packed.products(rows, queries).T
+        return self._matrix[np.arange(count) * len(self._matrix) // count]
 
     def over_time(
         self,

@@ -33,9 +33,6 @@ from hlformer_jax.training import checkpoints, families, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
 
-SEARCHED_VIDEOS = 2_500
-"""Of the corpus in which a query is timed, as in GMMFormer v2's Table 2."""
-
 
 def check(runs: Sequence[Run], root: Path) -> None:
     """Refuses a sweep of which a run would not start, before any does.
@@ -150,12 +147,12 @@ def _query_costs(config: ConfigDict) -> dict[str, float]:
     """
     model = models.build(config)
     params = models.init_params(model, config)
-    stored = corpus.random(config, SEARCHED_VIDEOS, "float32")
+    stored = corpus.random(config, corpus.SEARCHED_VIDEOS, "float32")
     captions = models.zero_batch(config).captions
     encode = jax.jit(lambda params, captions: models.encode_query(model, params, captions))
     ask = lambda: jax.block_until_ready(corpus.search(stored, encode(params, captions), 10))
     ask()
-    share = SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
+    share = corpus.SEARCHED_VIDEOS / stored.mask.size  # blocks are filled up
     return {
         "seconds_query": statistics.median(timeit.repeat(ask, number=1, repeat=20)),
         "bytes_corpus": share * parallel.nbytes(stored.stored),

@@ -40,7 +40,7 @@ ODD = {  # good ones too
 UNLISTED = {"song with a cover", "folder", "not there"} | {
     kind for kind in videos.PLAYLISTS if kind.endswith("by its suffix")
 }
-"""Kinds of `videos.REFUSED` that are no videos in a folder: nothing is told of them."""
+"""Kinds of `videos.REFUSED` that are no videos in a folder: no line names them."""
 
 IN_A_FOLDER = {
     "pipe": "is a pipe, socket or device",
