@@ -137,7 +137,8 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
             for name, metrics in rows.items():
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
-                table.add_row(" ".join(filter(None, (name, part))), *cells)
+                if any(cells):  # chance, say, knows no parts
+                    table.add_row(" ".join(filter(None, (name, part))), *cells)
         console.print(table)
         title = ""
 
