@@ -21,6 +21,7 @@ once the second is refused. The tables of the schema:
 """
 
 import contextlib
+import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -71,6 +72,7 @@ SELECT content, score FROM (
 ) AS scores JOIN {schema}.contents USING (number)
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
+_PASSWORD = re.compile(r"(://[^/?@:]*:)[^/?]*(?=@)|([?&](?:ssl)?password=)[^&]*")
 _LARGEST = "max(product)"
 _MEAN = "(SELECT avg(x) FROM unnest((array_agg(product ORDER BY product DESC))[:{top}]) AS x)"
 
@@ -87,6 +89,7 @@ class Store:
           SearchError: when it is no such address.
           MissingExtra: when the client is not installed.
         """
+        self.address = _PASSWORD.sub(r"\1\2…", address)
         try:
             parts = urlsplit(address)
             options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
@@ -94,11 +97,9 @@ class Store:
             parts, options = urlsplit(""), {}
         if parts.scheme not in ("postgresql", "postgres"):
             raise SearchError(
-                f"--store={address} is no address of a PostgreSQL database: give"
+                f"--store={self.address} is no address of a PostgreSQL database: give"
                 " postgresql://USER@HOST/DATABASE?schema=NAME"
             )
-        secret = parts.password
-        self.address = address.replace(f":{secret}@", ":…@", 1) if secret else address
         self._name = options.pop("schema", "") or SCHEMA
         self._server = parts._replace(query=urlencode(options)).geturl()
         self._client = optional("psycopg", "postgres")

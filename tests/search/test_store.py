@@ -60,18 +60,24 @@ def sql(address, text):
 
 
 @pytest.mark.parametrize(
-    "address", ["folder/store", "http://h:6333/films", "localhost:5432", "postgresql", "x://h/d"]
+    "address",
+    ["folder/store", "http://h:6333/films", "localhost:5432", "postgresql", "x://me:secret@h/d"],
 )
 def test_what_is_no_address_of_a_database_is_refused(address):
-    with pytest.raises(SearchError, match="is no address"):
+    with pytest.raises(SearchError, match="is no address") as refused:
         Store(address)
+    assert "secret" not in str(refused.value)
 
 
-def test_a_server_that_does_not_answer_is_a_line_without_the_password(index):
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://me:secret@{}/films", "postgresql://me@{}/films?password=secret&schema=s"],
+)
+def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, address):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    library = opened(index, f"postgresql://me:secret@127.0.0.1:{port}/films")
+    library = opened(index, address.format(f"127.0.0.1:{port}"))
     with pytest.raises(SearchError, match="refused") as refused:
         library.query("red")
     assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
