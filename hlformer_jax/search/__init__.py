@@ -12,6 +12,7 @@
     trained      those of a trained model
     library      an archive that is asked; filters: by folder and date
     store        search in PostgreSQL
+    regimes      the rankers compared on simulated archives
     captions     sentences of which the answer is known: recalls, and a data set to train on
     commands     the command line; demo: an archive to try it on; page: in the browser
 
@@ -61,8 +62,8 @@ def open(
       directory: the directory of the index.
       checkpoint: the directory of a run that was trained on features of the same encoder: its model
         ranks.
-      ranker: "best_frame", "top_3_frames" or "segments", without training. With neither, the
-        checkpoint that was given when the videos were indexed, or else "best_frame".
+      ranker: the name of one without training (`rankers.ROWS`). With neither, the checkpoint that
+        was given when the videos were indexed, or else "best_frame".
       encoder: an encoder, or where to load it from; None: from where it was when the videos were
         indexed.
       store: address of a PostgreSQL database, or a `Store`, that ranks; `Library.upload` brings it

@@ -85,7 +85,7 @@ OVERWRITE = flag("--overwrite", "replace what is there")
 JSON = flag("--json", "print JSON")
 RANKER = (
     option(
-        "--ranker", "without training: best_frame (the default), top_3_frames or segments",
+        "--ranker", f"without training: {', '.join(rankers.ROWS)}; default the first",
         metavar="NAME",
     ),
     CHECKPOINT,
@@ -579,6 +579,30 @@ def evaluate(options: Options) -> None:
     if options.json:
         figures = {"captions": len(asked), "videos": count, "rankers": table}
         files.write_json(options.json, figures, replace)
+
+
+@command(
+    option("--videos", "of each archive; default 200", type=int, default=200),
+    option("--seed", "of what is drawn; default 0", type=int, default=0),
+    path("--json", "also write the figures there", metavar="FILE"),
+    OVERWRITE,
+)  # fmt: skip
+def simulate(options: Options) -> None:
+    """Report recalls of each ranker on simulated archives of four kinds."""
+    from hlformer_jax.retrieval import ranking
+    from hlformer_jax.search import regimes
+
+    if options.videos < 2:
+        raise SearchError(f"--videos={options.videos}: give 2 or more")
+    replace = files.replacing(options.overwrite)
+    if options.json:
+        files.check_output(options.json, replace)
+    tables = {}
+    for name, regime in regimes.REGIMES.items():
+        tables[name] = regimes.recalls(regime, options.videos, options.seed)
+        ranking.print_table(f"{name}: {options.videos} videos; percent", tables[name])
+    if options.json:
+        files.write_json(options.json, tables, replace)
 
 
 def told_apart(names: Sequence[str]) -> list[str]:

@@ -339,6 +339,11 @@ class Library:
             raise SearchError(
                 f"the trained model {self._checkpoint} reads one sentence: add --ranker=best_frame"
             )
+        if pictures and rankers.ROWS[self._name].normalised:
+            raise SearchError(
+                f"{self._name} compares sentences with others: ask with a picture by"
+                " --ranker=best_frame"
+            )
         if parts and (self._store is not None or self._name != rankers.DEFAULT):
             raise SearchError(
                 "several sentences, --then and --not are asked of frames: search by"
@@ -439,6 +444,7 @@ class Library:
         learned = encoder.probability if ranker.calibrated else lambda cosines: None
         # Few frames do not tell how an archive's cosines are distributed.
         known = ranker.count >= queries.FEW or not of_picture and learned(0.0) is not None
+        known = known and not ranker.normalised  # a difference of cosines has no level
         levels = [
             queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
             for i, one in enumerate(vectors)
@@ -589,7 +595,7 @@ class Library:
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:
-            return rankers.Untrained(self._name, index, records)
+            return rankers.Untrained(self._name, index, records, self._encoder)
         from hlformer_jax.search import trained
 
         return trained.Trained(self._checkpoint, index, records)

@@ -276,6 +276,15 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
     return Quantised(values, *bounds)
 
 
+def numbers(path: Path, count: int, make: Callable[[], np.ndarray]) -> Float[np.ndarray, " V"]:
+    """A float32 number for each content, from a file beside its matrix, or made and kept there."""
+    kept = _mapped(path, (1, count), "float32")
+    if kept is None:
+        made = make()  # before a file is begun: it may fail
+        kept = _written(path, (1, count), "float32", lambda target: np.copyto(target[0], made))
+    return np.asarray(kept[0])
+
+
 def rounded_products(rows: Quantised, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
     """Inner products of rounded rows and a query, in float32."""
     scores = products(rows.values, query)

@@ -1,13 +1,24 @@
 """Rankers without training: what a video's score is, and its scores over time, by name.
 
-    best_frame     the largest cosine of the sentence and a frame; the default
-    top_3_frames   the mean of the three largest, or of all where a video has fewer
-    segments       the largest inner product of the sentence and an interval's vector
+    best_frame        the largest cosine of the sentence and a frame; the default
+    top_3_frames      the mean of the three largest, or of all where a video has fewer
+    windows           the mean, over w = 1, 3 and 5, of the largest mean cosine of w successive
+                      frames, or of all where a video has fewer
+    segments          the largest inner product of the sentence and an interval's vector
+    best_frame_nnn, top_3_frames_nnn    the score without _nnn, minus the video's bias
 
 All are exact: one product of the sentence with the rows of all videos. In a large archive, for the
 two that are maxima, rows of 8 bits say first which rows can matter (`packed`); the best videos and
-their scores are the same. Over time, a frame has its own cosine; with `segments` the mean of that
-and of its interval's product, as what surrounds a moment blurs the interval's borders.
+their scores are the same. Over time, a frame has its own cosine, minus the bias; with `segments`
+the mean of its cosine and of its interval's product, as what surrounds a moment blurs the
+interval's borders.
+
+Some videos score high whatever is asked. Nearest-neighbour normalisation (NNN, Chowdhury et al.,
+EMNLP 2024) takes from a video's score the bias
+
+    b(v) = α · (the mean of the k largest s(q, v) over the sentences q of a bank), α = 0.75, k = 64
+
+The bank, `BANK`, is fixed: b is a number for each video, which is kept beside its packed rows.
 
 A trained model is a further ranker (`trained`): an object with the methods of `Ranker`.
 
@@ -37,6 +48,7 @@ videos, and random cuts did as well as these: docs/search.md.
 """
 
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -132,6 +144,22 @@ class Rows(NamedTuple):
     top: int  # the score is the mean of so many largest products
     over_time: Callable[[VideoArrays, np.ndarray], np.ndarray]  # scores of frames, of a query
     calibrated: bool  # the score is the cosine of a frame
+    windows: tuple[int, ...] = (1,)  # or the mean of the largest means of so many successive ones
+    normalised: bool = False  # the score is that minus the video's bias
+
+    @property
+    def largest(self) -> bool:
+        """Whether the score is the largest product."""
+        return self.top == 1 and self.windows == (1,) and not self.normalised
+
+    def pool(self, products: Float[np.ndarray, "R *Q"]) -> Float[np.ndarray, "*Q"]:
+        """The score of the products of one video, without its bias."""
+        if self.windows == (1,):
+            return np.asarray(np.sort(products, axis=0)[-self.top :].mean(0))
+        views = np.lib.stride_tricks.sliding_window_view
+        lengths = [min(window, len(products)) for window in self.windows]
+        best = [views(products, length, axis=0).mean(-1).max(0) for length in lengths]
+        return np.asarray(np.stack(best).mean(0))
 
 
 def _of_frames(arrays: VideoArrays, query: np.ndarray) -> np.ndarray:
@@ -153,14 +181,42 @@ _FRAMES = Rows(
 ROWS = {
     "best_frame": _FRAMES,
     "top_3_frames": _FRAMES._replace(top=3, calibrated=False),
+    "windows": _FRAMES._replace(windows=(1, 3, 5), calibrated=False),
     "segments": Rows(
         "segments", "float32", lambda arrays: arrays.segments, lambda record: record.intervals, 1,
         _of_frames_and_intervals, calibrated=False,
     ),
+    "best_frame_nnn": _FRAMES._replace(calibrated=False, normalised=True),
+    "top_3_frames_nnn": _FRAMES._replace(top=3, calibrated=False, normalised=True),
 }  # fmt: skip
 """The rankers without training."""
 
 DEFAULT = "best_frame"
+
+ALPHA, NEAREST = 0.75, 64
+"""Of NNN: the share of the mean that is taken away, and the mean of how many scores it is."""
+
+_WHO = (
+    "a man", "a woman", "a child", "two people", "a crowd", "a dog", "a cat", "a horse", "a bird",
+    "a car", "a bicycle", "a boat", "a baby", "an old person", "a musician", "a team",
+)  # fmt: skip
+_DOES = (
+    "moves slowly", "moves fast", "stands still", "comes closer", "goes away", "turns around",
+    "is seen from above", "is seen close up", "falls down", "jumps", "eats", "plays", "waits",
+    "makes a noise", "meets another", "appears",
+)  # fmt: skip
+_WHERE = (
+    "in a kitchen", "in a living room", "in an office", "on a street", "in a park", "on a beach",
+    "in the snow", "in a forest", "on a stage", "in a shop", "at night", "in the rain",
+    "by a window", "on a field", "near water", "in a garden",
+)  # fmt: skip
+
+BANK = tuple(
+    f"{who} {does} {_WHERE[(i + 5 * k) % len(_WHERE)]}"
+    for i, who in enumerate(_WHO)
+    for k, does in enumerate(_DOES)
+)
+"""The sentences of NNN: of everyday things, each part as often as the others."""
 
 SAMPLE = 4096
 """Rows of an archive that tell how its products with a query are distributed."""
@@ -176,8 +232,12 @@ def check(name: str) -> None:
 class Untrained:
     """A ranker of `ROWS` over the contents of an index."""
 
-    def __init__(self, name: str, index: Index, records: Sequence[Record] | None) -> None:
+    def __init__(
+        self, name: str, index: Index, records: Sequence[Record] | None, encoder: Any = None
+    ) -> None:
         """Maps the rows of all contents; None: a store ranks them, and `scores` is not asked.
+
+        The encoder is asked for the sentences of `BANK` where biases have to be computed.
 
         Raises:
           SearchError: for another name.
@@ -190,7 +250,9 @@ class Untrained:
             self._rows.top,
             self._rows.dtype,
         )
-        self.branches, self.width = {name: 1.0}, index.manifest.encoder.width
+        summed = self._rows.windows == (1,) and not self._rows.normalised
+        self.branches = {name: 1.0} if summed else None
+        self.width, self.normalised = index.manifest.encoder.width, self._rows.normalised
         if records is None:
             return
         counts = [self._rows.count(record) for record in records]
@@ -200,8 +262,21 @@ class Untrained:
             index, self._rows.packed, contents, counts, self._rows.dtype, self._rows.take
         )
         self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
-        large = len(self._matrix) >= packed.LARGE and self._rows.top == 1
+        large = len(self._matrix) >= packed.LARGE and self._rows.largest
         self._rounded = packed.kept(path, self._matrix) if large else None
+        self._bias = np.zeros(len(records), np.float32)
+        if self.normalised:
+            bank = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
+            beside = path.with_suffix(f".{name.replace('_', '-')}-{bank}.npy")
+            self._bias = packed.numbers(beside, len(records), lambda: self._biases(encoder))
+
+    def _biases(self, encoder: Any) -> Float[np.ndarray, " V"]:
+        """The bias b of every content; see the module."""
+        bank = np.asarray(encoder.sentences(list(BANK)), np.float32)
+        parts = (self.products(content, bank).T for content in range(len(self._starts)))
+        scores = np.stack([self._rows.pool(part) for part in parts])
+        nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
+        return nearest.astype(np.float32)
 
     def encode(self, encoder: Any, sentence: str) -> Float[np.ndarray, " H"]:
         """The unit vector of a sentence; see `Ranker`."""
@@ -217,12 +292,12 @@ class Untrained:
         return {self.identity: query}
 
     def scores(self, query: Float[np.ndarray, " H"]) -> Float[np.ndarray, " V"]:
-        """The mean of the largest products of each content; see `Ranker`."""
+        """The score of each content; see `Ranker`."""
         products = packed.products(self._matrix, query)
-        if self._rows.top == 1:
-            return np.maximum.reduceat(products, self._starts)
-        best = [np.sort(own)[-self._rows.top :] for own in np.split(products, self._starts[1:])]
-        return np.asarray([own.mean() for own in best], np.float32)
+        if self._rows.top == 1 and self._rows.windows == (1,):
+            return np.maximum.reduceat(products, self._starts) - self._bias
+        best = [self._rows.pool(own) for own in np.split(products, self._starts[1:])]
+        return np.asarray(best, np.float32) - self._bias
 
     def best(
         self, query: Float[np.ndarray, " H"], count: int, among: Bool[np.ndarray, " V"]
@@ -266,7 +341,8 @@ class Untrained:
         vectors: Vectors | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Scores of the frames by the rule of the ranker; see `Ranker`."""
-        return self._rows.over_time(arrays, query)
+        bias = self._bias[content] if self.normalised else np.float32(0)
+        return self._rows.over_time(arrays, query) - bias
 
 
 BETA = 0.7  # share of the propagation that goes through the graph

@@ -316,8 +316,8 @@ def _weights(ranker: RowRanker) -> dict[str, float]:
     """The weight of each branch of a ranker's score, or a `SearchError`."""
     if ranker.branches is None:
         raise SearchError(
-            "the score of ms_sl is no sum of maxima, which is what a store computes: search without"
-            " --store"
+            "the score of this ranker is no sum of maxima or of means of the largest, which is what"
+            " a store computes: search without --store"
         )
     return ranker.branches
 

@@ -105,7 +105,7 @@ def test_a_query_is_answered_by_its_scene(tmp_path):
     assert abs(cosines[SCENE:].mean()) < 0.02
     encoder = _Encoder(every[:, SCENE])
     index = archive.write(tmp_path / "index", encoder, ())
-    for name in ROWS:
+    for name in (name for name, rows in ROWS.items() if not rows.normalised):
         library = Library(index.directory, ranker=name, encoder=encoder)
         for video in range(archive.videos):
             hit = library.query(str(video), 1)[0]

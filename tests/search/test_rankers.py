@@ -1,5 +1,6 @@
 """Rankers without training against brute force, and the intervals of one of them."""
 
+import itertools
 import math
 
 import archive
@@ -19,20 +20,38 @@ def films(tmp_path):
     return archive.random_folder(tmp_path / "films")
 
 
+def pooled(products, name):
+    """The score of a video from the products of its frames, in float64."""
+    if name.startswith("best_frame"):
+        return max(products)
+    if name.startswith("top_3_frames"):
+        return np.mean(sorted(products, reverse=True)[:3])
+    windows = [min(width, len(products)) for width in (1, 3, 5)]
+    return np.mean([
+        max(np.mean(products[i : i + width]) for i in range(len(products) - width + 1))
+        for width in windows
+    ])  # fmt: skip
+
+
 @pytest.mark.parametrize("name", rankers.ROWS)
 def test_scores_are_those_of_brute_force(index, records, name, monkeypatch):
     monkeypatch.setattr(packed, "ROWS_AT_ONCE", 10)
-    ranker = rankers.Untrained(name, index, records)
+    bank = [" ".join(words) for words in itertools.product(archive.COLOURS, repeat=3)][:100]
+    monkeypatch.setattr(rankers, "BANK", tuple(bank))
+    ranker = rankers.Untrained(name, index, records, archive.Encoder())
     query = ranker.encode(archive.Encoder(), "red yellow")
     found = ranker.scores(query)
+    others = archive.Encoder().sentences(bank).astype(np.float64)
     for i, record in enumerate(records):
         arrays = index.read(record.content)
         best, over_time = -np.inf, []
         if name != "segments":
             over_time = [float(np.dot(v.astype(np.float64), query)) for v in arrays.vectors]
-            best = max(over_time)
-            if name == "top_3_frames":
-                best = np.mean(sorted(over_time, reverse=True)[:3])
+            best = pooled(over_time, name)
+            if name.endswith("_nnn"):
+                every = [pooled(list(arrays.vectors @ other), name) for other in others]
+                bias = 0.75 * np.mean(sorted(every)[-64:])
+                best, over_time = best - bias, [score - bias for score in over_time]
         else:
             inner = [float(np.dot(v.astype(np.float64), query)) for v in arrays.segments]
             best = max(inner)
@@ -42,6 +61,28 @@ def test_scores_are_those_of_brute_force(index, records, name, monkeypatch):
                 over_time.append((inner[holder] + own) / 2)
         np.testing.assert_allclose(found[i], best, atol=1e-6)
         np.testing.assert_allclose(ranker.over_time(i, arrays, query), over_time, atol=1e-6)
+
+
+def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, records, monkeypatch):
+    asked = []
+
+    class Encoder(archive.Encoder):
+        def sentences(self, texts):
+            asked.append(len(texts))
+            return super().sentences(texts)
+
+    build = lambda: rankers.Untrained("best_frame_nnn", index, records, Encoder())
+    query = build().encode(archive.Encoder(), "red")
+    assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
+    first = build().scores(query)
+    assert len(asked) == 1
+    [beside] = (index.directory / "packed").glob("*nnn*")
+    beside.write_bytes(b"damaged" * 99)
+    np.testing.assert_array_equal(build().scores(query), first)
+    monkeypatch.setattr(rankers, "BANK", ("red", "blue"))
+    other = build().scores(query)
+    assert len(asked) == 3 and not np.allclose(other, first)
+    assert not packed.damaged(index.directory)
 
 
 def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):

@@ -20,7 +20,7 @@ from hlformer_jax import search
 from hlformer_jax.errors import MissingExtra
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.rankers import ROWS, Untrained
+from hlformer_jax.search.rankers import Untrained
 from hlformer_jax.search.store import Store, Uploaded
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
@@ -116,7 +116,7 @@ class TestServer:
             opened(renamed, address.partition("&")[0] + "&schema=public").upload()
         assert sql(address, "SELECT count(*) FROM contents") == [(len(index.contents()),)]
 
-    @pytest.mark.parametrize("ranker", ROWS)
+    @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
     def test_the_ranking_is_that_without_a_store(self, index, ranker, address):
         library = opened(index, address, ranker=ranker)
         count = len(index.contents())
@@ -129,6 +129,11 @@ class TestServer:
             found, expected = (one.examine("red", position) for one in (library, plain))
             np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
             agree([found[1]], [expected[1]])
+
+    @pytest.mark.parametrize("ranker", ["windows", "best_frame_nnn"])
+    def test_a_score_that_is_no_sum_of_maxima_is_refused(self, index, ranker, address):
+        with pytest.raises(SearchError, match="no sum of maxima"):
+            opened(index, address, ranker=ranker).upload()
 
     def test_filters_are_those_without_a_store(self, index, address):
         library, plain = opened(index, address), opened(index, None)
