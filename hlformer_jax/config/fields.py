@@ -214,9 +214,6 @@ PRVR: Mapping[str, Any] = {
         "distillation": Field(0.0, WEIGHT),
         "distillation_temperature": Field(0.2, positive(1e4)),  # divides the cosines of both
         "distillation_rate": Field(0.95, positive(1)),  # by which the weight falls in an epoch
-        # Whether all terms but the triplet and contrastive ones see captions that were encoded once
-        # more, under another mask of dropout, as released.
-        "encode_twice": Field(False, FLAG),
         "margin": Field(0.2, real(0, 100)),  # m of the triplet loss, added to cosines
         "hard_negative_epoch": Field(20, whole(0, 10**9)),  # first epoch, from 0, with them
         "hard_pool_size": Field(20, COUNT),  # hardest videos a caption's negative is drawn from

@@ -58,6 +58,7 @@ RETIRED = {
     "loss.chain_edges": "all",
     "loss.chain_norm": "ball",
     "loss.order_pairs": "siblings",
+    "loss.encode_twice": False,
 }
 """Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
 

@@ -104,20 +104,16 @@ class Objective:
 
         Without a key there is no dropout. By the epoch, from 0, the distillation's weight falls.
         """
-        model, values, options = self.model, self.numbers, self.options
+        model, values = self.model, self.numbers
         scorer: MaximumSimilarity = self.scorer
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         queries = models.encode_query(model, params, batch.captions, keys[0])
         videos = models.encode_video(model, params, batch.videos, keys[1], self.encode_parts)
-        alone = queries  # what all terms but the triplet and contrastive ones see
-        if options.encode_twice and keys[0] is not None:
-            again = jax.random.fold_in(keys[0], 1)
-            alone = models.encode_query(model, params, batch.captions, again)
         pairs = Pairs.of(batch)
         similar: Any = scorer.similarities(queries, videos, pairs.video)
         caption_columns = scorer.frame_columns == "captions"
         columns = ranking.identity_pairs(pairs) if caption_columns else pairs
-        clip_queries = scorer.of_branches(alone)["clips"]
+        clip_queries = scorer.of_branches(queries)["clips"]
         margin = values["margin"]
 
         def frame_nce() -> Float[Array, ""]:
@@ -127,13 +123,13 @@ class Objective:
 
         def query_diversity() -> Float[Array, ""]:
             constants = values["diversity_margin"], values["diversity_scale"]
-            if options.diversity_form == "captions":
-                return embeddings.caption_diversity(alone, pairs, *constants)
+            if self.options.diversity_form == "captions":
+                return embeddings.caption_diversity(queries, pairs, *constants)
             gamma = values["diversity_gamma"]
-            return embeddings.query_diversity(alone, pairs, *constants, gamma)
+            return embeddings.query_diversity(queries, pairs, *constants, gamma)
 
         def partial_order() -> Float[Array, ""]:
-            lifted = models.lift(model, params, videos, alone)
+            lifted = models.lift(model, params, videos, queries)
             return embeddings.partial_order(*lifted, pairs, values["min_radius"])
 
         def divergence() -> Float[Array, ""]:

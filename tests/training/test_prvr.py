@@ -3,7 +3,6 @@
 import json
 import re
 
-import flax.struct
 import jax
 import numpy as np
 import pytest
@@ -177,34 +176,6 @@ def test_the_hard_phase_begins_with_its_epoch_and_the_negatives_follow_seed_and_
         assert len(set(found[:6])) > 1
         assert max(found[:6]) <= hard * (1 + 1e-6)
     assert losses_of[0][:6] != losses_of[1][:6]
-
-
-@flax.struct.dataclass
-class Dropping(Linear):
-    """A `Linear` whose captions go through dropout."""
-
-    def apply(self, params, inputs, *_, method, rngs):
-        encoded = super().apply(params, inputs, method=method, rngs=rngs)
-        if method != "encode_query" or rngs is None:
-            return encoded
-        return encoded * jax.random.bernoulli(rngs["dropout"], 0.7, encoded.shape).astype(
-            encoded.dtype
-        )
-
-
-def test_captions_that_are_encoded_twice_have_two_masks_of_dropout():
-    batch = tiny.batch()
-    negatives = draw_negatives(jax.random.key(0), batch, np.asarray(False), 20)
-
-    def terms(twice, key):
-        config = tiny.config(**{**WEIGHTED, "loss.encode_twice": twice})
-        built = prvr.build_objective(config, Dropping(), 1, 2)
-        return EVALUATE(built, PARAMS, batch, negatives, key)[1]
-
-    once, twice = (terms(flag, jax.random.key(1)) for flag in (False, True))
-    differing = {name for name in once if once[name] != twice[name]}
-    assert differing == {"query_diversity"}
-    assert terms(False, None) == terms(True, None)
 
 
 def test_the_branches_draw_their_negatives_apart():
