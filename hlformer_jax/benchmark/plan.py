@@ -188,7 +188,7 @@ def _evaluate_nodes(config: ConfigDict, mesh: Mesh, family: Any) -> Program:
         vectors = evaluator._search_vectors
         return ranks(*vectors(text, video)), ranks(*vectors(video, text))
 
-    related = relatives(split.pool, config.eval.pool == "group")
+    related = relatives(split.pool)
     rest = np.int32(feed.steps), Points(points, points), related
     given = _abstract(mesh, (jax.eval_shape(family.init_params), *feed.shapes(), *rest))
     arguments = lambda: [

@@ -17,12 +17,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.fields import FIELDS, WEIGHTS, Field, conflicts, leaves
+from hlformer_jax.config.fields import FIELDS, Field, conflicts, leaves
 from hlformer_jax.config.published import DATA_SETS, DEBUG, DEFINITIONS, PRESETS
 from hlformer_jax.errors import UserError, suggestion
 
 __all__ = [
-    "WEIGHTS", "ConfigError", "check", "check_values", "debug", "default", "family_of", "leaves",
+    "ConfigError", "check", "check_values", "debug", "default", "family_of", "leaves",
     "load", "of_model", "on_data_set", "parts_of", "preset", "variant",
 ]  # fmt: skip
 

@@ -114,19 +114,6 @@ class Field(NamedTuple):
 
 Fields = Mapping[str, Field | Mapping[str, Field]]
 
-WEIGHTS = (
-    "clip_triplet",
-    "frame_triplet",
-    "clip_nce",
-    "frame_nce",
-    "query_diversity",
-    "partial_order",
-    "optimal_matching",
-    "distillation",
-)
-"""Fields of `config.loss` that are weights of its terms, in the order of the log."""
-
-
 PRVR: Mapping[str, Any] = {
     "seed": Field(0, whole(0, 2**31 - 1)),
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
@@ -281,8 +268,6 @@ HOVER: Mapping[str, Any] = {
         # How leaves are composed: "released", neighbours level by level, the last two of an odd
         # level once more; "shallow", all under one root; "balanced", the odd one rises as it is.
         "form": Field("released", one_of("released", "shallow", "balanced")),
-        # Text of a parent: as "released", or its moments' sentences "joined".
-        "parent_text": Field("released", one_of("released", "joined")),
         "node_frames": Field(12, whole(1, 2**10)),  # F of a node
         # Frames of a node in a video of at most so many: within its "span", or, as released, the
         # "whole" video.
@@ -293,10 +278,8 @@ HOVER: Mapping[str, Any] = {
         "train_subset": Field("full", LINE),
         # What is validated on: the split "val", or "held_out", a twentieth of the training trees.
         "validation": Field("val", one_of("val", "held_out")),
-        # Of the synthetic corpus: chance that a moment shows what belongs to its place in time,
-        # and concepts that it shares with the moment before it.
+        # Of the synthetic corpus: chance that a moment shows what belongs to its place in time.
         "precedence": Field(0.7, real(0, 1)),
-        "shared_concepts": Field(0, whole(0, 2)),
     },
     "model": {
         "name": Field("hover", one_of("hover")),
@@ -354,8 +337,6 @@ HOVER: Mapping[str, Any] = {
         "learning_rate": Field(1e-4, positive(100)),
         "hyperbolic_rate": Field(1e-4, RATE),  # of the hyperbolic layers; released: 1e-7
         "scale_rate": Field(1e-4, RATE),  # of the learned scale; released: 1e-7
-        # After the warm-up: a cosine of the share of all steps, as released, or a line, to 0.
-        "schedule": Field("warmup_cosine", one_of("warmup_cosine", "linear")),
         "warmup": Field(0.1, SHARE),  # share of all steps
         "beta1": Field(0.9, SHARE),
         "beta2": Field(0.98, SHARE),
@@ -378,8 +359,6 @@ HOVER: Mapping[str, Any] = {
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together
-        # Candidates of a query: all nodes, or those of trees with as many leaves.
-        "pool": Field("all", one_of("all", "group")),
         # Zero-shot: the collection whose test split is tested on, and its feature; "" for the one
         # that is trained on. Its features have the same widths.
         "test_collection": Field("", PATH),

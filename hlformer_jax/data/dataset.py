@@ -193,7 +193,6 @@ def choose_tree_source(config: ConfigDict) -> Source:
             visual_dim=data.visual_dim,
             text_dim=data.text_dim,
             precedence=config.trees.precedence,
-            shared=config.trees.shared_concepts,
         )
     if data.collection == extracted.COLLECTION:
         return extracted.ExtractedSource(data.manual_dir, data.feature, *widths, timed=True)
@@ -230,7 +229,7 @@ class _Trees:
         own = [self.trees[k] for k in chosen]
         places = np.asarray([self._place[tree.video] for tree in own], np.int32)
         timed = [self._timed[place] for place in places]
-        pool = trees.make_pool(own, timed, options.parent_text, self._notes["collection"])
+        pool = trees.make_pool(own, timed, self._notes["collection"])
         durations = np.asarray([video.duration for video in timed])[pool.tree]
         num_rows = self._features.frames_per_video[places][pool.tree]
         counts = [np.minimum(words, max_words).astype(np.int32) for words in self._notes["words"]]

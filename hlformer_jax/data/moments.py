@@ -1,12 +1,10 @@
-"""Annotated moments into the files that trees are made of, and their numbers.
+"""Annotated moments into the files that trees are made of, and the numbers of those.
 
-    python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl --trees=TREES.jsonl
+    python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl
 
 FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, told apart by its
-content (`annotations.read_published`); both outputs may be left out. Training reads MOMENTS.jsonl
-as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl. TREES.jsonl are the trees that
-the rule makes of them (`trees`): for looking at, or for changing by hand, beside the moments
-as {train,val,test}.trees.jsonl; without it the rule is applied.
+content (`annotations.read_published`); without --out the numbers are only printed. Training reads
+MOMENTS.jsonl as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
 """
 
 import argparse
@@ -59,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = files.given_path
     parser.add_argument("file", type=place, metavar="FILE", help="the annotations")
     parser.add_argument("--out", type=place, metavar="MOMENTS.jsonl", help="writes the moments")
-    parser.add_argument("--trees", type=place, metavar="TREES.jsonl", help="writes the trees")
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
     parser.add_argument(
         "--durations", type=place, action="append", default=[], metavar="CSV",
         help="lengths of Charades' videos, Charades_v1_*.csv; may be given twice",
@@ -75,26 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     replace = files.replacing(options.overwrite)
     try:
-        outputs = [path for path in (options.out, options.trees) if path is not None]
-        for output in outputs:
-            files.check_output(output, replace)
-            if output.exists() and output.samefile(options.file):
-                raise files.OutputError(f"{output} is what is read: give another name")
-        if len({path.absolute() for path in outputs}) < len(outputs):
-            raise files.OutputError("--out and --trees are one file: give two")
+        if options.out is not None:
+            files.check_output(options.out, replace)
+            if options.out.exists() and options.out.samefile(options.file):
+                raise files.OutputError(f"{options.out} is what is read: give another name")
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = listed(read, options.captions)
-        built = [(trees.build(video, options.form), video) for video in read.videos]
-        pairs = [(tree, video) for tree, video in built if tree is not None]
+        built = list(trees.build_all(read.videos, options.form))
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)
-        if options.trees is not None:
-            trees.write_trees(options.trees, pairs, replace)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    report(read, [tree for tree, _ in pairs])
+    report(read, built)
     return 0
 
 

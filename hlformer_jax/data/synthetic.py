@@ -160,7 +160,6 @@ class TreeCorpus(PlantedCorpus):
 
     videos: tuple[int, int, int] = (400, 60, 250)
     precedence: float = 0.7  # chance that a moment's concepts belong to its place in time
-    shared: int = 0  # concepts that a moment has of the one before, below 3: siblings are alike
 
     name: ClassVar[str] = "synthetic_trees"
 
@@ -168,6 +167,10 @@ class TreeCorpus(PlantedCorpus):
     def longest_video(self) -> int:
         """Frames of a video at most."""
         return max(LEAVES) * _MOMENT_FRAMES[1]
+
+    def fields(self) -> dict[str, Any]:
+        """What identifies the corpus; `shared` is an option of earlier versions at its default."""
+        return super().fields() | {"shared": 0}
 
     def open(self) -> contextlib.nullcontext["TreesReader"]:
         """Draws the corpus; a DataError if it would not fit into memory."""
@@ -377,9 +380,7 @@ def _draw_concepts(
         first = round((len(order) - _NEIGHBOURS) * k / (num_moments - 1))
         in_place = rng.random() < corpus.precedence
         known = order[first : first + _NEIGHBOURS] if in_place else order
-        kept = drawn[-1][: corpus.shared] if drawn else order[:0]
-        new = rng.permutation(np.setdiff1d(known, kept))[: _PER_MOMENT - len(kept)]
-        drawn.append(rng.permutation(np.concatenate([kept, new])))
+        drawn.append(rng.permutation(rng.permutation(np.sort(known))[:_PER_MOMENT]))
     return drawn
 
 

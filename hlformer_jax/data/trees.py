@@ -28,7 +28,6 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax import files
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
     TimedVideo,
@@ -38,7 +37,6 @@ from hlformer_jax.data.annotations import (
     field,
     read_json_lines,
     shown,
-    write_json_lines,
 )
 from hlformer_jax.data.source import DataError
 
@@ -198,15 +196,12 @@ def _moments(nodes: Sequence[Node]) -> tuple[int, ...]:
 # Texts
 
 
-def texts(
-    tree: Tree, moments: tuple[AnnotatedMoment, ...], form: str = "released", collection: str = ""
-) -> list[str]:
-    """The text of every node of a tree: its own, of a leaf its sentence, else made by `form`.
+def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = "") -> list[str]:
+    """The text of every node of a tree: its own, of a leaf its sentence, else of its children.
 
-    "released" puts the texts of the children one after another, so that a leaf which two of them
-    share stands there twice; of `CLEANED` collections without a blank between, then by
-    `without_articles`. "joined" puts the sentences of the moments, each once, a blank between.
-    White space becomes single blanks, at the very end.
+    Their texts stand one after another, so that a leaf which two of them share stands there twice;
+    of `CLEANED` collections without a blank between, then by `without_articles`. White space
+    becomes single blanks, at the very end.
     """
     cleaned = collection in CLEANED
     raw: list[str] = []
@@ -216,8 +211,6 @@ def texts(
             text = node.text
         elif len(node.moments) == 1 and not node.children:
             text = own[0]
-        elif form == "joined":
-            text = " ".join(sentence.strip() for sentence in own)
         else:
             # A chain tells all its moments, and only one of them is its child.
             chain = len(node.children) < 2
@@ -241,13 +234,6 @@ def without_articles(text: str) -> str:
 
 
 # Files of trees
-
-
-def write_trees(
-    path: Path, trees: Iterable[tuple[Tree, TimedVideo]], replace: files.Replace = "any"
-) -> None:
-    """Writes trees, each beside the video of its moments, whole or not at all."""
-    write_json_lines(path, (tree_to_json(tree, video) for tree, video in trees), replace)
 
 
 def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
@@ -400,7 +386,6 @@ class Pool(NamedTuple):
     node: Int[np.ndarray, " U"]  # number of every node in its tree, leaves first and root last
     leaves: Int[np.ndarray, " U"]  # number of leaves of every node's tree
     level: Int[np.ndarray, " U"]  # height above the leaves; 0 for a leaf
-    position: Int[np.ndarray, " U"]  # the first leaf below, among those of its tree in time order
     span: Float[np.ndarray, "U 2"]  # seconds
     edges: Int[np.ndarray, "R 2"]  # pairs (parent, child)
     siblings: Int[np.ndarray, "S 2"]  # pairs (left, right) of children of one parent
@@ -430,15 +415,13 @@ class Pool(NamedTuple):
 def make_pool(
     trees: Sequence[Tree],
     videos: Sequence[TimedVideo],
-    parent_text: str = "released",
     collection: str = "",
 ) -> Pool:
-    """Numbers the nodes of the trees of some videos through; the last two arguments as `texts`."""
+    """Numbers the nodes of the trees of some videos through; `collection` as in `texts`."""
     sizes = [len(tree.nodes) for tree in trees]
     starts = np.cumsum([0, *sizes])[:-1].tolist()
     told = (
-        texts(tree, video.moments, parent_text, collection)
-        for tree, video in zip(trees, videos, strict=True)
+        texts(tree, video.moments, collection) for tree, video in zip(trees, videos, strict=True)
     )
 
     def rows(width: int, own: Callable[[Tree], Iterable[tuple[int, ...]]]) -> np.ndarray:
@@ -446,20 +429,17 @@ def make_pool(
         values = [[start + k for k in row] for start, tree in numbered for row in own(tree)]
         return np.asarray(values, np.int64).reshape(-1, width)
 
-    leaves, level, position, ancestry = [], [], [], []
+    leaves, level, ancestry = [], [], []
     for start, tree in zip(starts, trees, strict=True):
         height: list[int] = []
-        first: list[int] = []
         below: list[frozenset[int]] = []
         for k, node in enumerate(tree.nodes):
             under = node.children
             height.append(1 + max((height[child] for child in under), default=-1))
-            first.append(min((first[child] for child in under), default=k))  # leaves stand first
             below.append(frozenset(under).union(*(below[child] for child in under)))
             ancestry += [(start + k, start + child) for child in sorted(below[k])]
         leaves += [len(tree.leaves)] * len(tree.nodes)
         level += height
-        position += first
     integers = lambda values: np.asarray(values, np.int32)
     return Pool(
         videos=tuple(tree.video for tree in trees),
@@ -468,7 +448,6 @@ def make_pool(
         node=integers([k for size in sizes for k in range(size)]),
         leaves=integers(leaves),
         level=integers(level),
-        position=integers(position),
         span=np.asarray([node[:2] for tree in trees for node in tree.nodes], float).reshape(-1, 2),
         edges=rows(2, lambda tree: tree.edges),
         siblings=rows(2, lambda tree: tree.siblings),

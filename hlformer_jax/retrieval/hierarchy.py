@@ -43,17 +43,16 @@ _SAME = 8 * float(np.finfo(np.float32).eps)
 
 
 class Relatives(NamedTuple):
-    """Of every node its tree, its pool of candidates, and its children, -1 where padded."""
+    """Of every node its tree, and its children, -1 where padded."""
 
     tree: Int[Array, " U"]
-    group: Int[Array, " U"]
     children: Int[Array, "U children"]
 
 
 class NodeRanks(NamedTuple):
     """Ranks of every query, from 1; ties as in `ranking`.
 
-    Of its own node among its pool; the row of the best candidate; of its own node within its tree;
+    Of its own node among all; the row of the best candidate; of its own node within its tree;
     and of each of its children among all candidates but its own node, 0 where padded.
     """
 
@@ -63,16 +62,15 @@ class NodeRanks(NamedTuple):
     children: Int[np.ndarray, "U children"]
 
 
-def relatives(pool: Pool, by_group: bool = False) -> Relatives:
-    """How the nodes of a pool are related; `by_group`: candidates have as many leaves."""
+def relatives(pool: Pool) -> Relatives:
+    """How the nodes of a pool are related."""
     counts = np.bincount(pool.edges[:, 0], minlength=len(pool.tree))
     children = np.full((len(pool.tree), max(int(counts.max(initial=0)), 1)), -1, np.int32)
     order = np.argsort(pool.edges[:, 0], kind="stable")
     parents, nodes = pool.edges[order].T
     starts = np.cumsum(counts) - counts
     children[parents, np.arange(len(parents)) - starts[parents]] = nodes
-    group = leaf_groups(pool) if by_group else np.zeros_like(pool.tree)
-    return Relatives(pool.tree.astype(np.int32), group.astype(np.int32), children)
+    return Relatives(pool.tree.astype(np.int32), children)
 
 
 def leaf_groups(pool: Pool) -> Int[np.ndarray, " U"]:
@@ -106,14 +104,13 @@ def _ranks(
     """The fields of `NodeRanks`, on the devices."""
     count = len(queries)
     columns = jnp.arange(count)
-    tree, group = jnp.asarray(nodes.tree), jnp.asarray(nodes.group)
+    tree = jnp.asarray(nodes.tree)
 
     def block(rows: Array) -> tuple[Array, ...]:
         rows = parallel.constrain(mesh, rows)
         own = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[own], candidates.T, precision=jax.lax.Precision.HIGHEST)
         others = columns[None] != own[:, None]
-        pool = group[own][:, None] == group[None]
         mine = jnp.take_along_axis(scores, own[:, None], axis=-1)
         same = tree[own][:, None] == tree[None]
         of = lambda value, among: ranking.rank_among(scores, value, among)
@@ -122,12 +119,12 @@ def _ranks(
         def child(column: Array) -> Array:
             there = jnp.maximum(column, 0)[:, None]
             value = jnp.take_along_axis(scores, there, axis=-1)
-            rank = of(value, pool & others & (columns[None] != there))
+            rank = of(value, others & (columns[None] != there))
             return jnp.where(column < 0, 0, rank)
 
         return (
-            of(mine, pool & others),
-            jnp.argmax(jnp.where(pool, scores, -jnp.inf), axis=-1).astype(jnp.int32),
+            of(mine, others),
+            jnp.argmax(scores, axis=-1).astype(jnp.int32),
             of(mine, same & others),
             jnp.stack([child(children[:, k]) for k in range(children.shape[1])], axis=-1),
         )
@@ -365,7 +362,7 @@ class NodeEvaluator:
     def ranks(self, points: Points, split: TreeSplit) -> dict[str, NodeRanks]:
         """Ranks of every text among the videos (t2v), and of every video among the texts (v2t)."""
         evaluation = self._config.eval
-        related = relatives(split.pool, evaluation.pool == "group")
+        related = relatives(split.pool)
 
         def rank(queries: Array, candidates: Array) -> NodeRanks:
             x, y = self._search(queries, candidates)

@@ -59,6 +59,10 @@ RETIRED = {
     "loss.chain_norm": "ball",
     "loss.order_pairs": "siblings",
     "loss.encode_twice": False,
+    "optim.schedule": "warmup_cosine",
+    "eval.pool": "all",
+    "trees.parent_text": "released",
+    "trees.shared_concepts": 0,
 }
 """Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
 

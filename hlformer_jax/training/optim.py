@@ -156,9 +156,10 @@ def _names(path: tuple) -> list[str]:
 def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTransformation:
     """The optimiser of `config.optim` for a model.
 
-    With `global_clip` (HOVER) all gradients are clipped together first.
+    With `global_clip` (HOVER) all gradients are clipped together first, and the rate falls by a
+    cosine instead of linearly.
     """
-    form = fields.get("schedule", "linear")
+    form = "warmup_cosine" if "global_clip" in fields else "linear"
     rate = schedule(form, fields.learning_rate, fields.warmup, total_steps)
     chain = [
         clip_by_tensor_norm(fields.clip_norm, module.stacked),

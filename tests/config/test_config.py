@@ -14,7 +14,6 @@ from processes import ROOT
 from hlformer_jax import config as package
 from hlformer_jax import models
 from hlformer_jax.config import (
-    WEIGHTS,
     ConfigError,
     check,
     default,
@@ -26,6 +25,7 @@ from hlformer_jax.config import (
 )
 from hlformer_jax.config.fields import FIELDS
 from hlformer_jax.config.published import DEFINITIONS
+from hlformer_jax.training import prvr
 
 
 def test_a_configuration_is_of_the_family_whose_model_it_names():
@@ -49,7 +49,7 @@ REFUSED = {
     "a size": (("data.visual_dim", "data.max_frames"), (0, -1, 10**8, 1.0, True, "64")),
     "a number of blocks": (("model.lorentz_blocks",), (-1, 100_000, 2.0, True)),
     "a number that is large": (("seed",), (-1, 2**31, 10**5000, False)),
-    "a weight": (tuple(f"loss.{name}" for name in WEIGHTS), (-1e-9, True, "1")),
+    "a weight": (("loss.clip_triplet", "loss.distillation"), (-1e-9, True, "1")),
     "a share": (("model.dropout", "optim.beta1", "optim.beta2", "optim.warmup"), (-0.1, 1.0, 2)),
     "a positive number": (("optim.epsilon", "optim.learning_rate", "model.temperature"), (0, -1.0)),
     "the scale": (("loss.diversity_scale",), (-32.0, 0.0)),
@@ -285,7 +285,7 @@ def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
 
 def test_the_default_is_accepted_and_has_a_weight_for_every_term():
     check(default())
-    assert all(isinstance(default().loss[name], float) for name in WEIGHTS)
+    assert all(isinstance(default().loss[name], float) for name in prvr.TERMS)
     assert default().to_dict() == of_model("hlformer").to_dict()
 
 

@@ -8,7 +8,7 @@ import pytest
 from corpora import SMALL, assert_refused, edit, line
 
 from hlformer_jax.config import default
-from hlformer_jax.data import annotations, moments, trees
+from hlformer_jax.data import annotations, moments
 from hlformer_jax.data.annotations import (
     AnnotatedMoment,
     Span,
@@ -413,13 +413,13 @@ def annotated(path, **videos):
     return path
 
 
-def test_the_command_writes_both_files_and_prints_the_numbers(tmp_path, capsys):
+def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys):
     row = [[10 * k, 10 * k + 10] for k in range(6)]
     given = annotated(
         tmp_path / "a.json", v_a=row, v_b=row[:3], v_c=row[:1], v_d=[[0, 5], [20, 30]]
     )
-    out, tree_file = tmp_path / "m.jsonl", tmp_path / "t.jsonl"
-    assert moments.main([str(given), f"--out={out}", f"--trees={tree_file}"]) == 0
+    out = tmp_path / "m.jsonl"
+    assert moments.main([str(given), f"--out={out}"]) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[:2] == [
         "activitynet: 4 videos, 12 moments",
@@ -436,7 +436,6 @@ def test_the_command_writes_both_files_and_prints_the_numbers(tmp_path, capsys):
     ]
     videos = [video for video, _ in annotations.read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
-    assert [tree.video for tree in trees.read_trees(tree_file, videos)] == ["v_a", "v_b", "v_d"]
 
 
 def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsys):
@@ -478,9 +477,8 @@ def test_what_is_there_is_not_replaced_unless_with_overwrite(tmp_path, capsys):
     out.write_bytes(b"theirs")
     (tmp_path / "link").symlink_to(out)
     refused = [
-        [f"--out={out}"], [f"--trees={out}"], [f"--out={tmp_path}", "--overwrite"],
-        [f"--out={tmp_path / 'link'}", "--overwrite"], [f"--trees={given}", "--overwrite"],
-        [f"--out={tmp_path / 'x'}", f"--trees={tmp_path / 'x'}"],
+        [f"--out={out}"], [f"--out={tmp_path}", "--overwrite"],
+        [f"--out={tmp_path / 'link'}", "--overwrite"], [f"--out={given}", "--overwrite"],
     ]  # fmt: skip
     for flags in refused:
         assert moments.main([str(given), *flags]) == 1

@@ -129,7 +129,8 @@ def test_other_moments_or_trees_are_another_data_set(released):
     before = open_trees(config)
     given = trees.build(videos["test"][0], "balanced")
     place = collection.root / "Trees"
-    trees.write_trees(place / "test.trees.jsonl", [(given, videos["test"][0])])
+    record = trees.tree_to_json(given, videos["test"][0])
+    (place / "test.trees.jsonl").write_text(json.dumps(record))
     after = open_trees(config)
     assert after.fingerprint != before.fingerprint
     assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the one tree that was given"

@@ -319,11 +319,3 @@ def test_precedence_makes_some_concepts_early_and_others_late():
     # About 160 moments tell a concept, so that its mean place is known to 0.45 / sqrt(160) = 0.04.
     assert np.std(places_in_time(0.0)) < 0.06
     assert np.std(places_in_time(1.0)) > 0.25
-
-
-def test_siblings_share_concepts_when_asked():
-    with dataclasses.replace(SMALL_TREES, shared=2).open() as reader:
-        for video in reader.videos["train"]:
-            concepts = [told(moment) for moment in video.moments]
-            assert all(len(own) == 3 for own in concepts)
-            assert all(len(a & b) >= 2 for a, b in zip(concepts, concepts[1:], strict=False))

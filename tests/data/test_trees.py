@@ -187,27 +187,24 @@ def test_articles_are_deleted_wherever_they_stand_until_none_is_left(text, left)
 FIRST, SECOND, THIRD = "A man is on the Island.", "Both run.", "He stops at a a wall."
 TOLD = [
     # The leaf that two parents share is listed twice.
-    ("released", "activitynet", 0, ["man on land. run.", "run. He stops at wall.",
-                                    "man on land. run. run. He stops at wall."]),
-    ("released", "charades", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
-                                 f"{FIRST} {SECOND} {SECOND} {THIRD}"]),
-    ("joined", "activitynet", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
-                                  f"{FIRST} {SECOND} {THIRD}"]),
+    ("activitynet", 0, ["man on land. run.", "run. He stops at wall.",
+                        "man on land. run. run. He stops at wall."]),
+    ("charades", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
+                     f"{FIRST} {SECOND} {SECOND} {THIRD}"]),
     # The root of a chain tells all its moments and not only its leaf.
-    ("released", "activitynet", 5, ["man on land. run. He stops at wall."]),
-    ("joined", "", 5, [f"{FIRST} {SECOND} {THIRD}"]),
+    ("activitynet", 5, ["man on land. run. He stops at wall."]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "collection", "apart", "parents"), TOLD)
-def test_parents_are_told_by_their_children_or_their_moments(form, collection, apart, parents):
+@pytest.mark.parametrize(("collection", "apart", "parents"), TOLD)
+def test_parents_are_told_by_their_children(collection, apart, parents):
     moments = tuple(
         AnnotatedMoment(str(k), k * (10.0 + apart), k * (10.0 + apart) + 10, sentence)
         for k, sentence in enumerate((FIRST, f" {SECOND}", f" {THIRD}"))
     )
     leaves = [FIRST] if apart else [FIRST, SECOND, THIRD]
     tree = build(TimedVideo("v", 100.0, moments))
-    assert texts(tree, moments, form, collection) == leaves + parents
+    assert texts(tree, moments, collection) == leaves + parents
 
 
 # The pool of nodes
@@ -223,7 +220,7 @@ def row(name, count, apart=0):
 
 
 VIDEOS = [row("a", 3), row("b", 2, apart=5), row("c", 5)]
-POOL = make_pool([build(video) for video in VIDEOS], VIDEOS, "joined")
+POOL = make_pool([build(video) for video in VIDEOS], VIDEOS)
 
 
 def test_nodes_are_numbered_through_tree_by_tree():
@@ -231,7 +228,6 @@ def test_nodes_are_numbered_through_tree_by_tree():
     assert POOL.tree.tolist() == [0] * 6 + [1] * 2 + [2] * 11
     assert POOL.leaves.tolist() == [3] * 6 + [1] * 2 + [5] * 11
     assert POOL.level.tolist() == [0, 0, 0, 1, 1, 2, 0, 1, *[0] * 5, 1, 1, 1, 2, 2, 3]
-    assert POOL.position.tolist() == [0, 1, 2, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4, 0, 2, 3, 0, 2, 0]
     assert POOL.names[6:8] == ("b#0", "b#1") and len(set(POOL.names)) == 19
     assert POOL.texts[7] == "b does 0. b does 1." and len(POOL.texts) == 19
     assert POOL.span[5].tolist() == [0, 30] and POOL.span[7].tolist() == [0, 25]
@@ -286,7 +282,8 @@ OTHER = TimedVideo(
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_are_read_as_they_were_written(tmp_path, form):
     built = [build(VIDEO, form), build(OTHER, form)]
-    trees.write_trees(tmp_path / "t.jsonl", zip(built, [VIDEO, OTHER], strict=True))
+    lines = map(trees.tree_to_json, built, [VIDEO, OTHER])
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert trees.read_trees(tmp_path / "t.jsonl", [OTHER, VIDEO]) == built
 
 

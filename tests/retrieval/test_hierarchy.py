@@ -264,19 +264,6 @@ def test_ranks_and_metrics_of_both_directions_are_those_of_the_scores(
         assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
 
 
-def test_candidates_are_of_trees_with_as_many_leaves_where_that_is_asked_for(
-    config, split, params, feed, scores
-):
-    config = config.copy_and_resolve_references()
-    config.eval.pool = "group"
-    evaluator = NodeEvaluator(hover.build(config), config, parallel.mesh())
-    groups = hierarchy.leaf_groups(split.pool)
-    assert len(np.unique(groups)) > 1
-    found = evaluator.ranks(evaluator.encode(params, feed), split)["t2v"]
-    expected = _ranks(scores, lambda u: np.flatnonzero(groups == groups[u]))
-    np.testing.assert_array_equal(found.rank, expected)
-
-
 def test_a_report_adds_the_hierarchy_of_norms_and_of_cosines_with_the_direction(
     evaluator, split, params, feed, points
 ):

@@ -108,7 +108,6 @@ def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code
 @pytest.mark.parametrize("text_encoder", ["given", "attention"])
 def test_every_space_and_text_encoder_trains(geometry, text_encoder, trees_dir, tmp_path):
     options = {"model.geometry": geometry, "model.text_encoder": text_encoder}
-    options["eval.pool"] = "group"
     outcome = loop.train(runs.hover(trees_dir, **options), tmp_path)
     assert all(np.isfinite(x) for x in next(iter(outcome.results.values())).metrics.values())
     shutil.rmtree(tmp_path)

@@ -11,7 +11,7 @@ import tiny
 from tiny import Linear, cosine_maxima
 
 from hlformer_jax import models
-from hlformer_jax.config import WEIGHTS, ConfigError
+from hlformer_jax.config import ConfigError
 from hlformer_jax.losses import embeddings, ranking
 from hlformer_jax.losses.ranking import Pairs
 from hlformer_jax.training import checkpoints, loop, prvr
@@ -27,7 +27,7 @@ def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, 
     weights = runs.retrieval(data_dir).loss
     assert [line["step"] for line in losses] == [1, 3, 5, 7]
     for line in losses:
-        total = sum(weights[x] * line[f"loss/{x}"] for x in WEIGHTS if f"loss/{x}" in line)
+        total = sum(weights[x] * line[f"loss/{x}"] for x in prvr.TERMS if f"loss/{x}" in line)
         assert line["loss"] == pytest.approx(total, rel=1e-5)
     assert set(losses[0]) == {
         *("step", "epoch", "loss", "gradient_norm"),
@@ -46,7 +46,7 @@ def test_a_run_with_a_teacher_draws_less_from_it_in_every_epoch(data_dir, tmp_pa
     assert [line["epoch"] for line in losses] == [0, 1, 1, 2]
     for line in losses:
         weights = {**config.loss, "distillation": 0.1 * 0.5 ** line["epoch"]}
-        total = sum(weights[x] * line[f"loss/{x}"] for x in WEIGHTS if f"loss/{x}" in line)
+        total = sum(weights[x] * line[f"loss/{x}"] for x in prvr.TERMS if f"loss/{x}" in line)
         assert line["loss"] == pytest.approx(total, rel=1e-5)
         assert line["loss/distillation"] > 0
 
@@ -87,7 +87,7 @@ def test_initial_parameters_depend_on_the_seed(data_dir, retrieval):
 
 def test_what_cannot_be_trained_is_refused_before_its_data_is_looked_at(tmp_path):
     config = runs.retrieval(tmp_path, **{"data.manual_dir": "nowhere"})
-    config.loss.update({name: 0.0 for name in WEIGHTS})
+    config.loss.update({name: 0.0 for name in prvr.TERMS})
     with pytest.raises(ConfigError, match="nothing to train"):
         loop.train(config, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
@@ -145,8 +145,7 @@ def test_the_loss_is_the_weighted_sum_of_its_terms():
     negatives = draw_negatives(jax.random.key(0), batch, np.asarray(False), 20)
     total, terms = EVALUATE(_build(), PARAMS, batch, negatives)
     expected = _expected_terms(batch, negatives)
-    assert tuple(prvr.TERMS) == tuple(WEIGHTS)
-    assert _build().terms == tuple(name for name in WEIGHTS if name in terms)
+    assert _build().terms == tuple(name for name in prvr.TERMS if name in terms)
     assert terms.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(terms[name], value, rtol=1e-5, err_msg=name)
@@ -216,7 +215,7 @@ TAUGHT = {
     "loss.partial_order": 0.0,
     "loss.distillation": 0.1,
 }
-NOTHING = {f"loss.{name}": 0.0 for name in WEIGHTS}
+NOTHING = {f"loss.{name}": 0.0 for name in prvr.TERMS}
 
 
 @pytest.mark.parametrize(
