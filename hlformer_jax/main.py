@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _query(config: Any, source: Path) -> int:
-    from hlformer_jax.training import query
+    from hlformer_jax.training import loaded_run
 
     if PROCESSES.value > 1:
         return command.fail("--mode=query takes one process: leave --processes out")
@@ -118,7 +118,7 @@ def _query(config: Any, source: Path) -> int:
     if ENCODER.value and QUERY.value:
         encoder = optional("hlformer_jax.encoders", "search").load_text(ENCODER.value, tell=_tell)
     asked = QUERY.value, CAPTION.value, encoder, SPLIT.value, TOP.value
-    query.answer(config, source, *asked, warn=_tell)
+    loaded_run.answer(config, source, *asked, warn=_tell)
     return 0
 
 

@@ -21,7 +21,7 @@ import uvicorn
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import filters
+from hlformer_jax.search import queries
 from hlformer_jax.search.page import guard, server
 
 COLOURS = {
@@ -146,9 +146,9 @@ class Library(search.Library):
         for entry in self.entries:
             if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
                 continue
-            if since and entry.date < filters.span(since)[0]:
+            if since and entry.date < queries.date_span(since)[0]:
                 continue
-            if until and entry.date >= filters.span(until)[1]:
+            if until and entry.date >= queries.date_span(until)[1]:
                 continue
             words = sentence.lower()
             if like is not None:

@@ -6,7 +6,7 @@
 PATH holds three corpora in the released layout, PATH/5/tvr, PATH/6/tvr and PATH/7/tvr, of features
 128 wide, each with the times of its moments in moments.json (docs/data.md). Beside
 means the sweep prints ranks, the localisation of first moments, and for each pair of variants
-whether their difference is real: a paired bootstrap over queries and seeds (sweep/comparison.py).
+whether their difference is real: a paired bootstrap over queries and seeds (sweep/tables.py).
 `:debug` takes minutes on the synthetic corpus.
 
 Every model has its TVR configuration but for sizes and schedule, which are small enough for a CPU:

@@ -9,9 +9,8 @@
     transforms      pooling, sampling and normalisation of one video
     split           the videos of one split, transformed and kept in memory
     dataset         `open_data`, `open_trees`: the data set of a configuration, as three splits
-    feed            the order of a run's steps, and batches gathered on the devices
+    feed            the order of a run's steps, and batches gathered on the devices, of trees too
     trees           moments composed into trees of actions: the rule, files of trees, their nodes
-    tree_feed       batches of nodes and of training items
     moments         the command that converts annotated moments
 
 docs/data.md has the formats and how to add a data set, docs/hover.md the trees.

@@ -135,7 +135,7 @@ class TreeSplit:
     word_rows: Int[np.ndarray, "U W"]  # words of each node among its video's; -1 where padded
     words_per_video: Int[np.ndarray, " videos"]  # every moment cut to W
     num_frames: int  # F of a node
-    short_video: str  # see `tree_feed.evaluation_rows`
+    short_video: str  # see `feed.evaluation_rows`
 
     @property
     def num_nodes(self) -> int:

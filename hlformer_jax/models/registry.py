@@ -16,10 +16,16 @@ from hlformer_jax import parallel
 from hlformer_jax.config import check_values
 from hlformer_jax.models import two_branch
 from hlformer_jax.models.dl_dkd import DLDKD
-from hlformer_jax.models.gmmformer import GMMFormer, GMMFormerV2
 from hlformer_jax.models.hlformer import HLFormer, Lifted
 from hlformer_jax.models.ms_sl import MSSL
-from hlformer_jax.models.two_branch import Hyperparameters, TwoBranch, VideoEncoding, block_widths
+from hlformer_jax.models.two_branch import (
+    GMMFormer,
+    GMMFormerV2,
+    Hyperparameters,
+    TwoBranch,
+    VideoEncoding,
+    block_widths,
+)
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 

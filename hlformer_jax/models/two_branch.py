@@ -6,6 +6,8 @@ configuration leaves out is None in the encoding and owns no parameters.
 
 Options shape a model's program. Hyperparameters are arguments of it: models that differ in these
 alone share a program, so that a sweep over them compiles once.
+
+GMMFormer and its version 2 stand below: they are this, with Euclidean blocks and without a lift.
 """
 
 import dataclasses
@@ -19,8 +21,15 @@ from jaxtyping import ArrayLike, Float
 from ml_collections import ConfigDict
 
 from hlformer_jax.nn import blocks, layers
-from hlformer_jax.nn.bank import BankOptions, GaussianBank, Windows, make_windows
-from hlformer_jax.nn.blocks import BlockOptions, LorentzAttention, LorentzOptions
+from hlformer_jax.nn.blocks import (
+    BankOptions,
+    BlockOptions,
+    GaussianBank,
+    LorentzAttention,
+    LorentzOptions,
+    Windows,
+    make_windows,
+)
 from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling, FusionInputs
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array, Captions, Videos
@@ -267,3 +276,27 @@ class TwoBranch(nn.Module):
             if options.video_level:
                 frames = self.video_pooling(frames, mask)[:, None]
         return VideoEncoding(clips, frames)
+
+
+class GMMFormer(TwoBranch):
+    """GMMFormer: two layers of blocks, their mean, and one vector for the frames.
+
+    Its blocks end with one linear layer and a layer norm, without a feed-forward network; so does
+    the block of the query encoder. The frame branch is pooled to one vector of the whole video.
+
+    The released code pads frames to the longest video of a batch and stretches the windows over
+    that length, so that what it computes for a video depends on its batch. Here they are padded to
+    `config.data.max_frames`, as in GMMFormer v2 and HLFormer: equal where a batch has a video that
+    long.
+    """
+
+    expansion: ClassVar[int] = 0
+    num_layers: ClassVar[int] = 2
+
+
+class GMMFormerV2(TwoBranch):
+    """GMMFormer v2: one bank a branch, under temporal consolidation.
+
+    At every position the weights of the blocks are asked for by one learned token, which the
+    branches share (`nn.fusion.TemporalConsolidation`).
+    """

@@ -1,8 +1,7 @@
 """Linen modules that models are made of; they own parameters and call `ops`.
 
     layers       projection, position embedding, dropout, feed-forward network
-    blocks       attention blocks of both geometries, and their options
-    bank         K windowed blocks over the same input, vmapped for each geometry
+    blocks       attention blocks of both geometries, and banks of K windowed ones over an input
     fusion       the outputs of a bank become one sequence; pooling
     hyperbolic   layers of hyperbolic space for other models, in the Lorentz model and in the ball
 
@@ -16,9 +15,9 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "hyperbolic": "Attention Concatenate Embedding LayerNorm Linear MLR Residual"
         " attention concatenate embed layer_norm linear mlr residual",
-        "blocks": "BlockOptions EuclideanAttention EuclideanBlock LorentzAttention LorentzBlock"
-        " LorentzLinear LorentzOptions SingleQueryAttention",
-        "bank": "BankOptions GaussianBank Windows make_windows",
+        "blocks": "BankOptions BlockOptions EuclideanAttention EuclideanBlock GaussianBank"
+        " LorentzAttention LorentzBlock LorentzLinear LorentzOptions SingleQueryAttention Windows"
+        " make_windows",
         "fusion": "AttentionPooling Concatenation Fusion FusionInputs Mean MeanGuided",
         "layers": "Dropout FeedForward InputProjection PositionEmbedding",
     },

@@ -1,4 +1,4 @@
-"""Attention blocks of both geometries.
+"""Attention blocks of both geometries, and a bank of them over one input.
 
 Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 """
@@ -6,11 +6,12 @@ Dense layers compute in `dtype`; softmax and geometry in float32 whatever it is.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.nn.layers import (
@@ -23,6 +24,7 @@ from hlformer_jax.nn.layers import (
 )
 from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.numerics import as_float, limit_norm
+from hlformer_jax.ops.windows import attention_windows, log_attention_windows
 from hlformer_jax.typing import Array
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
@@ -276,3 +278,83 @@ def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) ->
 
 def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:
     return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, -3)
+
+
+# The bank
+
+
+class Windows(NamedTuple):
+    """Windows of a bank, logarithms for the Lorentz blocks; None for a geometry without blocks."""
+
+    euclidean: Float[Array, "K L L"] | None
+    log_lorentz: Float[Array, "K L L"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BankOptions:
+    """Options of a bank: of all blocks, of the Lorentz blocks, and the numbers of either."""
+
+    block: BlockOptions
+    lorentz: LorentzOptions
+    euclidean_blocks: int
+    lorentz_blocks: int
+
+
+def make_windows(
+    euclidean_widths: tuple[float, ...],
+    lorentz_widths: tuple[float, ...],
+    length: int,
+    kind: str,
+    dtype: DTypeLike,
+) -> Windows:
+    """The windows of a bank over L positions, of a kind of `ops.windows.KINDS`, as constants.
+
+    Each block has a width; 0 is no window.
+    """
+    euclidean = log_lorentz = None
+    if euclidean_widths:
+        euclidean = attention_windows(euclidean_widths, length, kind, dtype)
+    if lorentz_widths:
+        log_lorentz = log_attention_windows(lorentz_widths, length, kind, dtype)
+    return Windows(euclidean, log_lorentz)
+
+
+class GaussianBank(nn.Module):
+    """K windowed attention blocks over the same input: one vmapped block for each geometry.
+
+    Parameters carry a leading axis of blocks, Euclidean blocks first in the output (the released
+    order). The windows are arguments, so that banks which differ in them alone share a program.
+    """
+
+    options: BankOptions
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch L H"],
+        windows: Windows,
+        mask: Bool[Array, "*batch L"] | None,
+        train: bool,
+        c: ArrayLike = 1.0,
+    ) -> Float[Array, "K *batch L H"]:
+        options, outputs = self.options, []
+        if options.euclidean_blocks:
+            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
+                options.block, name="euclidean"
+            )
+            outputs.append(bank(x, x, windows.euclidean, mask, train))
+        if options.lorentz_blocks:
+            bank = _over_blocks(LorentzBlock, (None, 0, None, None, None))(
+                options.block, options.lorentz, name="lorentz"
+            )
+            outputs.append(bank(x, windows.log_lorentz, mask, train, c))
+        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
+
+
+def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:
+    return nn.vmap(
+        block,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=in_axes,
+    )

@@ -6,11 +6,11 @@
     storage      what lies on the disk of an index, under digests
     index        an index: its videos, changes, what is offline
     extract      a folder into an index; cluster: on several machines, by Ray
-    queries      what is asked, as vectors; scores of queries of parts
+    queries      what is asked, as vectors; scores of queries of parts; filters: by folder and date
     said         subtitles, searched by their words
     rankers      scores of videos and of their frames; packed: the rows that they multiply
     trained      those of a trained model
-    library      an archive that is asked; filters: by folder and date
+    library      an archive that is asked
     store        search in PostgreSQL
     regimes      the rankers compared on simulated archives
     captions     sentences of which the answer is known: recalls, and a data set to train on

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import command_line, optional
-from hlformer_jax.search import captions, filters, packed, rankers, said, storage
+from hlformer_jax.search import captions, packed, queries, rankers, said, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
@@ -322,7 +322,7 @@ def query(options: Options) -> None:
     )  # fmt: skip
     for line in hits.warnings:
         print(printable(line), file=sys.stderr)
-    dates = [filters.iso(hit.date) for hit in hits]
+    dates = [queries.iso(hit.date) for hit in hits]
     if options.json:
         instants = lambda one, *names: {x: round(getattr(one, x), 3) for x in names}
         listed = [

@@ -19,11 +19,10 @@ from jaxtyping import Bool, Float
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search import filters, queries, rankers, storage, store
+from hlformer_jax.search import queries, rankers, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
-from hlformer_jax.search.filters import When
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
-from hlformer_jax.search.queries import Composed, Single
+from hlformer_jax.search.queries import Composed, Single, When
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
 from hlformer_jax.search.said import Passage, Said
 from hlformer_jax.search.storage import Record
@@ -364,7 +363,7 @@ class Library:
         now, encoder = self._ready()
         now.look()
         chosen = folder, since, until
-        passing = filters.mask(now.entries, *chosen)
+        passing = queries.mask(now.entries, *chosen)
         vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
         if image is not None:
             picture = queries.picture(encoder, Path(image))

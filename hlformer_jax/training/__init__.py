@@ -5,10 +5,9 @@
     hover         the family of HOVER, with its objective
     step          the state, the step, and compiled chunks of steps
     optim         the released optimiser
-    loop          chunks of steps, validation, early stopping, signals, the test
-    metrics       metric logging and checks for non-finite values
+    loop          chunks of steps, validation, early stopping, signals, the test; metric logging
     checkpoints   the directory of a run: whose it is, and its checkpoints
-    loaded_run    config and best parameters of a run; evaluation of a checkpoint
+    loaded_run    config and best parameters of a run; evaluation of a checkpoint, sentences asked
 
 A loss is a weighted sum of terms (`hlformer_jax.losses`). A new term is a function there, an entry
 in the family's `TERMS` and objective, and a weight in the fields of `config.loss`.

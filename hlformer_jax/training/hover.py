@@ -17,8 +17,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
-from hlformer_jax.data.feed import Group, KeptFeed, fits
-from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
+from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.ranking import zero_padding
 from hlformer_jax.models import hover

@@ -20,17 +20,17 @@ import sys
 import processes
 import pytest
 
-from hlformer_jax.benchmark import plan, roofline
+from hlformer_jax.benchmark import plan
 from hlformer_jax.models.registry import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
 BUDGET = pathlib.Path(__file__).parent / "budget.json"
-H200 = roofline.GPUS["h200"]
+H200 = plan.GPUS["h200"]
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    return {kernel.name: kernel for kernel in roofline.kernels(roofline.Hlo(HLO), turns=5)}
+    return {kernel.name: kernel for kernel in plan.kernels(plan.Hlo(HLO), turns=5)}
 
 
 def test_a_loop_counts_as_often_as_it_turns(kernels):
@@ -68,18 +68,16 @@ def test_a_kernel_has_the_line_of_this_package_that_it_comes_from(kernels):
 
 
 def test_a_kernel_takes_the_largest_of_its_times():
-    one = roofline.Kernel(
-        "", "", "", 1, 4.8e9 * roofline.MEMORY, {"bfloat16": 989e9 * roofline.PRODUCTS}
-    )
+    one = plan.Kernel("", "", "", 1, 4.8e9 * plan.MEMORY, {"bfloat16": 989e9 * plan.PRODUCTS})
     assert one.parts(H200) == pytest.approx({"memory": 1e-3, "bfloat16": 1e-3})
-    assert one.seconds(H200) == pytest.approx(1e-3 + roofline.LAUNCH)
-    assert one.seconds(roofline.GPUS["h100"]) == pytest.approx(4.8e-3 / 3.352 + roofline.LAUNCH)
+    assert one.seconds(H200) == pytest.approx(1e-3 + plan.LAUNCH)
+    assert one.seconds(plan.GPUS["h100"]) == pytest.approx(4.8e-3 / 3.352 + plan.LAUNCH)
 
 
 @pytest.fixture
 def found():
     about = {"program": "step", "gpu": "h200", "dtype": "bfloat16"}
-    return about | roofline.summary(HLO, H200, {"peak": 1e9}, turns=5)
+    return about | plan.summary(HLO, H200, {"peak": 1e9}, turns=5)
 
 
 def test_a_plan_adds_up_and_is_read_again(found, tmp_path):
@@ -155,7 +153,7 @@ def _plan(*arguments):
 
 @pytest.mark.slow  # it compiles for seconds
 @compiler
-@pytest.mark.parametrize("gpu", roofline.GPUS)
+@pytest.mark.parametrize("gpu", plan.GPUS)
 @pytest.mark.parametrize("name", ["query", "search"])
 def test_programs_of_a_search_are_planned_for_each_gpu(name, gpu):
     found = _plan(name, gpu, "float32")

@@ -10,11 +10,18 @@ import pytest
 
 from hlformer_jax import parallel
 from hlformer_jax.config import default
-from hlformer_jax.data import tree_feed, trees
+from hlformer_jax.data import trees
 from hlformer_jax.data.dataset import open_trees
-from hlformer_jax.data.feed import Schedule, in_order
+from hlformer_jax.data.feed import (
+    NodeFeed,
+    Schedule,
+    SubtreeFeed,
+    draw,
+    evaluation_rows,
+    in_order,
+    training_intervals,
+)
 from hlformer_jax.data.synthetic import TreeCorpus
-from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
 from hlformer_jax.training.step import Chunk, Feed
 
 # Frames of a node
@@ -28,7 +35,7 @@ N = 12
 
 def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
-    places, _ = tree_feed.evaluation_rows(rows, L, N)
+    places, _ = evaluation_rows(rows, L, N)
     for (first, last), own in zip(rows.tolist(), places.tolist(), strict=True):
         assert own == [int(first + (last - first) * k / (N - 1) + 1e-9) for k in range(N)]
         assert (own[0], own[-1]) == (first, last)
@@ -37,7 +44,7 @@ def test_an_evaluation_reads_rows_at_equal_distances_within_the_span():
 
 def test_training_intervals_cover_the_span_and_meet_at_their_ends():
     rows = trees.row_range(SPANS, DURATION, L)
-    low, count = tree_feed.training_intervals(rows, L, N)
+    low, count = training_intervals(rows, L, N)
     high = low + count - 1
     assert (low[:, 0] == rows[:, 0]).all() and (high[:, -1] == rows[:, 1]).all()
     np.testing.assert_array_equal(high[:, :-1], low[:, 1:])
@@ -46,30 +53,30 @@ def test_training_intervals_cover_the_span_and_meet_at_their_ends():
 
 def test_a_short_video_may_be_read_whole_whatever_the_span():
     rows = trees.row_range(SPANS, DURATION, L)
-    places, _ = tree_feed.evaluation_rows(rows, L, N, "whole")
-    low, count = tree_feed.training_intervals(rows, L, N, "whole")
+    places, _ = evaluation_rows(rows, L, N, "whole")
+    low, count = training_intervals(rows, L, N, "whole")
     whole = [0, 1, 2, 3, 4, 5, 6, *[-1] * 5]
     for short in (3, 4):
         assert places[short].tolist() == low[short].tolist() == whole
         assert (count[short] == 1).all()
     inside = [0, 1, 2, 5]
-    np.testing.assert_array_equal(places[inside], tree_feed.evaluation_rows(rows, L, N)[0][inside])
-    np.testing.assert_array_equal(low[inside], tree_feed.training_intervals(rows, L, N)[0][inside])
+    np.testing.assert_array_equal(places[inside], evaluation_rows(rows, L, N)[0][inside])
+    np.testing.assert_array_equal(low[inside], training_intervals(rows, L, N)[0][inside])
 
 
 def test_draws_are_uniform_in_their_intervals_and_a_function_of_seed_step_and_node():
     count = np.broadcast_to(np.arange(1, N + 1, dtype=np.int32), (400, N))
     number = np.arange(400, dtype=np.int32)
-    draw = jax.jit(tree_feed.draw, static_argnums=0)
-    drawn = np.asarray(draw(3, np.int32(5), number, count))
+    drawing = jax.jit(draw, static_argnums=0)
+    drawn = np.asarray(drawing(3, np.int32(5), number, count))
     assert drawn.dtype == np.int32 and (drawn >= 0).all() and (drawn < count).all()
     # Expected are (k - 1) / 2; the standard error is below sqrt(12^2 / 12 / 400) = 0.18.
     np.testing.assert_allclose(drawn.mean(0), (count[0] - 1) / 2, atol=4 * 0.18)
     assert all(set(drawn[:, k]) == set(range(k + 1)) for k in range(N))
-    again = draw(3, np.int32(5), number[::-1].copy(), count)
+    again = drawing(3, np.int32(5), number[::-1].copy(), count)
     np.testing.assert_array_equal(np.asarray(again)[::-1], drawn, "whatever stands beside a node")
     for seed, step in ((4, 5), (3, 6)):
-        assert (np.asarray(draw(seed, np.int32(step), number, count)) != drawn).mean() > 0.5
+        assert (np.asarray(drawing(seed, np.int32(step), number, count)) != drawn).mean() > 0.5
 
 
 # Feeds
@@ -145,8 +152,8 @@ def test_frames_and_words_are_those_of_the_nodes_spans_and_moments(train, seen):
         for step, batch in list(seen.items())[:3]:
             items = schedule.order(0)[step * SIZE :][:SIZE]
             chosen = np.unique(pool.subtrees[items])
-            low, count = tree_feed.training_intervals(train.rows, train.num_rows, F)
-            drawn = tree_feed.draw(3, np.int32(step), chosen.astype(np.int32), count[chosen])
+            low, count = training_intervals(train.rows, train.num_rows, F)
+            drawn = draw(3, np.int32(step), chosen.astype(np.int32), count[chosen])
             for row, node in enumerate(chosen):
                 video = videos[pool.videos[pool.tree[node]]]
                 own = unit(reader.read_frames(video.video))

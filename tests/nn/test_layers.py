@@ -7,13 +7,15 @@ import pytest
 import tiny
 
 from hlformer_jax.nn import blocks, fusion, layers
-from hlformer_jax.nn.bank import BankOptions, GaussianBank, make_windows
 from hlformer_jax.nn.blocks import (
+    BankOptions,
     BlockOptions,
     EuclideanBlock,
+    GaussianBank,
     LorentzAttention,
     LorentzBlock,
     LorentzOptions,
+    make_windows,
 )
 from hlformer_jax.ops import windows
 

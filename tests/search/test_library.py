@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
-from hlformer_jax.search import filters
+from hlformer_jax.search import queries
 from hlformer_jax.search.errors import DamagedError, SearchError
 
 DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
@@ -291,7 +291,7 @@ def test_filters_agree_with_a_loop_over_random_entries():
     rng = np.random.default_rng(0)
     folders = ["", "a", "a/b", "ab", "a/b/c"]
     day = datetime.date(2026, 1, 1)
-    start, *_ = filters.span(day)
+    start, *_ = queries.date_span(day)
     entries = [
         entry(str(rng.choice(folders)), start + 86400 * t, rng.choice([0.0, start + 86400 * u]))
         for t, u in rng.uniform(0, 100, (50, 2))
@@ -299,7 +299,7 @@ def test_filters_agree_with_a_loop_over_random_entries():
     for folder in (None, *folders):
         first, last = sorted(int(one) for one in rng.integers(0, 100, 2))
         since, until = (day + datetime.timedelta(days=n) for n in (first, last))
-        found = filters.mask(entries, folder, since, until.isoformat())
+        found = queries.mask(entries, folder, since, until.isoformat())
         for one, kept in zip(entries, found, strict=True):
             within = not folder or one.folder == folder or one.folder.startswith(folder + "/")
             date = one.recorded or one.modified
@@ -309,14 +309,14 @@ def test_filters_agree_with_a_loop_over_random_entries():
 
 def test_a_folder_whose_name_is_no_text_is_chosen_as_it_is_shown():
     entries = [entry(os.fsdecode(b"caf\xe9/x")), entry("caf")]
-    assert filters.mask(entries, "caf\ufffd", None, None).tolist() == [True, False]
+    assert queries.mask(entries, "caf\ufffd", None, None).tolist() == [True, False]
 
 
 def test_a_folder_that_the_index_lacks_is_refused():
     entries = [entry("trips/sea")]
-    assert filters.mask(entries, "trips", None, None).all()
+    assert queries.mask(entries, "trips", None, None).all()
     with pytest.raises(SearchError, match="'trips/sea'"):
-        filters.mask(entries, "trips/see", None, None)
+        queries.mask(entries, "trips/see", None, None)
 
 
 @pytest.mark.parametrize(
@@ -338,12 +338,12 @@ def test_a_folder_that_the_index_lacks_is_refused():
 )  # fmt: skip
 def test_a_date_is_the_whole_span_that_it_names(text, first, after):
     expected = [datetime.datetime(*one).timestamp() for one in (first, after)]
-    assert list(filters.span(text)) == expected
+    assert list(queries.date_span(text)) == expected
 
 
 def test_a_time_may_name_its_zone():
     for text in ("2026-01-10T18:30Z", "2026-01-10T19:30+01:00", "20260110T1130-0700"):
-        assert filters.span(text) == (1768069800, 1768069860)
+        assert queries.date_span(text) == (1768069800, 1768069860)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -361,11 +361,11 @@ def test_a_time_may_name_its_zone():
 )  # fmt: skip
 def test_what_is_no_date_is_one_line(text):
     with pytest.raises(SearchError) as refused:
-        filters.span(text)
+        queries.date_span(text)
     assert "2026-01" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_dates_are_written_of_every_year():
-    assert filters.iso(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
-    assert filters.span(filters.iso(1768069800))[0] == 1768069800
-    assert filters.iso(-1e11).startswith("-") and filters.iso(9e9 * 100)[-1] == "Z"
+    assert queries.iso(1768069800.25)[:10] in ("2026-01-10", "2026-01-11")
+    assert queries.date_span(queries.iso(1768069800))[0] == 1768069800
+    assert queries.iso(-1e11).startswith("-") and queries.iso(9e9 * 100)[-1] == "Z"

@@ -12,7 +12,7 @@ from hlformer_jax.sweep import runs, tables
 from hlformer_jax.sweep.definition import expand
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
-from hlformer_jax.training.metrics import NonFiniteLossError
+from hlformer_jax.training.loop import NonFiniteLossError
 
 
 def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small, tmp_path):

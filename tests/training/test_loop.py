@@ -19,7 +19,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.config.fields import FIELDS
 from hlformer_jax.training import checkpoints, families, loop
 from hlformer_jax.training.hover import HOVER
-from hlformer_jax.training.metrics import NonFiniteLossError
+from hlformer_jax.training.loop import NonFiniteLossError
 from hlformer_jax.training.prvr import PRVR
 
 

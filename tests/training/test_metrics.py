@@ -10,18 +10,18 @@ from tensorboardX.proto.event_pb2 import Event
 
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.training import metrics
+from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import Progress
-from hlformer_jax.training.metrics import MetricsLogger, NonFiniteLossError
+from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
 
 
 def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
-    log = metrics.ScalarLog(tmp_path, 0, 0)
+    log = loop.ScalarLog(tmp_path, 0, 0)
     log.write(1, {"loss": 1.0}, epoch=0)
     position = log.position()
     log.write(2, {"loss": 2.0}, epoch=0)
     log.close()
-    log = metrics.ScalarLog(tmp_path, position, 1)
+    log = loop.ScalarLog(tmp_path, position, 1)
     log.write(2, {"loss": 3.0}, epoch=0)
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -31,11 +31,11 @@ def test_a_log_that_resumes_drops_what_came_after_its_checkpoint(tmp_path):
 def test_a_log_that_was_cut_is_not_filled_up(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(OSError, match="shorter"):
-        metrics.ScalarLog(tmp_path, 30, 0)
+        loop.ScalarLog(tmp_path, 30, 0)
 
 
 def test_of_several_processes_one_writes(tmp_path):
-    log = metrics.ScalarLog(tmp_path, 0, 0, writes=False)
+    log = loop.ScalarLog(tmp_path, 0, 0, writes=False)
     log.write(1, {"loss": 1.0})
     assert log.position() == 0
     log.close()
@@ -46,8 +46,8 @@ def test_a_full_disk_for_tensorboard_ends_no_run(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space left")
 
-    log = metrics.ScalarLog(tmp_path, 0, 0)
-    monkeypatch.setattr(metrics.EventsWriter, "write_event", fail)
+    log = loop.ScalarLog(tmp_path, 0, 0)
+    monkeypatch.setattr(loop.EventsWriter, "write_event", fail)
     for step in range(50):
         log.write(step, {"loss": 1.0})
         log.board(step, {"rate/x": 2.0})
@@ -55,11 +55,11 @@ def test_a_full_disk_for_tensorboard_ends_no_run(tmp_path, monkeypatch):
     log.close()
     shutil.rmtree(tmp_path / "tensorboard")
     (tmp_path / "tensorboard").touch()  # nor when there can be no file at all
-    metrics.ScalarLog(tmp_path, 0, 0).close()
+    loop.ScalarLog(tmp_path, 0, 0).close()
 
 
 def test_tensorboard_shows_what_is_recorded(tmp_path):
-    log = metrics.ScalarLog(tmp_path, 0, 7)
+    log = loop.ScalarLog(tmp_path, 0, 7)
     log.write(8, {"validation/R@1": 2.5}, epoch=0)
     log.position()
     [path] = (tmp_path / "tensorboard").iterdir()

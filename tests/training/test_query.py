@@ -13,8 +13,8 @@ from hlformer_jax.data import dataset
 from hlformer_jax.data.released import Collection, write_words
 from hlformer_jax.data.source import SPLITS
 from hlformer_jax.search.__main__ import main as search
-from hlformer_jax.training import loaded_run, loop, query
-from hlformer_jax.training.query import Archive, QueryError
+from hlformer_jax.training import loaded_run, loop
+from hlformer_jax.training.loaded_run import Archive, QueryError
 
 ROBERTA = processes.ROOT / "tests" / "encoders" / "golden" / "roberta"
 
@@ -93,28 +93,29 @@ def test_what_cannot_be_asked_is_one_line(archive, retrieval, data_dir, tmp_path
     with pytest.raises(QueryError, match="no such caption"):
         archive.words("elsewhere#0")
     with pytest.raises(QueryError, match="--query"):
-        query.answer(synthetic, retrieval.path, [])
+        loaded_run.answer(synthetic, retrieval.path, [])
     with pytest.raises(QueryError, match="synthetic"):
-        query.answer(synthetic, retrieval.path, ["a sentence"])
+        loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
     told = []
     encoder = types.SimpleNamespace(token_width=8, name="mine", fingerprint="f" * 64)
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
     with pytest.raises(QueryError, match="--encoder is missing"):
-        query.check_encoder(config, None, told.append)
-    query.check_encoder(config, encoder, told.append)
+        loaded_run.check_encoder(config, None, told.append)
+    loaded_run.check_encoder(config, encoder, told.append)
     assert len(told) == 1 and "not public" in told.pop()
     collection = dataset.choose_source(config.data)
     write_words(collection.text_features, ("mine", "f" * 64), [])
-    query.check_encoder(config, encoder, told.append)  # its own features, whatever the collection
+    # Its own features, whatever the collection.
+    loaded_run.check_encoder(config, encoder, told.append)
     assert not told
     encoder.fingerprint = "e" * 64
     with pytest.raises(QueryError, match="another encoder"):
-        query.check_encoder(config, encoder, told.append)
+        loaded_run.check_encoder(config, encoder, told.append)
     encoder.token_width = 9
     with pytest.raises(QueryError, match="width 9"):
-        query.check_encoder(config, encoder, told.append)
+        loaded_run.check_encoder(config, encoder, told.append)
 
 
 SENTENCES = [

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import filters
+from hlformer_jax.search import queries
 from hlformer_jax.search.errors import legible
 from hlformer_jax.search.library import Hits, Library
 
@@ -131,7 +131,7 @@ def _base_name(value: Any) -> Any:
 def _video(one: Any) -> dict[str, Any]:
     """What hits and entries have in common."""
     own = {name: getattr(one, name) for name in ("id", "video", "folder", "duration", "date_of")}
-    return own | {"date": filters.iso(one.date)}
+    return own | {"date": queries.iso(one.date)}
 
 
 # Files

@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 
 from hlformer_jax import video
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import filters, queries
+from hlformer_jax.search import queries
 from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, guard
@@ -165,7 +165,7 @@ def app(
             raise ParameterError("q: the sentence is empty: say what happens in the video")
         for name, date in (("since", since), ("until", until)):
             try:
-                filters.span(date or "2026")
+                queries.date_span(date or "2026")
             except SearchError as error:
                 raise ParameterError(f"{name}: {error}") from None
         chosen = folder or None, since or None, until or None, moments
