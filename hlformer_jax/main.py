@@ -116,13 +116,15 @@ def _query(config: Any, source: Path) -> int:
         return command.fail("--mode=query takes one process: leave --processes out")
     encoder = None
     if ENCODER.value and QUERY.value:
-        encoder = optional("hlformer_jax.encoders", "search").load_text(ENCODER.value, tell=_tell)
+        encoder = optional("hlformer_jax.encoders", "search").load_text(
+            ENCODER.value, report=_report
+        )
     asked = QUERY.value, CAPTION.value, encoder, SPLIT.value, TOP.value
-    loaded_run.answer(config, source, *asked, warn=_tell)
+    loaded_run.answer(config, source, *asked, warn=_report)
     return 0
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr)
 
 

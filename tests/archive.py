@@ -84,11 +84,11 @@ def embed(colours):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def find(folder, tell):
+def find(folder, report):
     found = []
     for directory, _, names in os.walk(folder):
         if "unlisted" in directory:
-            tell(f"{directory} may not be listed")
+            report(f"{directory} may not be listed")
             continue
         found += [Path(directory, name) for name in names if name.endswith(".film")]
     return sorted(found)
@@ -175,7 +175,7 @@ def create(directory, root, **options):
 def fill(index, encoder=None, **options):
     """Brings an index up to date in this process; returns the report and what was told."""
     told = []
-    options = {"workers": 0, "video": VIDEO, "tell": told.append, **options}
+    options = {"workers": 0, "video": VIDEO, "report": told.append, **options}
     return index_folder(index, encoder or Encoder(), **options), told
 
 

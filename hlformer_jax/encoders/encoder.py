@@ -230,7 +230,7 @@ def load(
     dtype: str = "float32",
     revision: str | None = None,
     offline: bool | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Encoder:
     """An image-text encoder from a folder, or by an id of the Hugging Face hub.
 
@@ -240,13 +240,13 @@ def load(
         GPUs, not on CPUs.
       revision: branch, tag or commit of an id.
       offline: never use the network; None: as the environment's HF_HUB_OFFLINE says.
-      tell: gets a line before something is fetched: what, from where, how large.
+      report: gets a line before something is fetched: what, from where, how large.
 
     Raises:
       EncoderError: when the name is unknown, the network is missing, or a file is damaged or that
         of another kind of model.
     """
-    encoder = _load(name_or_path, configs.read, dtype, revision, offline, tell)
+    encoder = _load(name_or_path, configs.read, dtype, revision, offline, report)
     assert isinstance(encoder, Encoder)
     return encoder
 
@@ -257,10 +257,10 @@ def load_text(
     dtype: str = "float32",
     revision: str | None = None,
     offline: bool | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> TextEncoder:
     """As `load`, also a RoBERTa, such as FacebookAI/roberta-large."""
-    return _load(name_or_path, configs.read_text, dtype, revision, offline, tell)
+    return _load(name_or_path, configs.read_text, dtype, revision, offline, report)
 
 
 def _load(
@@ -269,11 +269,11 @@ def _load(
     dtype: str,
     revision: str | None,
     offline: bool | None,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> TextEncoder:
     if dtype not in weights.DTYPES:
         raise EncoderError(f"dtype {dtype!r} is none of {', '.join(weights.DTYPES)}")
-    folder, name = _find(str(name_or_path), revision, offline, tell)
+    folder, name = _find(str(name_or_path), revision, offline, report)
     path = folder / CONFIG
     if not path.exists():
         raise EncoderError(f"{folder}: has no {CONFIG}; it is no encoder's folder")
@@ -341,7 +341,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _find(
-    name: str, revision: str | None, offline: bool | None, tell: Callable[[str], None]
+    name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
 ) -> tuple[Path, str]:
     """The folder of an encoder, fetched where need be, and its name: the id, or the folder's."""
     path = Path(name).expanduser()
@@ -358,7 +358,7 @@ def _find(
     cached = huggingface_hub.try_to_load_from_cache(name, CONFIG, revision=revision)
     if isinstance(cached, str) and not missing(Path(cached).parent):
         return Path(cached).parent, name
-    return _fetch(name, revision, offline, tell), name
+    return _fetch(name, revision, offline, report), name
 
 
 def missing(folder: Path) -> list[str]:
@@ -375,7 +375,7 @@ def missing(folder: Path) -> list[str]:
 
 
 def _fetch(
-    name: str, revision: str | None, offline: bool | None, tell: Callable[[str], None]
+    name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
 ) -> Path:
     import huggingface_hub
     from huggingface_hub import constants, errors
@@ -397,7 +397,7 @@ def _fetch(
         if fresh := [file for file in wanted if not isinstance(cached(file), str)]:
             count = sum(sizes[file] or 0 for file in fresh)
             size = f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
-            tell(
+            report(
                 f"fetching {name} from {constants.ENDPOINT}: {len(fresh)} files, {size}, to {cache}"
             )
         for file in wanted:

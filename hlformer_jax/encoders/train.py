@@ -59,7 +59,7 @@ def train(
     learning_rate: float = 2e-3,
     seed: int = 0,
     name: str = "tiny-siglip",
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Encoder:
     """Trains a SigLIP on pairs of an image and a sentence.
 
@@ -72,7 +72,7 @@ def train(
 
     Every image is drawn once before any is drawn again. The rate rises to `learning_rate` for a
     tenth of the steps and falls as a cosine. Equal seeds give equal encoders on the same machine.
-    `tell` gets a line with the loss, ten times.
+    `report` gets a line with the loss, ten times.
 
     Raises:
       EncoderError: when images and sentences are no pairs, or too few, or the sizes do not fit.
@@ -93,7 +93,7 @@ def train(
     for number, rows in enumerate(_steps(images, own, ids, steps, batch, generator)):
         params, state, value = _step(params, state, rows, rates[number], config, preparation)
         if (number + 1) % max(steps // 10, 1) == 0:
-            tell(f"step {number + 1} of {steps}: loss {float(value):.3f}")
+            report(f"step {number + 1} of {steps}: loss {float(value):.3f}")
     return _encoder(jax.tree.map(np.asarray, params), config, tokenizer, preparation, name)
 
 

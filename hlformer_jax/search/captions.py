@@ -134,12 +134,12 @@ def write_features(
     captions: Sequence[Caption],
     out: Path,
     seed: int = 0,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     overwrite: bool = False,
 ) -> dict[str, int]:
     """Writes a folder of features that `configs/own.py` trains on.
 
-    The seed is that of the splits, where the captions name none; `tell` takes lines about what is
+    The seed is that of the splits, where the captions name none; `report` takes lines about what is
     left out. Returns the number of captions of each split.
 
     Raises:
@@ -149,7 +149,7 @@ def write_features(
     known = {name for name, record in index.manifest.videos.items() if record.indexed}
     missing = sorted({caption.video for caption in captions} - known)
     if missing:
-        tell(
+        report(
             f"{len(missing)} of the captions' videos are not in the index and are left out,"
             f" first {missing[0]!r}"
         )
@@ -158,7 +158,7 @@ def write_features(
         index.check(index.manifest.videos[name].content for name in asked)
     except DamagedError as error:
         for line in error.contents.values():
-            tell(f"{line}; left out")
+            report(f"{line}; left out")
         known -= {one for one in asked if index.manifest.videos[one].content in error.contents}
     kept = [caption for caption in captions if caption.video in known]
     splits = divide(kept, seed)

@@ -152,7 +152,7 @@ def add(options: Options) -> None:
                 f"{given} is not in {index.root}, the folder of this index: move it there, or index"
                 " its own folder by another --index"
             )
-        chosen += video.find(place, _tell) if place.is_dir() else [place]
+        chosen += video.find(place, _report) if place.is_dir() else [place]
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     _extract(index, encoder, options, chosen)
 
@@ -181,7 +181,7 @@ def _prepared(
             raise
     if index is None:
         inside = directory.resolve()
-        videos = real_video().find(folder, _tell)
+        videos = real_video().find(folder, _report)
         if all(inside in path.resolve().parents for path in videos):
             raise SearchError(f"{folder} holds no video that FFmpeg reads")
         encoder, places = load_encoder(given or DEFAULT_ENCODER)
@@ -190,7 +190,7 @@ def _prepared(
         rate = 1.0 if fps is None else fps
         return Index.create(directory, folder, encoder, rate, places), encoder
     for note in index.notes:
-        _tell(note)
+        _report(note)
     if fps is not None and fps != index.manifest.fps:
         raise SearchError(
             f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
@@ -198,7 +198,7 @@ def _prepared(
         )
     root = str(folder.resolve())
     if move_root and root != index.manifest.root:
-        _tell(f"{index.root} is now {root}")
+        _report(f"{index.root} is now {root}")
     elif index.manifest.root not in (root, ""):
         raise SearchError(
             f"{directory} is the index of {index.root}: give that folder, another --index, or"
@@ -258,7 +258,7 @@ def _extract(
             timeout=options.timeout,
             only=only,
             source=source,
-            tell=lambda line: bar.write(line, file=sys.stderr),
+            report=lambda line: bar.write(line, file=sys.stderr),
             progress=show,
         )
     _print_counts(
@@ -646,7 +646,7 @@ def features(options: Options) -> None:
     index, encoder = _prepared(directory, options.folder, options.encoder, options.fps)
     _extract(index, encoder, options)
     counts = captions.write_features(
-        index, encoder, asked, options.out, options.seed, _tell, options.overwrite
+        index, encoder, asked, options.out, options.seed, _report, options.overwrite
     )
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
     print(f"{options.out}: captions {listed}")
@@ -668,7 +668,7 @@ def _text_features(options: Options) -> None:
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
     load = optional("hlformer_jax.encoders", "search").load_text
-    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, tell=_tell)
+    encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=_report)
     with _bar("caption", len(sentences)) as bar:
         features = captions.tokens(encoder, sentences, bar.update)
         released.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
@@ -706,10 +706,10 @@ def upload(options: Options) -> None:
 def demo(options: Options) -> None:
     """Make an archive to try the search on, without any video or download."""
     demo = optional("hlformer_jax.search.demo", "search")
-    tell = lambda line: print(line, flush=True)
-    demo.make(options.out, options.seed, tell)
+    report = lambda line: print(line, flush=True)
+    demo.make(options.out, options.seed, report)
     if options.training:
-        demo.render_training(options.out, options.seed, tell)
+        demo.render_training(options.out, options.seed, report)
     index = f"--index={options.out / 'index'}"
     print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
 
@@ -721,7 +721,7 @@ def _opened(directory: Path) -> Index:
     """The index of --index; says on standard error what of it is damaged."""
     index = Index.open(directory)
     for note in index.notes:
-        _tell(note)
+        _report(note)
     return index
 
 
@@ -741,7 +741,7 @@ def _bar(unit: str, total: int | None = None) -> Any:
     )
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

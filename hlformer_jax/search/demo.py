@@ -351,7 +351,7 @@ class DemoError(UserError, ValueError):
 
 
 def make(
-    out: str | Path, seed: int = 0, tell: Callable[[str], None] = print, videos: int = VIDEOS
+    out: str | Path, seed: int = 0, report: Callable[[str], None] = print, videos: int = VIDEOS
 ) -> None:
     """Makes a demo: DIR/videos, DIR/captions.jsonl, DIR/encoder and DIR/index.
 
@@ -370,13 +370,13 @@ def make(
     files.write_bytes(out / "captions.jsonl", captions(told).encode(), "own")
     length = sum(story.duration for story in told)
     taken = time.monotonic() - started
-    tell(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
+    report(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
     if not (out / "encoder" / "config.json").exists():
-        _train(out / "encoder", seed, tell)
-    _index(out, tell)
+        _train(out / "encoder", seed, report)
+    _index(out, report)
 
 
-def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] = print) -> None:
+def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
     """Renders captioned videos to train a model on: DIR/training/{videos,captions.jsonl}.
 
     Five groups of 40 are for training, one for validation; the demo's own videos are for testing.
@@ -398,7 +398,7 @@ def render_training(out: str | Path, seed: int = 0, tell: Callable[[str], None] 
         lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
     files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
     taken = time.monotonic() - started
-    tell(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
+    report(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
 
 
 def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
@@ -457,7 +457,7 @@ def _render(told: Sequence[Story], folder: Path) -> None:
         os.utime(folder / story.name, (day, day))
 
 
-def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
+def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
     """Trains the encoder on scenes that no video shows, and saves it."""
     # Not by the processes that render: they need no JAX.
     from hlformer_jax import encoders
@@ -473,13 +473,13 @@ def _train(folder: Path, seed: int, tell: Callable[[str], None]) -> None:
         learning_rate=LEARNING_RATE,
         seed=seed,
         name="demo",
-        tell=tell,
+        report=report,
     )
     encoders.save(encoder, folder)
-    tell(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
+    report(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
 
 
-def _index(out: Path, tell: Callable[[str], None]) -> None:
+def _index(out: Path, report: Callable[[str], None]) -> None:
     """Brings DIR/index up to date."""
     encoder, places = load_encoder(out / "encoder")
     directory = out / "index"
@@ -487,4 +487,4 @@ def _index(out: Path, tell: Callable[[str], None]) -> None:
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)
-    index_folder(index, encoder, tell=tell)
+    index_folder(index, encoder, report=report)

@@ -392,7 +392,7 @@ def index_folder(
     only: Iterable[Path] | None = None,
     video: Video | None = None,
     source: Source | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Report:
     """Brings an index up to date with its folder.
@@ -408,7 +408,7 @@ def index_folder(
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
         machine, `workers` of them.
-      tell: takes a line on every video that failed and every file that was damaged.
+      report: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
 
     Raises:
@@ -420,7 +420,7 @@ def index_folder(
         if source is None:
             count = default_workers() if workers is None else workers
             source = functools.partial(decode, workers=count)
-        run = _Run(index, encoder, video or real_video(), source, timeout, tell, progress)
+        run = _Run(index, encoder, video or real_video(), source, timeout, report, progress)
         return run.perform(retry, only)
 
 
@@ -456,7 +456,7 @@ class _Run:
     video: Video
     source: Source
     timeout: float | None
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     progress: Callable[[Progress], None]
 
     def __post_init__(self) -> None:
@@ -477,7 +477,7 @@ class _Run:
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        paths = list(self.video.find(root, self.tell) if only is None else only)
+        paths = list(self.video.find(root, self.report) if only is None else only)
         inside = self.index.directory.resolve()
         names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
         self._there = set(names)
@@ -492,7 +492,7 @@ class _Run:
             self._keep_offline()
             self.index.discard_unused()
         if self.video.texts is not None:
-            said.update(self.index, self.video.texts, self.tell)
+            said.update(self.index, self.video.texts, self.report)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
@@ -507,7 +507,7 @@ class _Run:
                 continue
             self._count["offline"] += 1
             if self._load(record.content) is None:
-                self.tell(f"{printable(name)}: its vectors are damaged, and it is not there")
+                self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
 
     def _plan(self, names: list[str], retry: bool) -> dict[str, list[_File]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
@@ -580,7 +580,7 @@ class _Run:
                 try:
                     self._read[content] = self.index.load(content).about
                 except DamagedError as error:
-                    self.tell(f"{str(error).partition(': index')[0]}: it is made anew")
+                    self.report(f"{str(error).partition(': index')[0]}: it is made anew")
         return self._read[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
@@ -646,14 +646,14 @@ class _Run:
         self.index.keep(content, whole, {file.name: file.stamp for file in files})
         self._read.pop(content, None)
         if whole.warning:
-            self.tell(f"{printable(files[0].name)}: {whole.warning}")
+            self.report(f"{printable(files[0].name)}: {whole.warning}")
         self._count["indexed"] += 1
         self._count["known"] += len(files) - 1
 
     def _fail_unseen(self, name: str, record: Record | None, reason: str, retry: bool) -> None:
         """Fails a path whose content cannot be read; once for the same reason."""
         if record and record.indexed:
-            self.tell(f"{printable(name)}: {reason}; its vectors are kept")
+            self.report(f"{printable(name)}: {reason}; its vectors are kept")
             self._count["unreadable"] += 1
         elif record and record.reason == reason and not retry:
             self._count["skipped"] += 1
@@ -663,7 +663,7 @@ class _Run:
     def _fail(self, file: _File, content: str, reason: str) -> None:
         self.index.record_failure(file.name, content, file.stamp, reason)
         self._count["failed"] += 1
-        self.tell(f"{printable(file.name)}: {reason}")
+        self.report(f"{printable(file.name)}: {reason}")
 
 
 @dataclasses.dataclass

@@ -425,8 +425,8 @@ def load_encoder(given: str | Path) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: when there is none, or it cannot be read.
     """
-    tell = functools.partial(print, file=sys.stderr, flush=True)  # a program may read the results
-    encoder = optional("hlformer_jax.encoders", "search").load(str(given), tell=tell)
+    report = functools.partial(print, file=sys.stderr, flush=True)  # a program may read the results
+    encoder = optional("hlformer_jax.encoders", "search").load(str(given), report=report)
     return encoder, (str(Path(given).resolve() if os.path.isdir(given) else given),)
 
 

@@ -72,7 +72,7 @@ def read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def update(index: Index, reader: Reader, tell: Callable[[str], None]) -> None:
+def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
     """Brings the texts of all videos that are there up to date; for the one who writes."""
     listed: dict[Path, list[str]] = {}
     paths: dict[str, list[Path]] = {}
@@ -88,20 +88,20 @@ def update(index: Index, reader: Reader, tell: Callable[[str], None]) -> None:
         kept = read(index.text(content))
         if kept is not None and kept["sources"] == sources:
             continue
-        inside = kept["inside"] if kept else _told(reader.inside, own[0], tell)
+        inside = kept["inside"] if kept else _cues(reader.inside, own[0], report)
         cues = sorted(
-            {*inside, *(cue for other in found for cue in _told(reader.beside, other, tell))}
+            {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
         )
         whole = {"content": content, "sources": sources, "inside": inside, "cues": cues}
         files.write_bytes(index.text(content), storage.seal(whole))
 
 
-def _told(read: Callable[[Path], Any], path: Path, tell: Callable[[str], None]) -> list[Any]:
+def _cues(read: Callable[[Path], Any], path: Path, report: Callable[[str], None]) -> list[Any]:
     """The cues of a file; none, and a line, where it cannot be read."""
     try:
         return [tuple(cue) for cue in read(path)]
     except UserError as error:
-        tell(printable(str(error)))
+        report(printable(str(error)))
         return []
 
 

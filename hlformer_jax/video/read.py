@@ -111,15 +111,15 @@ _BEGINNINGS = (
 )
 
 _HEAD_BYTES = 192 * 4
-"""That tell what a file is: four packets of a transport stream."""
+"""Bytes from which the kind of a file is known: four packets of a transport stream."""
 
 
-def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[Path]:
+def find(folder: str | Path, report: Callable[[str], None] | None = None) -> list[Path]:
     """The video files of a folder and all folders below it, as paths below `folder`, sorted.
 
     A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
     left out, as are folders that were seen under another name, so that links in a circle do no
-    harm. `tell` is called with a line for each folder below that cannot be listed.
+    harm. `report` is called with a line for each folder below that cannot be listed.
 
     Raises:
       VideoError: when the folder itself cannot be listed.
@@ -132,8 +132,8 @@ def find(folder: str | Path, tell: Callable[[str], None] | None = None) -> list[
         os.listdir(folder)
 
     def refused(error: OSError) -> None:
-        if tell is not None:
-            tell(str(fault(error.filename, *explained(error))))
+        if report is not None:
+            report(str(fault(error.filename, *explained(error))))
 
     videos: list[Path] = []
     seen: set[tuple[int, int]] = set()

@@ -293,8 +293,8 @@ def server(monkeypatch, tmp_path, golden):
 
 def test_an_id_is_fetched_once_and_says_so_before(server, tmp_path, loaded, sentences):
     said = []
-    tell = lambda line: said.append((line, len(list(tmp_path.rglob("*.safetensors")))))
-    encoder = encoders.load(ID, tell=tell)
+    report = lambda line: said.append((line, len(list(tmp_path.rglob("*.safetensors")))))
+    encoder = encoders.load(ID, report=report)
     ((line, there),) = said
     assert there == 0  # before anything was fetched
     wanted = [name for name in server.files if name not in ("expected.npz", "README.md")]
@@ -308,8 +308,8 @@ def test_an_id_is_fetched_once_and_says_so_before(server, tmp_path, loaded, sent
     assert encoder.fingerprint == own.fingerprint  # the cache's names of files are their SHA-256
 
     server.asked.clear()
-    encoders.load(ID, tell=tell)
-    encoders.load(ID, offline=True, tell=tell)
+    encoders.load(ID, report=report)
+    encoders.load(ID, offline=True, report=report)
     assert len(said) == 1 and server.asked == []
 
 
@@ -352,17 +352,17 @@ def test_a_model_without_a_needed_file_is_refused_before_fetching(server, left_o
     said = []
     server.files = {n: c for n, c in server.files.items() if left_out not in n}
     with pytest.raises(EncoderError, match=message):
-        encoders.load(ID, tell=said.append)
+        encoders.load(ID, report=said.append)
     assert said == []
 
 
 def test_an_interrupted_fetch_goes_on(server):
     whole = server.files.pop("model-00003-of-00003.safetensors")
     with pytest.raises(EncoderError, match="model-00003-of-00003"):
-        encoders.load(ID, tell=lambda _: None)
+        encoders.load(ID, report=lambda _: None)
     server.files["model-00003-of-00003.safetensors"] = whole
     said = []
-    encoders.load(ID, tell=said.append)
+    encoders.load(ID, report=said.append)
     assert len(said) == 1 and f"1 files, {len(whole) / 1000:.0f} kB" in said[0]
 
 

@@ -39,7 +39,7 @@ def drawings(count, seed):
 def trained():
     said = []
     images, sentences = drawings(400, 0)
-    encoder = module.train(images, sentences, size=SIZE, **SCHEDULE, tell=said.append)
+    encoder = module.train(images, sentences, size=SIZE, **SCHEDULE, report=said.append)
     return encoder, said
 
 
@@ -94,7 +94,7 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
 def test_equal_seeds_give_equal_encoders():
     images, sentences = drawings(400, 0)  # of sizes that have a program already
     make = lambda seed: module.train(
-        images, sentences, size=SIZE, steps=2, batch=32, seed=seed, tell=lambda _: None
+        images, sentences, size=SIZE, steps=2, batch=32, seed=seed, report=lambda _: None
     )
     first, second, third = make(0), make(0), make(1)
     assert first.fingerprint == second.fingerprint != third.fingerprint

@@ -96,7 +96,7 @@ def folder(tmp_path):
 @pytest.fixture
 def search(monkeypatch, capfd):
     """Calls a command with the encoder of colours; its status, output and lines of complaint."""
-    fake = SimpleNamespace(load=lambda name, tell: archive.Encoder())
+    fake = SimpleNamespace(load=lambda name, report: archive.Encoder())
     monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", fake)
 
     def call(*arguments):

@@ -89,7 +89,7 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
     lines = []
     asked = [*CAPTIONS, Caption("gone.film", "red")]
     counts = captions.write_features(
-        index, archive.Encoder(), asked, tmp_path / "out", tell=lines.append
+        index, archive.Encoder(), asked, tmp_path / "out", report=lines.append
     )
     assert sum(counts.values()) == 4 and "gone.film" in lines[0]
     reader = ExtractedReader(tmp_path / "out")

@@ -32,7 +32,7 @@ def calls(monkeypatch):
     """The fakes in the place of the packages that the extra brings; what they were asked."""
     seen = SimpleNamespace(encoder=archive.Encoder(), loaded=[], cuts=[], served=[])
 
-    def load(name, tell):
+    def load(name, report):
         seen.loaded.append(name)
         return seen.encoder
 
@@ -609,7 +609,7 @@ def test_the_parts_of_a_demo_are_made_of_one_seed(
     monkeypatch, capsys, tmp_path, flags, parts, seed
 ):
     made = []
-    note = lambda name: lambda out, seed, tell: made.append((name, out, seed))
+    note = lambda name: lambda out, seed, report: made.append((name, out, seed))
     module = SimpleNamespace(make=note("make"), render_training=note("render_training"))
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
     assert main(["demo", f"--out={tmp_path}", *flags]) == 0

@@ -154,13 +154,13 @@ def calls(monkeypatch):
     """Stands in for training and indexing, and notes them."""
     noted = []
 
-    def train(folder, seed, tell):
+    def train(folder, seed, report):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
         noted.append("train")
 
     monkeypatch.setattr(demo, "_train", train)
-    monkeypatch.setattr(demo, "_index", lambda out, tell: noted.append("index"))
+    monkeypatch.setattr(demo, "_index", lambda out, report: noted.append("index"))
     return noted
 
 
@@ -256,7 +256,7 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "demo"
-    demo.make(out, tell=silent)
+    demo.make(out, report=silent)
     return out
 
 
@@ -280,7 +280,7 @@ def test_a_second_time_nothing_is_made_anew(made):
         if path.is_file()
     }
     before = times()
-    demo.make(made, tell=silent)
+    demo.make(made, report=silent)
     assert times() == before
 
 

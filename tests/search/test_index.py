@@ -166,7 +166,7 @@ HUB = "google/siglip-base-patch16-224"
 def loaded(monkeypatch):
     """The names by which encoders were loaded."""
     names = []
-    load = lambda name, tell: names.append(name) or archive.Encoder()
+    load = lambda name, report: names.append(name) or archive.Encoder()
     monkeypatch.setitem(sys.modules, "hlformer_jax.encoders", SimpleNamespace(load=load))
     return names
 

@@ -89,7 +89,7 @@ def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.scandir", refuse)
     told = []
-    assert names(tmp_path, tell=told.append) == ["c.mp4"]
+    assert names(tmp_path, report=told.append) == ["c.mp4"]
     assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
 
 
