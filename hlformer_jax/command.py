@@ -6,7 +6,7 @@ A command ends with `except (UserError, OSError) as error: return command.fail(s
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +43,36 @@ def three_digits(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{Decimal(f'{value:.3g}'):f}"
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    left: Collection[str] = (),
+    width: int | None = None,
+) -> None:
+    """Prints a table: the first column and those of `left` to the left, the others to the right.
+
+    It is `width` characters wide at most; by default as the terminal is, in a file as it needs.
+    """
+    import rich.box  # here, so that a wrong command is answered at once
+    import rich.console
+    import rich.markup
+    import rich.table
+
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left")
+    table.title = rich.markup.escape(title) or None
+    for index, name in enumerate(head):
+        align_left = index == 0 or name in left
+        table.add_column(name, justify="left" if align_left else "right", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*map(rich.markup.escape, row))
+    console = rich.console.Console(width=width)
+    if width is None and not console.is_terminal:
+        wide = rich.console.Console(width=400)
+        console = rich.console.Console(width=wide.measure(table).maximum)
+    console.print(table)
 
 
 def parse(argv: Sequence[str]) -> list[str]:

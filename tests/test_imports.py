@@ -23,7 +23,9 @@ MAY_IMPORT = {
     "losses": {"lazy", "typing", "ops"},
     "nn": {"lazy", "typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
-    "retrieval": {"lazy", "typing", "config", "ops", "parallel", "files", "data", "models"},
+    "retrieval": {
+        "lazy", "typing", "command", "config", "ops", "parallel", "files", "data", "models",
+    },
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",
         "retrieval",

@@ -27,9 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
-import rich.box
-import rich.console
-import rich.table
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
@@ -190,11 +187,7 @@ def _program(name: str) -> Callable[..., Iterator[Row]]:
 def _print(name: str, rows: Sequence[Row]) -> None:
     device = jax.devices()[0].device_kind
     title = f"{name}, {jax.device_count()} x {device}, jax {jax.__version__}"
-    table = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("")
-    for column in ("median", "range", "floor", "ratio"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+    lines = []
     for row in rows:
         low, high = _seconds(row.timing.low), _seconds(row.timing.high)
         floor = _seconds(row.floor.seconds) if row.floor else "-"
@@ -203,12 +196,12 @@ def _print(name: str, rows: Sequence[Row]) -> None:
             f"{name} {command.three_digits(value)}" for name, value in row.facts.items()
         )
         median = _seconds(row.timing.median)
-        table.add_row(row.what, median, f"{low} - {high}", floor, ratio, facts)
-    console = rich.console.Console(width=110)
-    console.print(table)
+        lines.append((row.what, median, f"{low} - {high}", floor, ratio, facts))
+    head = ("", "median", "range", "floor", "ratio", "")
+    command.print_table(head, lines, title, left=("",), width=110)
     used = {dtype: measure.ceilings(dtype) for dtype in ("float32", "bfloat16")}
     for dtype, ceiling in used.items():
-        console.print(
+        print(
             f"{dtype}: matrix product {command.three_digits(ceiling.flops / 1e12)} TFLOP/s,"
             f" copy {command.three_digits(ceiling.bytes / 1e9)} GB/s"
         )

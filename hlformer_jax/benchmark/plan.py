@@ -23,9 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -727,33 +724,28 @@ _digits = command.three_digits
 
 def show(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> None:
     """Prints a plan, beside another of the same program."""
-    console = rich.console.Console(width=120)
     both = [result] if other is None else [result, other]
-    title = f"planned, not measured: {result['program']}, {result['gpu']}, {result['dtype']}"
-    console.print(title)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    for column in ("", "plan", "other")[: 1 + len(both)]:
-        table.add_column(column, justify="right" if column else "left")
+    print(f"planned, not measured: {result['program']}, {result['gpu']}, {result['dtype']}")
     facts = [_facts(one) for one in both]
-    for what in dict.fromkeys(name for one in facts for name in one):
-        table.add_row(what, *(_digits(one.get(what, 0.0)) for one in facts))
-    console.print(table)
-    dear = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    for column in ("ms", "bound", "GB", "times", "line", "result"):
-        dear.add_column(column)
-    for one in result["dearest"] if other is None else ():
-        numbers = 1e3 * one["seconds"], one["bytes"] / 1e9, one["times"]
-        time, moved, times = map(_digits, numbers)
-        dear.add_row(time, one["bound"], moved, times, one["line"], one["result"][:60])
-    if other is not None:
-        dear = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-        for column in ("ms", "other ms", "line"):
-            dear.add_column(column)
+    names = dict.fromkeys(name for one in facts for name in one)
+    rows = [[name, *(_digits(one.get(name, 0.0)) for one in facts)] for name in names]
+    command.print_table(("", "plan", "other")[: 1 + len(both)], rows, width=120)
+    if other is None:
+        head: tuple[str, ...] = ("ms", "bound", "GB", "times", "line", "result")
+        rows = []
+        for one in result["dearest"]:
+            numbers = 1e3 * one["seconds"], one["bytes"] / 1e9, one["times"]
+            time, moved, times = map(_digits, numbers)
+            rows.append([time, one["bound"], moved, times, one["line"], one["result"][:60]])
+    else:
+        head = ("ms", "other ms", "line")
         change = lambda line: result["lines"].get(line, 0) - other["lines"].get(line, 0)
         lines = sorted({*result["lines"], *other["lines"]}, key=lambda line: -abs(change(line)))
-        for line in lines[:DEAREST]:
-            dear.add_row(*(_digits(1e3 * one["lines"].get(line, 0)) for one in both), line)
-    console.print(dear)
+        rows = [
+            [*(_digits(1e3 * one["lines"].get(line, 0)) for one in both), line]
+            for line in lines[:DEAREST]
+        ]
+    command.print_table(head, rows, left=head, width=120)
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, float]:
@@ -767,11 +759,8 @@ def _facts(result: Mapping[str, Any]) -> dict[str, float]:
 def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
     """Prints what programs were planned to take and what they took."""
     gpu = results[0]["gpu"]
-    table = rich.table.Table(
-        title=f"planned for {gpu}, measured on {device}", box=rich.box.SIMPLE_HEAD
-    )
-    for column in "program, dtype, planned ms, measured ms, ratio, launches, bound, GB".split(", "):
-        table.add_column(column)
+    head = "program, dtype, planned ms, measured ms, ratio, launches, bound, GB".split(", ")
+    rows = []
     for one in results:
         planned, took = one["seconds"], one["measured"]
         numbers = 1e3 * planned, 1e3 * took["median"], took["median"] / planned, one["launches"]
@@ -779,10 +768,11 @@ def show_measured(results: Sequence[Mapping[str, Any]], device: str) -> None:
         milliseconds, median, ratio, launches, peak = texts
         median += f" ({_digits(1e3 * took['low'])} - {_digits(1e3 * took['high'])})"
         bound = next(iter(one["bound"]))
-        table.add_row(
-            one["program"], one["dtype"], milliseconds, median, ratio, launches, bound, peak
+        rows.append(
+            [one["program"], one["dtype"], milliseconds, median, ratio, launches, bound, peak]
         )
-    rich.console.Console(width=120).print(table)
+    title = f"planned for {gpu}, measured on {device}"
+    command.print_table(head, rows, title, left=head, width=120)
 
 
 def tree_map(result: Mapping[str, Any], path: Path, replace: files.Replace) -> None:

@@ -8,8 +8,11 @@ frames are left alone up to F and pooled to F beyond. Vectors are then divided b
 Means and norms are taken in float64 and rounded to float32 once, at the end.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from numpy.typing import DTypeLike
 
 _EPSILON = 1e-5
 _LEAST_NORM = 1e-12
@@ -74,6 +77,16 @@ def normalise(vectors: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*bat
 def cut_words(words: Float[np.ndarray, "T E"], max_words: int) -> Float[np.ndarray, "W E"]:
     """The first W words of a caption's raw features at most, each normalised, float32."""
     return normalise(words[:max_words])
+
+
+def pad(
+    rows: Sequence[Float[np.ndarray, "_ D"]], shape: tuple[int, int, int], dtype: DTypeLike
+) -> tuple[Float[np.ndarray, "B L D"], Bool[np.ndarray, "B L"]]:
+    """Rows of several items as one array of a shape, filled up with zeros; and which are real."""
+    padded, mask = np.zeros(shape, dtype), np.zeros(shape[:2], bool)
+    for item, own in enumerate(rows):
+        padded[item, : len(own)], mask[item, : len(own)] = own, True
+    return padded, mask
 
 
 def _span_means(

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 
 from hlformer_jax import models
 from hlformer_jax.data.split import Split
-from hlformer_jax.data.transforms import unit
+from hlformer_jax.data.transforms import pad, unit
 from hlformer_jax.errors import UserError, optional, suggestion
 from hlformer_jax.figures import drawing
 from hlformer_jax.figures.drawing import COLOURS, Columns, Drawing, Figure
@@ -213,26 +213,17 @@ class Encoder:
 
 def collate_videos(split: Split, indices: Sequence[int] | np.ndarray, size: int) -> Videos:
     """Videos of a split as a model takes them; zeros fill the batch up to `size`."""
-    width = split.widths[0]
-    clips = np.zeros((size, split.max_clips, width), split.dtype)
-    frames = np.zeros((size, split.max_frames, width), split.dtype)
-    counts = np.zeros(size, np.int64)
-    for row, index in enumerate(indices):
-        example = split[index]
-        clips[row], counts[row] = example.clips, len(example.frames)
-        frames[row, : counts[row]] = example.frames
-    return Videos(clips, frames, np.arange(split.max_frames)[None] < counts[:, None], counts > 0)
+    examples, width = [split[index] for index in indices], split.widths[0]
+    clips, _ = pad([one.clips for one in examples], (size, split.max_clips, width), split.dtype)
+    rows, shape = [one.frames for one in examples], (size, split.max_frames, width)
+    frames, mask = pad(rows, shape, split.dtype)
+    return Videos(clips, frames, mask, mask[:, 0])
 
 
 def collate_captions(split: Split, words: Sequence[np.ndarray], size: int) -> Captions:
     """Captions, given by their words, as a model takes them; zeros fill the batch up to `size`."""
-    padded = np.zeros((size, split.max_words, split.widths[1]), split.dtype)
-    counts = np.zeros(size, np.int64)
-    for row, own in enumerate(words):
-        counts[row] = len(own)
-        padded[row, : len(own)] = own
-    mask = np.arange(split.max_words)[None] < counts[:, None]
-    return Captions(padded, mask, np.zeros(size, np.int32), counts > 0)
+    padded, mask = pad(words, (size, split.max_words, split.widths[1]), split.dtype)
+    return Captions(padded, mask, np.zeros(size, np.int32), mask[:, 0])
 
 
 def spans_by_video(split: Any) -> list[list[Any]]:

@@ -235,11 +235,8 @@ def encode_words(
     model: Model, params: Any, words: Sequence[Float[np.ndarray, "_ E"]], data: ConfigDict
 ) -> Float[np.ndarray, "Q H"]:
     """Unit vectors of sentences, float32, by the features of their words; `data` is config.data."""
-    sizes = len(words), data.max_words, data.text_dim
-    padded, mask = np.zeros(sizes, np.dtype(data.dtype)), np.zeros(sizes[:2], bool)
-    for row, own in enumerate(words):
-        cut = transforms.cut_words(own, data.max_words)
-        padded[row, : len(cut)], mask[row, : len(cut)] = cut, True
+    cut = [transforms.cut_words(own, data.max_words) for own in words]
+    padded, mask = transforms.pad(cut, (len(words), data.max_words, data.text_dim), data.dtype)
     captions = Captions(padded, mask, np.zeros(len(words), np.int32), np.ones(len(words), bool))
     encoded = np.asarray(_encode_words(model, params, captions), np.float64)
     return transforms.unit(encoded).astype(np.float32)

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax import files
+from hlformer_jax import command, files
 from hlformer_jax.ops.numerics import check_shape
 from hlformer_jax.typing import Array
 
@@ -126,20 +123,16 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
     column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
     """
-    console = rich.console.Console(width=200)  # a table takes what it needs, no name is cut short
     for columns, parts in _tables(next(iter(rows.values()))).items():
-        table = rich.table.Table(title=title or None, box=rich.box.SIMPLE_HEAD)
-        table.title_justify = "left"
-        table.add_column("", no_wrap=True)
-        for column in columns:
-            table.add_column(column, justify="right")
+        lines = []
         for part in parts:
             for name, metrics in rows.items():
                 prefix = f"{part}/" if part else ""
                 cells = [_cell(metrics, f"{prefix}{column}") for column in columns]
                 if any(cells):  # chance, say, knows no parts
-                    table.add_row(" ".join(filter(None, (name, part))), *cells)
-        console.print(table)
+                    lines.append([" ".join(filter(None, (name, part))), *cells])
+        # A table takes what it needs, no name is cut short.
+        command.print_table(["", *columns], lines, title, width=200)
         title = ""
 
 

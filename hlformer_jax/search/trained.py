@@ -12,7 +12,7 @@ import hashlib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, models, parallel
+from hlformer_jax.config import family_of
 from hlformer_jax.data import extracted, transforms
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, evaluation, scoring
@@ -30,46 +31,23 @@ from hlformer_jax.search import packed
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import EncoderFacts, Record, VideoArrays
-from hlformer_jax.training import checkpoints, loaded_run
-from hlformer_jax.training.loaded_run import RunError
+from hlformer_jax.training import loaded_run
+from hlformer_jax.training.loaded_run import LoadedRun, RunError
 from hlformer_jax.typing import Videos
 
 
-class Model(NamedTuple):
-    """A trained model."""
-
-    config: ConfigDict
-    model: models.Model
-    params: Any
-    scorer: Any
-
-
-def load(path: Path) -> Model:
-    """Loads the best epoch of the run in a directory.
-
-    Raises:
-      SearchError: when it has no configuration that this version reads.
-      CheckpointError: when there is no checkpoint, or it is damaged.
-      ConfigError: when its options make no sense.
-    """
-    config = read_config(path)
-    model = models.build(config)
-    template = jax.eval_shape(lambda: models.init_params(model, config))
-    series = checkpoints.open_params(path)
-    try:
-        restored = series.restore(parallel.abstract(parallel.mesh(), template))
-    finally:
-        series.close()
-    params = models.project(model, restored)
-    return Model(config, model, params, scoring.build_scorer(config, model))
-
-
 def read_config(path: Path) -> ConfigDict:
-    """The configuration of the run in a directory, or a `SearchError`."""
+    """The configuration of the run in a directory; a SearchError where no model of it ranks."""
     try:
-        return loaded_run.read_config(path)
+        config = loaded_run.read_config(path)
     except RunError as error:
         raise SearchError(f"--checkpoint: {error}") from None
+    if family_of(config) != "prvr":
+        raise SearchError(
+            f"--checkpoint={path} is of the model {config.model.name!r}: give a run of partially"
+            " relevant video retrieval, for example of configs/own.py"
+        )
+    return config
 
 
 def identity(path: Path) -> str:
@@ -105,37 +83,33 @@ def check_encoder(config: ConfigDict, path: Path, ours: EncoderFacts) -> None:
 
 def videos_of(vectors: Sequence[Float[np.ndarray, "_ d"]], data: ConfigDict, size: int) -> Videos:
     """A batch of `size` videos, from the vectors of their frames; zeros fill it up."""
-    dtype = np.dtype(data.dtype)
-    clips = np.zeros((size, data.max_clips, data.visual_dim), dtype)
-    frames = np.zeros((size, data.max_frames, data.visual_dim), dtype)
-    counts = np.zeros(size, np.int64)
-    for i, rows in enumerate(vectors):
-        rows = rows.astype(np.float32)
-        sampled = transforms.normalise(transforms.sample_frames(rows, data.max_frames))
-        counts[i] = len(sampled)
-        frames[i, : len(sampled)] = sampled
-        clips[i] = transforms.normalise(transforms.pool_to_clips(rows, data.max_clips))
-    frame_mask = np.arange(data.max_frames)[None] < counts[:, None]
-    return Videos(clips, frames, frame_mask, counts > 0)
+    raw = [rows.astype(np.float32) for rows in vectors]
+    clips = [transforms.normalise(transforms.pool_to_clips(rows, data.max_clips)) for rows in raw]
+    some = [transforms.normalise(transforms.sample_frames(rows, data.max_frames)) for rows in raw]
+    pad = lambda rows, length: transforms.pad(rows, (size, length, data.visual_dim), data.dtype)
+    frames, mask = pad(some, data.max_frames)
+    return Videos(pad(clips, data.max_clips)[0], frames, mask, mask[:, 0])
 
 
-def empty_corpus(run: Model, count: int) -> Corpus:
+def empty_corpus(run: LoadedRun, count: int) -> Corpus:
     """A corpus of the model for `count` >= 1 videos, still without them."""
     mesh = parallel.mesh()
     size = parallel.round_up(min(run.config.eval.video_batch, count), mesh.size)
-    encode = lambda videos: models.encode_video(run.model, run.params, videos)
+    encode = lambda videos: models.encode_video(run.family.model, run.params, videos)
     shapes = jax.eval_shape(encode, videos_of([], run.config.data, size))
     dtype = run.config.eval.corpus
-    return corpus.empty(run.scorer, shapes, -(-count // size), dtype, mesh)
+    return corpus.empty(run.family.evaluator.scorer, shapes, -(-count // size), dtype, mesh)
 
 
-def encode_videos(run: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count: int) -> Corpus:
+def encode_videos(
+    run: LoadedRun, vectors: Iterator[Float[np.ndarray, "F d"]], count: int
+) -> Corpus:
     """Encodes `count` videos, read as they are needed, a batch at a time."""
     data, stored = run.config.data, empty_corpus(run, count)
     blocks, size = stored.mask.shape
 
     def encode(stored: Corpus, block: Any, videos: Videos) -> Corpus:
-        encoded = models.encode_video(run.model, run.params, videos)
+        encoded = models.encode_video(run.family.model, run.params, videos)
         return corpus.write(stored, block, encoded, jnp.asarray(videos.mask))
 
     write = jax.jit(encode, donate_argnums=0)
@@ -147,7 +121,7 @@ def encode_videos(run: Model, vectors: Iterator[Float[np.ndarray, "F d"]], count
     return stored
 
 
-def encode_query(run: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
+def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarray, " H"]:
     """The unit vector of a sentence, from the encoder's token features."""
     data = run.config.data
     if tokens.shape[-1] != data.text_dim:
@@ -155,7 +129,7 @@ def encode_query(run: Model, tokens: Float[np.ndarray, "W E"]) -> Float[np.ndarr
             f"the model reads token features of width {data.text_dim}, and the encoder gives"
             f" {tokens.shape[-1]}: it was trained with another encoder"
         )
-    return evaluation.encode_words(run.model, run.params, [tokens], data)[0]
+    return evaluation.encode_words(run.family.model, run.params, [tokens], data)[0]
 
 
 class Trained:
@@ -167,7 +141,8 @@ class Trained:
     def __init__(self, path: Path, index: Index, records: Sequence[Record] | None) -> None:
         """Loads the run of a directory and encodes all contents; None: a store ranks them."""
         check_encoder(read_config(path), path, index.manifest.encoder)
-        self._model, self.identity = load(path), f"trained {identity(path)}"
+        self._model, self.identity = loaded_run.load(path), f"trained {identity(path)}"
+        self._scorer = self._model.family.evaluator.scorer
         self._count = len(records or ())
         if records is None:
             self._corpus = empty_corpus(self._model, 1)
@@ -198,14 +173,14 @@ class Trained:
     ) -> Float[np.ndarray, " F"]:
         """What the positions over each frame say; see the module and `RowRanker`."""
         own = self.vectors(content, arrays) if vectors is None else vectors()
-        parts = self._model.scorer.of_branches(query)
+        parts = self._scorer.of_branches(query)
         unit_length = lambda part: part / max(float(np.linalg.norm(part)), 1e-12)
         cosines = {
             name: rows @ unit_length(np.asarray(parts[name])).astype(np.float32)
             for name, rows in own.items()
         }
         data = self._model.config.data
-        scores: np.ndarray = self._model.scorer.over_time(
+        scores: np.ndarray = self._scorer.over_time(
             cosines, len(arrays.times), data.max_clips, data.max_frames
         )
         return scores.astype(np.float32)
@@ -213,7 +188,7 @@ class Trained:
     @property
     def branches(self) -> dict[str, float] | None:
         """Weights of the branches whose best cosines the score adds; None: it is another one."""
-        scorer = self._model.scorer
+        scorer = self._scorer
         if not (isinstance(scorer, MaximumSimilarity) and scorer.sum_of_maxima):
             return None
         weights = zip(VideoEncoding._fields, scorer.weights, strict=True)
@@ -227,7 +202,7 @@ class Trained:
     def rounded(self, query: Float[np.ndarray, " H"]) -> dict[str, Float[np.ndarray, " _"]]:
         """What each branch is compared with, in the dtype of the corpus, as float32."""
         dtype = jax.tree.leaves(self._corpus.stored)[0].dtype
-        parts = self._model.scorer.of_branches(query)
+        parts = self._scorer.of_branches(query)
         return {name: _float32(scoring.store(part, dtype)) for name, part in parts.items()}
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L H"]]:
@@ -244,7 +219,7 @@ def _float32(stored: Vectors) -> np.ndarray:
     return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
-def _encoded(run: Model, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
     """The encoded videos, from beside the index where they are there already."""
     contents = [record.content for record in records]
     known = "\0".join([index.manifest.key, identity(path), *contents])

@@ -39,10 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import rich.box
 import rich.console
-import rich.markup
-import rich.table
 from jaxtyping import Float
 from ml_collections import ConfigDict
 from scipy.special import ndtri, stdtrit
@@ -366,21 +363,11 @@ def as_csv(table: Table) -> str:
 
 def show(table: Table) -> None:
     """Prints the tables and their notes to standard output."""
-    console = rich.console.Console()
     for section in sections(table):
-        title = rich.markup.escape(section.title)
-        view = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
         head, *rows = section.rows
-        for index, column in enumerate(head):
-            view.add_column(column, justify="right" if index else "left")
-        for row in rows:
-            view.add_row(*map(rich.markup.escape, row))
-        if not console.is_terminal:  # a file is as wide as its lines
-            wide = rich.console.Console(width=400)
-            console = rich.console.Console(width=wide.measure(view).maximum)
-        console.print(view)
+        command.print_table(head, rows, section.title)
     for note in notes(table):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        rich.console.Console().print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:

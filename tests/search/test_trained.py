@@ -1,5 +1,7 @@
 """Trained models as rankers."""
 
+import json
+
 import archive
 import jax
 import numpy as np
@@ -8,10 +10,12 @@ import tiny
 from tiny import configuration, write_run
 
 from hlformer_jax import models, search
+from hlformer_jax.config import default
 from hlformer_jax.data import extracted
 from hlformer_jax.search import trained
 from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.training.loaded_run import LoadedRun
 
 FRAMES = (3, 8, 21, 14, 1)
 
@@ -178,12 +182,19 @@ def test_a_run_of_another_encoder_or_none_is_refused_in_one_line(index, tmp_path
         trained.Trained(run, index, records)
 
 
+def test_a_run_of_another_family_is_refused(tmp_path):
+    config = json.loads(default("hover").to_json())
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    with pytest.raises(SearchError, match="'hover'"):
+        trained.read_config(tmp_path)
+
+
 def test_a_run_of_other_widths_is_refused(index, tmp_path):
     config = configuration("gmmformer_v2")
     config.data.visual_dim = 7
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="width 7"):
         trained.Trained(run, index, list(index.manifest.videos.values()))
-    found = trained.Model(config, None, None, None)
+    found = LoadedRun(run, config, None, None)
     with pytest.raises(SearchError, match="width 12"):
         trained.encode_query(found, np.zeros((2, 5), np.float32))
