@@ -27,7 +27,7 @@ import numpy as np
 from hlformer_jax.errors import UserError
 
 WRITTEN = ".hlformer-written"
-"""Of a directory of ours: what was written there, in the format of sha256sum."""
+"""List of the files that were written into a directory, in the format of sha256sum."""
 
 Replace = Literal["any", "none", "own", "any, own"]
 """Which regular file may be replaced: any, none, or one that is on the directory's list and

@@ -31,7 +31,7 @@ from hlformer_jax.typing import Array
 AXIS = "data"
 
 SHUTDOWN_SECONDS = 60
-"""How long a process that is done waits for the others; what follows their work takes seconds."""
+"""Limit of waiting at the end for the other processes, which are seconds apart."""
 
 
 class ProcessError(UserError, RuntimeError):

@@ -292,7 +292,7 @@ _MARKS = (
     ("gmmformer", r"clip_encoder_2\."),
     ("hlformer", r"(clip|frame)_encoder(_1)?\.[eh]_attns\."),
 )
-"""What only that model's parameters are called."""
+"""Patterns of names that only the parameters of that model have."""
 
 _OF_MODEL = {
     # Either branch of DL-DKD stands where other models have clips or frames.
@@ -304,7 +304,7 @@ _OF_MODEL = {
     ),
     "gmmformer": ((r"modular_vector_mapping_2\.", "video_pooling."),),
 }
-"""Beginnings of names that mean something else in that model."""
+"""Prefixes of names that have another meaning in that model."""
 
 _PREFIXES = (
     (r"(?:B_)?query_pos_embed\.", "query_position."),

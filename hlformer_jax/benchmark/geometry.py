@@ -28,7 +28,7 @@ PAIRS, DIMENSION = 10_000, 128
 SETS = (256, 32, 64)
 """Sets of points of a centroid: how many, of how many points, of how many dimensions."""
 POINTS, POINT_DIMENSION = 4096, 64
-"""Of the distances of all pairs."""
+"""Number and dimension of the points of `pairwise_distance`."""
 
 RADII = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 3.0, 6.0, 12.0)
 KINDS = ("generic", "near", "nearest", "opposite", "same")

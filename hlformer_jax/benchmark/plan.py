@@ -51,7 +51,7 @@ DTYPES = ("bfloat16", "tf32", "float32")
 """The precisions of a step, the last two by `config.precision`."""
 
 MEASURING_SECONDS = 420
-"""No program is begun to be measured later, so that ten minutes are enough for all."""
+"""Seconds after which no further program is measured, so that ten minutes suffice for all."""
 
 # Roofline
 

@@ -41,7 +41,7 @@ VALIDATION = 4_917, 17_505
 """Videos and captions of ActivityNet Captions' validation split."""
 
 SECONDS, SCENE = 600, 10
-"""Of a video of an archive, and of a scene; a frame a second."""
+"""Length of a video of an archive, and of a scene; a frame a second."""
 
 INTERVAL = 3
 """Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""

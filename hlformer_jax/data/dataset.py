@@ -30,7 +30,7 @@ SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
 has. Others are read in the released layout."""
 
 FEWSHOT_SHARE, HELD_OUT_SHARE = 0.1, 0.05
-"""Of the training trees: those of "fewshot", and those that `trees.validation` holds out."""
+"""Shares of the training trees: of "fewshot", and held out by `trees.validation`."""
 
 _DRAW = 20231001
 """Seed of both; they are the same trees whatever the seed of a run."""

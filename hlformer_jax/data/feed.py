@@ -50,7 +50,7 @@ ROW_MULTIPLE = 256
 """Rows of frames and words are rounded up to this, so that similar splits share a compilation."""
 
 RESIDENT_SHARE = 0.35
-"""Of a device's free memory, what resident features may take; the rest is for the step."""
+"""Share of a device's free memory for resident features; the rest is for the step."""
 
 CHUNKS = 3
 """Streamed chunks that may lie on a device: in use, ready, and being made."""

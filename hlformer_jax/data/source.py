@@ -28,7 +28,7 @@ TAUGHT_SPLIT = "train"
 """The split of which a teacher's features are read."""
 
 MAX_MAGNITUDE = 1e10
-"""Of a feature's values: those beyond are damaged, or decoded wrongly, and refused."""
+"""Largest magnitude of a feature's values; larger ones are damaged or decoded wrongly."""
 
 
 class DataError(UserError, ValueError):

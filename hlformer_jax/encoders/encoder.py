@@ -32,7 +32,7 @@ IMAGES_AT_ONCE = {"cpu": 16}
 
 MAX_IMAGES_AT_ONCE = 128
 SENTENCES_AT_ONCE = 32
-"""Sentences of a batch; a single one, which someone waits for, is a batch of its own."""
+"""Sentences of a batch; a single one is a batch of its own, for the least delay."""
 
 CONFIG = "config.json"
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")

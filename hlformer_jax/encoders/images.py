@@ -39,7 +39,7 @@ _BOTH = {
     "do_normalize": True,
 }
 _MAX_PIXELS = 2**24
-"""Of a resized image; a longer one loses its ends, which the crop leaves out, before."""
+"""Pixels of a resized image; the ends of a longer one, which the crop leaves out, are cut first."""
 
 
 @dataclass(frozen=True)

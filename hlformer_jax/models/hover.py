@@ -37,13 +37,13 @@ from hlformer_jax.ops.numerics import (
 from hlformer_jax.typing import Array, Nodes
 
 PRECISION = "highest"
-"""Of products that are compared: a GPU may round float32 factors to fewer bits."""
+"""Precision of products that are compared: a GPU may round float32 factors to fewer bits."""
 
 MAX_LOG_LENGTH = 0.8
-"""Of the logarithm of a lifted feature's length, for the lift "radius": between 0.45 and 2.2."""
+"""Bound of the logarithm of a lifted feature's length ("radius"): lengths from 0.45 to 2.2."""
 
 MAX_SCALE = 100.0
-"""Of the similarities, as CLIP limits it."""
+"""Largest scale of the similarities, as in CLIP."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,10 +23,10 @@ SIMILARITIES_AT_ONCE = 2**26
 """Similarities of single positions that may lie in memory at once, on each device."""
 
 SEARCHED_VIDEOS = 2_500
-"""Of a corpus in which queries are timed, as in GMMFormer v2's Table 2."""
+"""Videos of the corpus in which queries are timed, as in GMMFormer v2's Table 2."""
 
 BLOCK = 256
-"""Videos that are scored together where nobody says otherwise."""
+"""Videos that are scored together by default."""
 
 COORDINATES_AT_ONCE = 2**22
 """Coordinates of chosen videos that may lie in memory at once, to locate their positions."""

@@ -35,7 +35,7 @@ CHUNK_BATCHES = 8
 """Batches of videos that are brought to the devices together where a split is streamed."""
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
-"""Of the linear baseline, as shares of the mean variance of its inputs."""
+"""Ridge of the linear baseline, as shares of the mean variance of its inputs."""
 
 
 class Queries(NamedTuple):

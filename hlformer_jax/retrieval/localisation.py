@@ -26,10 +26,10 @@ from jaxtyping import Float, Int
 from hlformer_jax.data.annotations import Span
 
 SHARE = 0.5
-"""Where the threshold lies between the median and the largest score."""
+"""Place of the threshold between the median and the largest score, from 0 to 1."""
 
 GAP = 2.0
-"""Periods between two frames beyond which nothing was seen between them."""
+"""Largest distance of neighbouring frames in periods; beyond it nothing was seen between them."""
 
 OVERLAPS = (0.3, 0.5, 0.7)
 

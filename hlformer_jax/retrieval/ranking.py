@@ -23,7 +23,7 @@ RATIOS = (0.2, 0.4)
 """Shares of a video by which the field groups moments: at most 0.2, at most 0.4, longer ones."""
 
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
-"""Of a run: metrics of the test split, and what each of its queries adds to them."""
+"""Files of a run: metrics of the test split, and the rank and overlap of each of its queries."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""

@@ -26,7 +26,7 @@ from hlformer_jax.ops.numerics import exact_precision, inverse_norm, unit
 from hlformer_jax.typing import Array
 
 DTYPES = ("float32", "bfloat16", "int8")
-"""Of the unit vectors that a corpus keeps; int8 has one scale for each vector."""
+"""Dtypes of the unit vectors of a corpus; int8 has one scale for each vector."""
 
 
 class Similarities(NamedTuple):

@@ -123,7 +123,7 @@ def evaluate(
 
 
 SHARES = (0.8, 0.1)
-"""Of the videos, what train and val get where the captions name no split; test gets the rest."""
+"""Shares of the videos in train and val where the captions name no split; test has the rest."""
 
 _SENTENCES_AT_ONCE = 256
 

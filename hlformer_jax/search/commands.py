@@ -49,7 +49,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {}
-"""By name, in the order in which they are listed."""
+"""The commands by name, in the order in which they are listed."""
 
 
 def command(*options: Option, compiles: bool = False) -> Callable[..., Callable[[Options], None]]:

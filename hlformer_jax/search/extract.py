@@ -45,10 +45,10 @@ that what is computed for a frame does not depend on the videos beside it."""
 
 
 LEAST_SECONDS, SLOWEST = 120.0, 10.0
-"""What decoding a video may take: so long, and so many times its length as it states it."""
+"""Limit of decoding a video: so many seconds, plus so many times its stated length."""
 
 _MAX_LENGTH = 86_400.0
-"""Seconds of a stated length that count for that."""
+"""Seconds of a stated length that count for that limit, at most."""
 
 
 class Video(NamedTuple):
@@ -193,7 +193,7 @@ class _Worker:
             theirs.close()
 
     def give(self, path: Path) -> None:
-        """Has a video decoded."""
+        """Sends it a video to decode."""
         self.path = path
         self._limit, self._since = self._job.limit(), time.monotonic()
         with contextlib.suppress(OSError):  # it has died: `receive` finds out
@@ -216,7 +216,7 @@ class _Worker:
         return cast(Event, event)
 
     def left(self) -> float:
-        """Seconds that it may go on without a word; infinite where it has no video."""
+        """Seconds until it must have sent an event; infinite where it has no video."""
         if self.path is None or not self._ready:
             return math.inf
         return max(self._since + self._limit - time.monotonic(), 0.0)
@@ -248,7 +248,7 @@ class _Worker:
 
 
 def _work(pipe: connection.Connection, job: Job) -> None:
-    """What a process does."""
+    """The loop of a process: decodes the videos whose paths it receives."""
     with contextlib.suppress(EOFError, OSError):  # the main process has ended
         pipe.send(None)
         while True:
@@ -376,7 +376,7 @@ SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 """Least time between two writings of the manifest, and the largest share of all time they take."""
 
 BYTES_AT_ONCE = 2**34
-"""Of new files, those that are read to know their content before some of them are decoded."""
+"""Bytes of new files that are digested before the first of them are decoded."""
 
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
@@ -573,7 +573,7 @@ class _Run:
         return about is not None
 
     def _load(self, content: str) -> dict[str, Any] | None:
-        """What a content's vectors are; None where there are none, or damaged ones (told)."""
+        """What a content's vectors are; None where there are none, or damaged ones (reported)."""
         if content not in self._read:
             self._read[content] = None
             if self.index.file(content).exists():

@@ -277,12 +277,12 @@ class Index:
             ) from None
 
     def save(self) -> None:
-        """Writes the manifest; for the one who writes."""
+        """Writes the manifest; under the lock of `writing`."""
         self.manifest.write(self.directory, keep=self._newest)
         self._written = self._newest = True
 
     def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
-        """Writes the vectors of a content and records its paths; for the one who writes."""
+        """Writes the vectors of a content and records its paths; under the lock of `writing`."""
         known = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
         for name, stamp in paths.items():
             if name not in known:
@@ -318,7 +318,7 @@ class Index:
         self._put(to, record)
 
     def paths(self, content: str) -> set[str]:
-        """The paths of a content; for the one who writes."""
+        """The paths of a content; under the lock of `writing`."""
         return set(self._sharing.get(content, ())) if content else set()
 
     def drop(self, name: str) -> None:
@@ -345,7 +345,7 @@ class Index:
         return wrong
 
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
-        """Removes vectors, of these contents or of all, that no record names; as the writer."""
+        """Removes vectors, of these contents or of all, that no record names; under the lock."""
         some = storage.contents(self.directory) if contents is None else contents
         unused = set(some) - {*self.contents(), ""}
         if unused:

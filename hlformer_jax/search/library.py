@@ -119,7 +119,7 @@ class _Snapshot:
 
 
 WINDOW, RRF = 100, 60
-"""Of the rankings that are fused: how much of each, and the constant of reciprocal ranks."""
+"""Reciprocal rank fusion: how many videos of each ranking count, and the constant."""
 
 _Place = tuple[int, float, tuple[str, ...]]
 """The place of an entry, its score, and the paths of its copies."""
@@ -611,7 +611,7 @@ class Library:
 
 
 def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
-    """What is made without the contents, each with its line, that prove damaged meanwhile."""
+    """Calls `make` with the contents known to be damaged, and again when it finds further ones."""
     damaged: dict[str, str] = {}
     while True:
         try:

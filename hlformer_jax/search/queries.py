@@ -57,10 +57,10 @@ LEAST = 0.01
 """Probability from which on a frame may show what a sentence says; chosen, see docs/search.md."""
 
 SPREADS = 4.0
-"""Above the median of an archive's cosines, from which on a frame may show it; chosen as well."""
+"""Spreads above the median of an archive's cosines, from which on a frame may show it; chosen."""
 
 FEW = 1000
-"""Frames that tell too little of what an archive's cosines are."""
+"""Frames below which the distribution of an archive's cosines is unknown."""
 
 Found = tuple[Float[np.ndarray, " F"], list[Moment]]
 """Scores of a video's frames, and its best moments."""
@@ -246,7 +246,7 @@ When = str | datetime.date | None
 FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
 
 YEARS = range(1900, 9001)
-"""Whose seconds since the epoch every machine can tell."""
+"""Years whose seconds since the epoch every machine can represent."""
 
 _ISO = re.compile(
     r"(?P<year>[0-9]{4})"

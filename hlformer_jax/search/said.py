@@ -32,10 +32,10 @@ PAUSE = 5.0
 """Seconds between two cues of one passage."""
 
 MAX_PASSAGES = 2000
-"""Best by BM25 that are looked at."""
+"""Passages of a sentence that are read, the best by BM25."""
 
 RARE = 0.05, 1000
-"""A word in a larger share of passages, and in more of them, is none to find them by."""
+"""Share and number of passages above both of which a word is too common to search by."""
 
 _DIGEST = 64
 _TABLE = (
@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
-    """Brings the texts of all videos that are there up to date; for the one who writes."""
+    """Brings the texts of all videos that are there up to date; under the index's lock."""
     listed: dict[Path, list[str]] = {}
     paths: dict[str, list[Path]] = {}
     for name, record in sorted(index.manifest.videos.items()):

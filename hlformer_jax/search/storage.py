@@ -34,7 +34,7 @@ from hlformer_jax.search.errors import DamagedError, SearchError
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 _WRONG = AttributeError, KeyError, TypeError, ValueError
-"""What reading fields of JSON raises that is not as we write it."""
+"""Exceptions of reading fields of JSON that is not as it is written here."""
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
@@ -177,7 +177,7 @@ FORMAT = 3
 """The version of the files of an index; another one is refused."""
 
 DTYPE = "float16"
-"""Of the frames' vectors on the disk."""
+"""Dtype of the frames' vectors on the disk."""
 
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""

@@ -40,13 +40,13 @@ SCHEMA = "hlformer"
 """The schema of an address that names none."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
-"""Until a server answers, at most."""
+"""Limits of waiting for a connection to a server, and for its answers."""
 
 FACTS = {
     "encoder": "encoder", "fps": "number of frames a second", "key": "form of the encoder",
     "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
 }  # fmt: skip
-"""What a person calls the facts of a schema, of which only an upload minds the folder."""
+"""Names of the facts of a schema in messages; only an upload checks the folder."""
 
 # Plain: a scan of vectors that PostgreSQL moves beside the table takes four times as long.
 _TABLES = """

@@ -37,7 +37,7 @@ from hlformer_jax.training.step import TrainState
 _SUMS = "SHA256SUMS"
 
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
-"""What a run writes into its directory, beside config.json, which says that it is a run's."""
+"""Names in a run's directory, beside config.json, which marks it as one."""
 
 MOVABLE = (
     "data.manual_dir",

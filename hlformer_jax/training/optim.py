@@ -180,7 +180,7 @@ def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTr
 WIDTH = 1024
 
 MAX_SLICES = 64
-"""An array with more slices along its first axis is one."""
+"""Slices along the first axis, at most; an array with more is not divided."""
 
 ARRAYS = 48
 """Arrays in a matrix, at most: XLA joins them in one kernel where it has fewer than 96 operands."""

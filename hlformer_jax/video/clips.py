@@ -22,7 +22,7 @@ from hlformer_jax.video.pixels import Painter
 from hlformer_jax.video.read import Video, demuxer, explained, fault, frames_from, named, opened
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
-"""Of clips by their suffix, in FFmpeg's names."""
+"""FFmpeg's names of containers, by the suffix of a clip."""
 
 _TICKS = 90_000  # a second of the clip's timestamps
 

@@ -123,7 +123,7 @@ _TO_BT709 = np.asarray(
 """Linear BT.2020 to linear BT.709 (ITU-R BT.2087)."""
 
 _LUMINANCE = np.asarray([0.2627, 0.6780, 0.0593], np.float32)
-"""Of BT.2020's primaries, by which HLG's OOTF weighs them."""
+"""Weights of BT.2020's primaries in HLG's OOTF."""
 
 _CODES = 2**16
 _STEPS = 4095  # of linear light at the square root's scale, of which each has its code of sRGB

@@ -181,10 +181,10 @@ def _is_video(path: Path) -> bool:
 # Opening a file
 
 MAX_PIXELS = 2**27
-"""Of a picture: 11,585 x 11,585, 0.2 GB decoded. More is a damaged header or an attack."""
+"""Pixels of a picture, 11,585 x 11,585, 0.2 GB decoded; more is a damaged header or an attack."""
 
 OPEN_SECONDS = 15.0
-"""For FFmpeg to find out what a file is. A second is plenty; more is a file made to cost time."""
+"""Limit for FFmpeg to recognise a file; one second is plenty, but for files made to cost time."""
 
 _NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 """A cover is a video stream to FFmpeg."""
@@ -437,7 +437,7 @@ _AHEAD = 16
 """Packets that are looked at before one is decoded: the most that H.264 reorders."""
 
 _HARDLY = 0.02
-"""Share of its length by which a video may end early before that is told; at least a second."""
+"""Share of its length by which a video may end early without a warning; at least a second."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
 """Whether the frame that is shown from one second until another is wanted."""
@@ -722,10 +722,10 @@ def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Sampl
 # Probing
 
 _MAX_BYTES_READ = 2**26
-"""Of a file that states no length, where FFmpeg guesses one: a smaller file is read through."""
+"""Size from which on FFmpeg's guess of a length is taken; a smaller file is read through."""
 
 _CLOCK_IS_SET = 2 * 86_400
-"""Seconds since 1970, where clocks begin that nobody has set."""
+"""Seconds since 1970 up to which a recording's time is that of a clock that was never set."""
 
 
 class Info(NamedTuple):

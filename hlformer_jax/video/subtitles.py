@@ -20,7 +20,7 @@ SUFFIXES = {".srt": "srt", ".vtt": "webvtt", ".ass": "ass", ".ssa": "ass"}
 """Formats of FFmpeg by the suffixes of files."""
 
 MAX_BYTES = 2**25
-"""Of a file of subtitles; a day of speech has a thirtieth of it."""
+"""Size of a file of subtitles, at most; a day of speech has a thirtieth of it."""
 
 _TEXT = frozenset({"ass", "mov_text", "srt", "ssa", "subrip", "text", "webvtt"})
 """FFmpeg's codecs of subtitles that are text."""

@@ -21,7 +21,7 @@ _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
 
 MAX_POINTS = 600
-"""Of a curve of scores: more than the page has columns for would only be slow."""
+"""Points of a curve of scores: more than the page has columns for would only be slow."""
 
 MAX_RECENT = 12
 """Newest videos that the page shows before anything is asked."""

@@ -50,7 +50,7 @@ HEADERS = {
 """Headers of every answer: scripts, frames and reading from nowhere but this server."""
 
 REQUEST_SECONDS = 10.0
-"""In which a connection must have sent a whole request."""
+"""Seconds within which a connection must send a whole request."""
 
 LINES = {
     "Invalid host header": "this server has another name: open the address that it printed, or"
@@ -58,7 +58,7 @@ LINES = {
     "Method Not Allowed": "use GET",
     "Not Found": "there is nothing at this address",
 }
-"""Plain words for what the frameworks say."""
+"""Messages in place of the frameworks'."""
 
 
 class ParameterError(UserError, ValueError):

@@ -48,7 +48,7 @@ MAX_THUMBNAILS = 512  # that stay in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
-"""What stands in an address and in a cookie as it is, and is not soon guessed."""
+"""Tokens: of characters that addresses and cookies do not quote, too long to be guessed."""
 
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
