@@ -84,7 +84,7 @@ def define(
       settings: fields that all bases have otherwise than their files, nested.
       corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
         without any, on what the configuration says.
-      pairs: pairs of variants that are compared query by query (`comparison`).
+      pairs: pairs of variants that are compared query by query (`tables`).
       relative: name -> the variant that its last metric is divided by, for a column of changes.
       timed: whether results have what a single query costs in a corpus of 2,500 videos.
     """
