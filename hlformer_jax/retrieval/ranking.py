@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax import command, files
+from hlformer_jax import files
 from hlformer_jax.ops.numerics import check_shape
 from hlformer_jax.typing import Array
 
@@ -123,6 +123,8 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     A metric may be of a part, which then stands before its last slash: "leaves=2/t2v/MRR" is the
     column MRR in a row of its own, "leaves=2/t2v". Parts of the same metrics share a table.
     """
+    from hlformer_jax import command  # here, since metrics load no configuration
+
     for columns, parts in _tables(next(iter(rows.values()))).items():
         lines = []
         for part in parts:
