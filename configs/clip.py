@@ -1,23 +1,33 @@
-"""The family on CLIP ViT-L/14 features, with the hyper-parameters of MSC's authors.
+"""The family on CLIP features, with the hyper-parameters of MSC's authors.
 
     python -m hlformer_jax.main --config=configs/clip.py:hlformer-tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
 Behind the colon stand the model (hlformer, the default, gmmformer_v2, gmmformer or ms_sl) and the
-data set (tvr, anet or charades); with -debug behind it, or with debug alone, it is a variant that
-runs in seconds. PATH holds `tvr/`, `activitynet/` or `charades/` in MSC's layout (docs/data.md). A
-model keeps its blocks and the losses that are its own. Published SumR, by MSC's paper (HLFormer's
-is not known):
+data; with -debug behind it, or with debug alone, it is a variant that runs in seconds. PATH holds
+folders of these layouts (docs/data.md):
 
-| | ActivityNet Captions | TVR | Charades-STA |
-| --- | --- | --- | --- |
-| GMMFormer v2 | 196.9 | 258.1 | 94.2 |
-| GMMFormer | 187.1 | 241.1 | 89.3 |
-| MS-SL | 186.7 | 251.0 | 96.0 |
-| zero-shot CLIP | 172.9 | 167.2 | 73.1 |
+| data | features | layout |
+| --- | --- | --- |
+| tvr, anet, charades | CLIP ViT-L/14 | MSC's |
+| tvr_b32, anet_b32 | CLIP ViT-B/32, a vector a sentence | DL-DKD's |
+| qv, qv_clips | SlowFast and CLIP ViT-B/32, QVHighlights | Moment-DETR's |
+
+QVHighlights is regrouped by video (`qv`, as MSC reports it) or has single clips (`qv_clips`). Of
+`tvr_b32` UEM's texts are `--config.data.feature=clip_B32_ours`, and `clip_B32_ours_word` with
+`--config.data.max_words=77`. A model keeps its blocks and the losses that are its own. Published
+SumR, by MSC's paper (HLFormer's is not known):
+
+| | ActivityNet Captions | TVR | Charades-STA | QVHighlights, regrouped |
+| --- | --- | --- | --- | --- |
+| GMMFormer v2 | 196.9 | 258.1 | 94.2 | 225.2 |
+| GMMFormer | 187.1 | 241.1 | 89.3 | 211.1 |
+| MS-SL | 186.7 | 251.0 | 96.0 | 222.5 |
+| zero-shot CLIP | 172.9 | 167.2 | 73.1 | |
 
 MSC pools every video to 128 frames, repeating those of a short one, and merges these to clips by
-their likeness; here frames and clips are made as of all other features.
+their likeness; here frames and clips are made as of all other features. On CLIP ViT-B/32 the
+hyper-parameters are those of the same data set, and nothing is published.
 """
 
 from pathlib import Path
@@ -27,9 +37,20 @@ from ml_collections import ConfigDict
 from hlformer_jax.config import load, parts_of, variant
 
 MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")
-DATA_SETS = ("tvr", "anet", "charades")
 
-FEATURES = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
+L14 = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
+B32 = {"feature": "clip_B32", "visual_dim": 512, "text_dim": 512, "max_words": 1}
+QV = {"feature": "slowfast_clip", "visual_dim": 2816, "text_dim": 512, "max_words": 32}
+
+DATA = {
+    "tvr": L14,
+    "anet": L14,
+    "charades": L14,
+    "tvr_b32": B32,
+    "anet_b32": B32,
+    "qv": QV | {"collection": "qvhighlights_youtube"},
+    "qv_clips": QV | {"collection": "qvhighlights"},
+}
 
 # Of all models; learning rate, dropouts, margin, temperature, margin of the diversity, weight of
 # the clips' contrastive term.
@@ -37,23 +58,26 @@ SETTINGS = {
     "tvr": (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05),
     "anet": (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02),
     "charades": (2e-4, 0.25, 0.2, 0.6, 0.2, 0.02),
+    "qv": (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02),
 }
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration of a model and a data set; "debug" runs in seconds."""
-    both, size = parts_of(name, tuple(f"{model}-{data}" for model in MODELS for data in DATA_SETS))
-    model, data_set = both.split("-")
+    both, size = parts_of(name, tuple(f"{model}-{data}" for model in MODELS for data in DATA))
+    model, data = both.split("-")
+    data_set = data.split("_")[0]
+    start = "anet" if data_set == "qv" else data_set
     here = Path(__file__).parent
     if model == "hlformer":
-        config = load(here / f"{data_set}.py")
+        config = load(here / f"{start}.py")
     else:
-        config = load(here / f"{model}.py", data_set)
+        config = load(here / f"{model}.py", start)
     rate, dropout, margin, temperature, diversity_margin, clip_nce = SETTINGS[data_set]
     config.update(
         {
             "seed": 9527,
-            "data": FEATURES,
+            "data": DATA[data],
             "model": {
                 "input_dropout": dropout,
                 "dropout": dropout,

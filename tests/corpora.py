@@ -1,5 +1,6 @@
 """What tests of corpora share: their values compared; their files read, edited and refused."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from absl import logging as absl_logging
 
 from hlformer_jax.data.prepared import Records
+from hlformer_jax.data.qvhighlights import TEXT_DIM, TEXT_FOLDER, WIDTHS, QVHighlights
 from hlformer_jax.data.source import SPLITS, DataError
 from hlformer_jax.data.synthetic import Corpus
 
@@ -41,6 +43,45 @@ def assert_equal(one, other):
         for key in one[part]:
             assert one[part][key].dtype == other[part][key].dtype == np.float32
             np.testing.assert_array_equal(one[part][key], other[part][key])
+
+
+CLIPS = {
+    "train": [("a_b", 0, 150), ("c", 60, 210), ("a_b", 150, 300), ("d", 0, 150), ("a_b", 0, 150)],
+    "val": [("-e", 30, 180), ("f_", 0, 120)],
+    "test": [("g", 0, 150)],
+}
+"""The annotated clip of every query of `write_qvhighlights`: a YouTube id and seconds."""
+
+
+def write_qvhighlights(manual_dir):
+    """Writes QVHighlights as Moment-DETR's authors have it; the values by clip and by query."""
+    source = QVHighlights(str(manual_dir))
+    rng = np.random.default_rng(4)
+    clips, queries = {}, {}
+    for folder in (*WIDTHS, TEXT_FOLDER):
+        source.features(folder).mkdir(parents=True)
+    source.queries("train").parent.mkdir()
+    for split, listed in CLIPS.items():
+        lines = []
+        for youtube, start, end in listed:
+            clip, name = f"{youtube}_{start:.1f}_{end:.1f}", f"qid{7 + len(queries)}"
+            record = {"qid": 7 + len(queries), "query": "a thing", "duration": 150, "vid": clip}
+            lines.append(json.dumps(record | {"relevant_windows": [[0, 4], [8, 12]]}))
+            queries[name] = rng.normal(size=(5, TEXT_DIM)).astype(np.float16)
+            np.savez(
+                source.features(TEXT_FOLDER, name),
+                last_hidden_state=queries[name],
+                pooler_output=queries[name][0],
+            )
+            if clip not in clips:
+                rows = 3 + len(clips)
+                clips[clip] = [
+                    rng.normal(size=(rows, width)).astype(np.float16) for width in WIDTHS.values()
+                ]
+                for folder, features in zip(WIDTHS, clips[clip], strict=True):
+                    np.savez(source.features(folder, clip), features=features)
+        source.queries(split).write_text("\n".join(lines))  # the last line does not end
+    return clips, queries
 
 
 def read_all(collection):

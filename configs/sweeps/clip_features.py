@@ -1,10 +1,11 @@
-"""Whether hyperbolic blocks help on CLIP ViT-L/14 features: the family beside MSC's Table 5.
+"""Whether hyperbolic blocks help on CLIP features: the family beside MSC's Tables 4 and 5.
 
     python -m hlformer_jax.sweep --config=configs/sweeps/clip_features.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-is TVR; `clip_features.py:anet` and `:charades` are the other two, and `:debug`, `:anet-debug`,
-`:charades-debug` rehearse without features. PATH is that of `configs/clip.py`. Beside HLFormer with
+is TVR; `clip_features.py:anet` and `:charades`, CLIP ViT-L/14 too, and `:qv`, QVHighlights
+regrouped by video, on SlowFast and CLIP ViT-B/32, are the others; with `-debug` behind it a name
+rehearses without features. PATH is that of `configs/clip.py`. Beside HLFormer with
 half of its blocks in either geometry are all eight in one. Published is SumR, by MSC's paper, on
 features that its authors made; nothing is published of HLFormer.
 """
@@ -17,36 +18,38 @@ from hlformer_jax.sweep.definition import define, metrics
 
 MODELS = {"GMMFormer v2": "gmmformer_v2", "GMMFormer": "gmmformer", "MS-SL": "ms_sl"}
 
-# SumR on TVR, ActivityNet Captions and Charades-STA.
+# SumR on TVR, ActivityNet Captions, Charades-STA and QVHighlights.
 PUBLISHED = {
-    "GMMFormer v2": (258.1, 196.9, 94.2),
-    "GMMFormer": (241.1, 187.1, 89.3),
-    "MS-SL": (251.0, 186.7, 96.0),
+    "GMMFormer v2": (258.1, 196.9, 94.2, 225.2),
+    "GMMFormer": (241.1, 187.1, 89.3, 211.1),
+    "MS-SL": (251.0, 186.7, 96.0, 222.5),
 }
 CITED = {
     "MSC": (
         (35.1, 61.6, 71.5, 94.9, 263.1),
         (17.7, 42.0, 55.6, 86.8, 202.1),
         (3.2, 12.6, 20.1, 63.8, 99.7),
+        (23.9, 51.5, 63.7, 95.5, 234.6),
     ),
-    "ARL": ((260.1,), (190.4,), None),
-    "ProtoPRVR": ((259.2,), (192.3,), None),
-    "AMDNet": ((235.6,), (184.5,), (81.1,)),
-    "TF-PRVR, training-free": ((178.3,), (193.9,), (80.8,)),
-    "CLIP, zero-shot": ((167.2,), (172.9,), (73.1,)),
+    "ARL": ((260.1,), (190.4,), None, None),
+    "ProtoPRVR": ((259.2,), (192.3,), None, (22.6, 48.8, 61.3, 93.9, 226.6)),
+    "AMDNet": ((235.6,), (184.5,), (81.1,), (206.6,)),
+    "TF-PRVR, training-free": ((178.3,), (193.9,), (80.8,), None),
+    "CLIP, zero-shot": ((167.2,), (172.9,), (73.1,), None),
 }
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """Returns the sweep; the name is a data set (anet, charades), debug, or both with a hyphen."""
-    data_sets = ("tvr", "anet", "charades")
+    """Returns the sweep of a data set (tvr, anet, charades, qv); -debug stands behind it."""
+    data_sets = ("tvr", "anet", "charades", "qv")
     data_set, size = parts_of(name, data_sets)
+    titles = DATA_SET_TITLES | {"qv": "QVHighlights"}
     column = data_sets.index(data_set)
     cited = {method: rows[column] for method, rows in CITED.items()}
     return define(
         __file__,
         size,
-        title=f"CLIP ViT-L/14 features, {DATA_SET_TITLES[data_set]}",
+        title=f"CLIP features, {titles[data_set]}",
         base=f"../clip.py:hlformer-{data_set}",
         bases={model: f"../clip.py:{file}-{data_set}" for model, file in MODELS.items()},
         variants={

@@ -14,9 +14,16 @@ import numpy as np
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from hlformer_jax.data import annotations, extracted, synthetic, trees
+from hlformer_jax.data import annotations, extracted, qvhighlights, synthetic, trees
 from hlformer_jax.data.prepared import Prepared, prepare
-from hlformer_jax.data.released import CLIP_FEATURES, ClipCollection, Collection, MomentCollection
+from hlformer_jax.data.released import (
+    CLIP_B32_FEATURES,
+    MSC_FEATURES,
+    ClipB32Collection,
+    Collection,
+    MomentCollection,
+    MscCollection,
+)
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
@@ -24,7 +31,11 @@ from hlformer_jax.data.trees import Pool, Tree
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
     extracted.COLLECTION: lambda data: extracted.ExtractedSource(
         data.manual_dir, data.feature, data.visual_dim, data.text_dim
-    )
+    ),
+    qvhighlights.CLIPS: lambda data: qvhighlights.QVHighlights(data.manual_dir, data.feature),
+    qvhighlights.REGROUPED: lambda data: qvhighlights.QVHighlights(
+        data.manual_dir, data.feature, regrouped=True
+    ),
 }
 """Makes the source of a collection from `config.data`, by the name that `config.data.collection`
 has. Others are read in the released layout."""
@@ -81,8 +92,8 @@ def choose_source(data: ConfigDict) -> Source:
     """The source that `config.data` asks for; nothing of it is read.
 
     Without `manual_dir` and with synthetic videos it is the synthetic corpus; otherwise it is what
-    `SOURCES` has for its collection, or the released layout, or MSC's where the feature is
-    `released.CLIP_FEATURES`.
+    `SOURCES` has for its collection, or the released layout, or those of CLIP features by the name
+    of the feature (`released.MSC_FEATURES`, `released.CLIP_B32_FEATURES`).
     """
     if synthetic.is_synthetic(data):
         return synthetic.Corpus(
@@ -94,8 +105,10 @@ def choose_source(data: ConfigDict) -> Source:
     if data.collection in SOURCES:
         return SOURCES[data.collection](data)
     fields = data.manual_dir, data.collection, data.feature, data.visual_dim, data.text_dim
-    if data.feature == CLIP_FEATURES:
-        return ClipCollection(*fields)
+    if data.feature in MSC_FEATURES:
+        return MscCollection(*fields)
+    if data.feature in CLIP_B32_FEATURES:
+        return ClipB32Collection(*fields)
     return Collection(*fields, data.teacher_dim)
 
 

@@ -112,9 +112,23 @@ class Collection:
         return self.root / "TextData" / f"roberta_{self.collection}_query_feat.hdf5"
 
     @property
+    def text_kind(self) -> "FeatureKind":
+        """What `text_features` has of a caption."""
+        return WORDS
+
+    @property
     def feature_dir(self) -> Path:
         """Folder of the frame features."""
         return self.root / "FeatureData" / self.feature
+
+    @property
+    def video_features(self) -> Path | None:
+        """Frame features of every video in one HDF5 file, as DreamPRVR's authors convert them.
+
+        None where there is none, and the features are those of feature.bin.
+        """
+        path = self.feature_dir / "feature.hdf5"
+        return path if path.is_file() else None
 
     @property
     def teacher_frames(self) -> Path:
@@ -146,13 +160,18 @@ class Collection:
     def files(self) -> list[Path]:
         """Every file of the collection, in a fixed order."""
         names = ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
+        binary = [self.feature_dir / name for name in names]
         teacher = [self.teacher_frames, self.teacher_captions] if self.teacher_dim else []
         return [
             *(self.captions(split) for split in SPLITS),
             self.text_features,
-            *(self.feature_dir / name for name in names),
+            *(binary if self.video_features is None else [self.video_features]),
             *teacher,
         ]
+
+    def key(self, video: str) -> str:
+        """The name of a video's features in an HDF5 file."""
+        return video
 
     def fingerprint(self) -> str:
         """Identifies the files without reading them: by their names, sizes and times.
@@ -184,6 +203,11 @@ class Collection:
         for path in self.files():
             if not path.is_file():
                 raise DataError(f"{path}: no such file; {self._remedy(path)}")
+        if self.video_features and (self.feature_dir / "feature.bin").exists():
+            raise DataError(
+                f"{self.feature_dir}: has feature.hdf5 and feature.bin, and which is meant is not "
+                f"known; move one of the two away"
+            )
 
     def _origin(self) -> str:
         """Where all files are to be had."""
@@ -205,11 +229,17 @@ class Collection:
         )
 
 
-CLIP_FEATURES = "clip_L14"
-"""The feature of `ClipCollection`, a part of the names of its files."""
+MSC_FEATURES = ("clip_L14", "slowfast_clip")
+"""The features of `MscCollection`, a part of the names of its files."""
+
+CLIP_B32_FEATURES = ("clip_B32", "clip_B32_ours", "clip_B32_ours_word")
+"""The features of `ClipB32Collection`; what stands behind the first ends the name of its texts."""
+
+CLIP_SPACE = ("clip_L14", *CLIP_B32_FEATURES[:2])
+"""Features of which a caption's last row and the frames are compared by CLIP itself."""
 
 
-class ClipCollection(Collection):
+class MscCollection(Collection):
     """The `Source` of CLIP features in the layout of MSC's authors, one HDF5 file a modality.
 
     Captions are those of the lists train and val; what is tested is val, as they do. What the rows
@@ -219,12 +249,13 @@ class ClipCollection(Collection):
     @property
     def text_features(self) -> Path:
         """Token features of every caption, the last those of the end of the text."""
-        return self.root / "TextData" / f"{self.collection}_{self.feature}.h5"
+        end = "_text" if self.feature == "slowfast_clip" else ""
+        return self.root / "TextData" / f"{self.collection}_{self.feature}{end}.h5"
 
     @property
     def video_features(self) -> Path:
         """Frame features of every video; ActivityNet's ids have no leading "v_" there."""
-        return self.root / "FeatureData" / self.text_features.name
+        return self.root / "FeatureData" / f"{self.collection}_{self.feature}.h5"
 
     def captions(self, split: str) -> Path:
         """The caption list of a split."""
@@ -243,13 +274,8 @@ class ClipCollection(Collection):
         """Identifies the files without reading them."""
         return digest("clip", super().fingerprint())
 
-    def open(self) -> AbstractContextManager["ClipReader"]:
-        """Opens the collection and checks its structure; see `Source`."""
-        self.check_files()
-        return closing(ClipReader(self))
-
     def _origin(self) -> str:
-        return f"make the {self.collection} features by CLIP ViT-L/14 (docs/data.md)"
+        return f"make the {self.collection} features by CLIP (docs/data.md)"
 
     def _remedy(self, path: Path) -> str:
         del path
@@ -257,6 +283,40 @@ class ClipCollection(Collection):
             f"the {self.collection} features of MSC's layout have it, put it there (or correct "
             f"data.manual_dir, data.collection, data.feature)"
         )
+
+
+class ClipB32Collection(Collection):
+    """The `Source` of the features of DL-DKD's teacher, CLIP ViT-B/32, as features of a model.
+
+    What of a caption is read follows the feature: "clip_B32", the sentence vectors that DL-DKD's
+    authors published and AMDNet's read; "clip_B32_ours" and "clip_B32_ours_word", sentence vectors
+    and tokens of the files that UEM's code names.
+    """
+
+    @property
+    def text_features(self) -> Path:
+        """Sentence vectors, [width] or [1, width], or token features of every caption."""
+        path = self.teacher_captions
+        return path.with_stem(path.stem + self.feature.removeprefix(CLIP_B32_FEATURES[0]))
+
+    @property
+    def text_kind(self) -> "FeatureKind":
+        """Sentence vectors, or tokens."""
+        return CLIP_WORDS if self.feature.endswith("_word") else SENTENCES
+
+    @property
+    def video_features(self) -> Path:
+        """Frame features of every video."""
+        return self.teacher_frames
+
+    def _origin(self) -> str:
+        return f"get the {self.collection} features by CLIP ViT-B/32 (docs/data.md)"
+
+    def _remedy(self, path: Path) -> str:
+        if path in map(self.captions, SPLITS):
+            return super()._remedy(path)
+        names = "DL-DKD's authors published" if path != self.text_features else "of DL-DKD or UEM"
+        return f"it is of the features {names}: put it there, or correct data.feature"
 
 
 class MomentCollection(Collection):
@@ -303,7 +363,8 @@ def _stamps(paths: Iterable[Path]) -> list[object]:
 class ReleasedReader(Reader):
     """The `source.Reader` of a collection whose structure is sound.
 
-    `rows` has the rows of feature.bin of every captioned video, in time order, int32 [F_i].
+    `rows` has the rows of feature.bin of every captioned video, in time order, int32 [F_i]; empty
+    where the frames lie in an HDF5 file.
     """
 
     def __init__(self, collection: Collection) -> None:
@@ -311,19 +372,28 @@ class ReleasedReader(Reader):
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
         with contextlib.ExitStack() as stack:
-            self._open_frames(stack)
 
             def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:
                 return stack.enter_context(closing(FeatureFile(path, width, kind)))
 
-            self._words = features(collection.text_features, collection.text_dim, WORDS)
+            self._videos: FeatureFile | None = None
+            self.rows: dict[str, Rows] = {}
+            if path := collection.video_features:
+                self._videos = features(path, collection.visual_dim, VIDEO_FRAMES)
+                self._num_frames = self._count_frames(self._videos)
+            else:
+                frames = FrameFeatures(collection.feature_dir, collection.visual_dim)
+                self._frames = stack.enter_context(closing(frames))
+                self.rows = self._read_rows()
+                self._num_frames = {video: len(rows) for video, rows in self.rows.items()}
+            words = collection.text_features, collection.text_dim, collection.text_kind
+            self._words = features(*words)
             self._num_words: dict[str, int] = self._count_words()
             if width := collection.teacher_dim:
                 self._teacher_frames = features(collection.teacher_frames, width, TEACHER_FRAMES)
                 paths = collection.teacher_captions, width, TEACHER_CAPTIONS
                 self._teacher_captions = features(*paths)
                 self._teacher_counts: dict[str, int] = {}
-                self._teacher_names: dict[str, str] = {}
                 self._check_teacher()
             self._files = stack.pop_all()
         self._warn_of_shared_videos()
@@ -333,26 +403,22 @@ class ReleasedReader(Reader):
         """For every split, the captions of every video, in order of first appearance."""
         return self._splits
 
-    def _open_frames(self, stack: contextlib.ExitStack) -> None:
-        collection = self.collection
-        features = FrameFeatures(collection.feature_dir, collection.visual_dim)
-        self._frames = stack.enter_context(closing(features))
-        self.rows: dict[str, Rows] = self._read_rows()
-
     def close(self) -> None:
         """Closes the files."""
         self._files.close()
 
     def num_frames(self, video: str) -> int:
         """The number of frames of a video."""
-        return len(self.rows[video])
+        return self._num_frames[video]
 
     def num_words(self, caption_id: str) -> int:
         """The number of words of a caption."""
         return self._num_words[caption_id]
 
     def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """The features of a video in time order; a DataError if feature.bin became shorter."""
+        """The features of a video in time order; a DataError if they cannot be read."""
+        if self._videos is not None:
+            return self._videos.read(self.collection.key(video), self._num_frames[video])
         return self._frames.read(self.rows[video])
 
     def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
@@ -362,12 +428,14 @@ class ReleasedReader(Reader):
     def read_teacher(self, video: str, caption_ids: list[str]) -> Teacher:
         """Reads the teacher's vectors of a training video; see `source.Reader`."""
         frames = self._teacher_frames.read(video, self._teacher_counts[video])
-        names = [self._teacher_names[name] for name in caption_ids]
-        captions = [self._teacher_captions.read(name, 1) for name in names]
+        captions = [self._teacher_captions.read(name, 1) for name in caption_ids]
         return Teacher(frames, np.concatenate(captions))
 
     def describe_frame(self, video: str, index: int) -> str:
-        """The file, and a frame's name and row in it; reads id.txt anew."""
+        """The file, and a frame's name and row in it, or its number; reads id.txt anew."""
+        if self._videos is not None:
+            name = self.collection.key(video)
+            return f"{self._videos.path}: frame {index} of video {name!r}"
         row = int(self.rows[video][index])
         name = _row_names(self._ids)[row]
         return f"{self._frames.path}: frame {name!r} (row {row}) of video {video!r}"
@@ -414,6 +482,14 @@ class ReleasedReader(Reader):
             )
         return {video: rows[video] for video in wanted}
 
+    def _count_frames(self, videos: "FeatureFile") -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for split in SPLITS:
+            for video, _, listed in self._listed(split):
+                if video not in counts:
+                    counts[video] = videos.count(self.collection.key(video), listed)
+        return counts
+
     def _count_words(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for split in SPLITS:
@@ -427,12 +503,7 @@ class ReleasedReader(Reader):
         for video, caption, listed in self._listed(TAUGHT_SPLIT):
             if video not in self._teacher_counts:
                 self._teacher_counts[video] = self._teacher_frames.count(video, listed)
-            # A caption that its list calls video#enc#0 may be video#0 there.
-            name = caption.caption_id
-            short = name.replace("#enc#", "#")
-            there = name if name == short or name in self._teacher_captions else short
-            self._teacher_captions.count(there, listed)
-            self._teacher_names[name] = there
+            self._teacher_captions.count(caption.caption_id, listed)
 
     def _warn_of_shared_videos(self) -> None:
         for other in ("val", "test"):
@@ -443,34 +514,6 @@ class ReleasedReader(Reader):
                     "look better than they are",
                     *(self.collection.captions(other), len(shared), shared[0]),
                 )
-
-
-class ClipReader(ReleasedReader):
-    """The `source.Reader` of a `ClipCollection`."""
-
-    collection: ClipCollection
-
-    def _open_frames(self, stack: contextlib.ExitStack) -> None:
-        path, width = self.collection.video_features, self.collection.visual_dim
-        self._videos = stack.enter_context(closing(FeatureFile(path, width, VIDEO_FRAMES)))
-        self._num_frames: dict[str, int] = {}
-        for split in SPLITS:
-            for video, _, listed in self._listed(split):
-                if video not in self._num_frames:
-                    name = self.collection.key(video)
-                    self._num_frames[video] = self._videos.count(name, listed)
-
-    def num_frames(self, video: str) -> int:
-        """The number of frames of a video."""
-        return self._num_frames[video]
-
-    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
-        """The features of a video in time order; a DataError if HDF5 cannot read them."""
-        return self._videos.read(self.collection.key(video), self._num_frames[video])
-
-    def describe_frame(self, video: str, index: int) -> str:
-        """The file, and a frame's number in it."""
-        return f"{self._videos.path}: frame {index} of video {self.collection.key(video)!r}"
 
 
 class MomentReader(ReleasedReader):
@@ -717,6 +760,7 @@ class FeatureKind:
     field: str = "data.text_dim"  # of the configuration, with their width
     max_rows: int = MAX_WORDS  # of an item
     single: bool = False  # whether an item with one row may be a vector
+    short: bool = False  # whether an item that lists call video#enc#0 may be video#0 there
 
 
 WORDS = FeatureKind()
@@ -724,9 +768,9 @@ _ENCODER = ("encoder", "encoder_fingerprint")
 """Attributes of a file of word features that this package wrote."""
 VIDEO_FRAMES = FeatureKind("video", "frames", "video", "data.visual_dim", MAX_FRAMES)
 TEACHER_FRAMES = FeatureKind("video", "frames", "teacher's", "data.teacher_dim", MAX_FRAMES)
-TEACHER_CAPTIONS = FeatureKind(
-    "caption", "vectors", "teacher's", "data.teacher_dim", 1, single=True
-)
+SENTENCES = FeatureKind(rows="vectors", max_rows=1, single=True, short=True)
+CLIP_WORDS = FeatureKind(short=True)
+TEACHER_CAPTIONS = dataclasses.replace(SENTENCES, features="teacher's", field="data.teacher_dim")
 
 
 class FeatureFile:
@@ -747,15 +791,17 @@ class FeatureFile:
         """Closes the file."""
         self._file.close()
 
-    def __contains__(self, name: str) -> bool:
-        """Returns whether the file has something of that name."""
-        return bool(self._file.id.links.exists(name.encode()))
+    def _stored(self, item: str) -> str:
+        """The name of a caption or video in the file."""
+        short = item.replace("#enc#", "#") if self.kind.short else item
+        return item if short == item or self._file.id.links.exists(item.encode()) else short
 
     def count(self, item: str, listed: str) -> int:
         """The number of rows of a caption or video by its id; a DataError if they cannot be read.
 
         `listed` is the line that lists it, for messages.
         """
+        item = self._stored(item)
         try:
             return self._count(item, listed)
         except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
@@ -763,6 +809,7 @@ class FeatureFile:
 
     def read(self, item: str, rows: int) -> np.ndarray:
         """Reads the features of an item whose rows were counted, float32 [rows, E]."""
+        item = self._stored(item)
         features = np.empty((rows, self.width), np.float32)
         try:
             dataset = h5py.h5d.open(self._file.id, item.encode())

@@ -18,7 +18,7 @@ from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
-from hlformer_jax.data.released import CLIP_FEATURES
+from hlformer_jax.data.released import CLIP_SPACE
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, embeddings, numbers, options, ranking, weighted_sum
 from hlformer_jax.losses.ranking import NegativeRanks, Pairs
@@ -325,7 +325,7 @@ class PRVR:
         scores = evaluation.mean_pooled_scores(data.train, data.val, data.test)
         linear = self.evaluator.result(scores, data.test)
         references = {"mean-pooled linear baseline": linear}
-        if self._config.data.feature == CLIP_FEATURES:
+        if self._config.data.feature in CLIP_SPACE:
             for name, scores in evaluation.zero_shot_scores(data.test).items():
                 references[name] = self.evaluator.result(scores, data.test)
         return references | {"chance": _chance(linear)}

@@ -133,6 +133,10 @@ def test_the_configurations_hold_the_released_hyper_parameters():
         ("tvr", (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05)),
         ("anet", (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02)),
         ("charades", (2e-4, 0.25, 0.2, 0.6, 0.2, 0.02)),
+        ("tvr_b32", (3e-4, 0.2, 0.1, 0.09, 0.15, 0.05)),
+        ("anet_b32", (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02)),
+        ("qv", (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02)),
+        ("qv_clips", (2.5e-4, 0.31, 0.2, 0.6, 0.2, 0.02)),
     ],
 )
 def test_on_clip_features_all_models_have_the_hyper_parameters_of_msc(model, data_set, values):
@@ -149,7 +153,12 @@ def test_on_clip_features_all_models_have_the_hyper_parameters_of_msc(model, dat
         config.loss.clip_nce,
     )
     assert (config.model.clip_weight, config.model.frame_weight) == (0.4, 0.6)
-    assert (config.data.visual_dim, config.data.text_dim, config.data.max_words) == (768, 768, 77)
-    assert config.data.collection == DATA_SETS[data_set]["collection"]
-    assert small.data.feature == "clip_L14" and small.train.epochs == 2 < config.train.epochs
+    layouts = {"": ("clip_L14", 768, 768, 77), "b32": ("clip_B32", 512, 512, 1)}
+    layouts["clips"] = layouts["qv"] = ("slowfast_clip", 2304 + 512, 512, 32)
+    data, name = config.data, data_set.partition("_")
+    expected = layouts["qv" if data_set == "qv" else name[2]]
+    assert (data.feature, data.visual_dim, data.text_dim, data.max_words) == expected
+    collections = {"qv": "qvhighlights_youtube", "qv_clips": "qvhighlights"}
+    assert data.collection == (collections.get(data_set) or DATA_SETS[name[0]]["collection"])
+    assert small.data.feature == data.feature and small.train.epochs == 2 < config.train.epochs
     assert load(file) == load(file, "hlformer-tvr")

@@ -15,7 +15,7 @@ from hlformer_jax import parallel
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.released import CLIP_FEATURES, ClipCollection, Collection
+from hlformer_jax.data.released import ClipB32Collection, Collection, MscCollection
 from hlformer_jax.data.split import Split
 from hlformer_jax.typing import Batch
 
@@ -30,9 +30,9 @@ class TinyCorpus:
     captions: dict[str, list[tuple[str, str]]]
     words: dict[str, np.ndarray]
 
-    def write(self, manual_dir: Path, rows: np.random.Generator) -> Collection:
+    def write(self, manual_dir: Path, rows: np.random.Generator, name: str = "tiny") -> Collection:
         """Writes the files, rows of feature.bin in a random order."""
-        collection = Collection(manual_dir, "tiny", "feat", D, E)
+        collection = Collection(manual_dir, name, "feat", D, E)
         collection.feature_dir.mkdir(parents=True)
         collection.text_features.parent.mkdir(parents=True)
         lists = {video: [f"{video}_{k}" for k in range(len(x))] for video, x in self.frames.items()}
@@ -51,9 +51,39 @@ class TinyCorpus:
                 file[caption] = words
         return collection
 
-    def write_clip(self, manual_dir: Path, name: str = "tiny") -> ClipCollection:
+    def write_hdf5(self, manual_dir: Path, name: str = "tiny") -> Collection:
+        """Writes the files of DreamPRVR's layout: frames in one HDF5 file, float64."""
+        collection = self.write(manual_dir, np.random.default_rng(1), name)
+        for unused in ("feature.bin", "id.txt", "shape.txt"):
+            (collection.feature_dir / unused).unlink()
+        with h5py.File(collection.feature_dir / "feature.hdf5", "w") as file:
+            for video, frames in self.frames.items():
+                file[video] = frames.astype(np.float64)
+        return collection
+
+    def write_b32(self, manual_dir: Path, feature: str = "clip_B32") -> ClipB32Collection:
+        """Writes the files of DL-DKD's layout, or of UEM's: every second id without "enc"."""
+        collection = ClipB32Collection(manual_dir, "tiny", feature, D, E)
+        collection.text_features.parent.mkdir(parents=True)
+        collection.video_features.parent.mkdir(parents=True)
+        for split, captions in self.captions.items():
+            lines = (f"{caption} {sentence}\n" for caption, sentence in captions)
+            collection.captions(split).write_text("".join(lines), encoding="utf-8")
+        with h5py.File(collection.video_features, "w") as file:
+            for video, frames in self.frames.items():
+                file[video] = frames
+        with h5py.File(collection.text_features, "w") as file:
+            for k, (caption, words) in enumerate(self.words.items()):
+                vector = words[-1] if k % 3 else words[-1:]  # both shapes
+                rows = words if feature.endswith("_word") else vector
+                file[caption.replace("#enc#", "#") if k % 2 else caption] = rows
+        return collection
+
+    def write_clip(
+        self, manual_dir: Path, name: str = "tiny", feature: str = "clip_L14"
+    ) -> MscCollection:
         """Writes the files of MSC's layout: what is tested is the validation split."""
-        collection = ClipCollection(manual_dir, name, CLIP_FEATURES, D, E)
+        collection = MscCollection(manual_dir, name, feature, D, E)
         features = {collection.video_features: self.frames, collection.text_features: self.words}
         for path, arrays in features.items():
             path.parent.mkdir(parents=True)

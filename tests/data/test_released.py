@@ -457,6 +457,37 @@ def test_clip_features_come_back_by_video_and_caption(tiny, tmp_path, name, star
                 np.testing.assert_array_equal(reader.read_words(caption), tiny.words[caption])
 
 
+# DreamPRVR's, DL-DKD's and UEM's layouts
+
+
+def _assert_read(collection, tiny, words):
+    with collection.open() as reader:
+        for video, frames in tiny.frames.items():
+            read = reader.read_frames(video)
+            assert reader.num_frames(video) == len(frames) and read.dtype == np.float32
+            np.testing.assert_array_equal(read, frames)
+        for caption, rows in tiny.words.items():
+            assert reader.num_words(caption) == len(words(rows))
+            np.testing.assert_array_equal(reader.read_words(caption), words(rows))
+
+
+def test_frames_of_one_hdf5_file_are_those_of_the_released_files(tiny, tmp_path):
+    collection = tiny.write_hdf5(tmp_path)
+    _assert_read(collection, tiny, lambda rows: rows)
+    assert collection.fingerprint() == dataclasses.replace(collection).fingerprint()
+    (collection.feature_dir / "feature.bin").touch()
+    with pytest.raises(DataError, match="both|which is meant"):
+        collection.open()
+
+
+@pytest.mark.parametrize("feature", ["clip_B32", "clip_B32_ours", "clip_B32_ours_word"])
+def test_clip_b32_features_are_sentences_or_tokens_by_the_name_of_the_file(tiny, tmp_path, feature):
+    collection = tiny.write_b32(tmp_path, feature)
+    end = feature.removeprefix("clip_B32")
+    assert collection.text_features.name == f"clip_ViT_B_32_tiny_query_feat{end}.hdf5"
+    _assert_read(collection, tiny, lambda rows: rows if "word" in feature else rows[-1:])
+
+
 def _video(change):
     def broken(collection):
         with h5py.File(collection.video_features, "r+") as file:
@@ -496,6 +527,33 @@ def _replaced(key, value):
 )
 def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
     assert_refused(tiny.write_clip(tmp_path), fault, expected)
+
+
+@pytest.mark.parametrize(
+    ("write", "fault", "expected"),
+    [
+        ("write_hdf5", _video(_replaced("train_1", None)), ["feature.hdf5", "video 'train_1'"]),
+        ("write_hdf5", _video(_replaced("val_0", np.ones((2, 6), "i4"))), ["'val_0'", "int32"]),
+        (
+            "write_hdf5",
+            _video(_replaced("train_2", np.full((2, 6), 1e300))),
+            ["feature.hdf5", "frame 0 of video 'train_2'"],
+        ),
+        ("write_hdf5", lambda c: c.video_features.unlink(), ["feature.bin", "no such file"]),
+        ("write_b32", _video(_replaced("val_1", None)), ["tinyval.caption.txt:2", "'val_1'"]),
+        ("write_b32", corpora.words(_replaced("train_0#enc#0", None)), ["'train_0#0'", "no feat"]),
+        (
+            "write_b32",
+            corpora.words(_replaced("train_0#enc#0", np.ones((2, 5), "f4"))),
+            ["'train_0#enc#0'", "2 vectors, more than 1"],
+        ),
+        ("write_b32", lambda c: c.text_features.unlink(), ["query_feat.hdf5", "UEM"]),
+        ("write_b32", lambda c: c.video_features.unlink(), ["vid_features.hdf5", "DL-DKD"]),
+        ("write_b32", lambda c: c.captions("val").unlink(), ["tinyval.caption.txt", "MS-SL"]),
+    ],
+)
+def test_faults_of_other_layouts_are_refused(tiny, tmp_path, write, fault, expected):
+    assert_refused(getattr(tiny, write)(tmp_path), fault, expected)
 
 
 def test_clip_features_are_opened_by_the_name_of_their_feature(tiny, tmp_path):

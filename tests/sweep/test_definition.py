@@ -139,7 +139,7 @@ NAMES += [
     for stem in ("hlformer_table2", "hlformer_blocks", "main_comparison")
     for name in ("tvr", "charades", "tvr-debug")
 ]
-NAMES += [("clip_features", name) for name in ("anet", "charades")]
+NAMES += [("clip_features", name) for name in ("anet", "charades", "qv")]
 
 
 @pytest.mark.parametrize(("stem", "name"), NAMES + [(stem, "debug") for stem in FILES])

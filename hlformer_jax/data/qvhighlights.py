@@ -1,0 +1,266 @@
+"""QVHighlights in the layout of Moment-DETR's authors: lines of JSON, and npz files.
+
+    {manual_dir}/qvhighlights/data/highlight_{train,val,test}_release.jsonl
+    {manual_dir}/qvhighlights/features/slowfast_features/{vid}.npz        features [T, 2304]
+    {manual_dir}/qvhighlights/features/clip_features/{vid}.npz            features [T, 512]
+    {manual_dir}/qvhighlights/features/clip_text_features/qid{qid}.npz    last_hidden_state [W, 512]
+
+An annotated clip is `{youtube id}_{start}_{end}`, in seconds, a row for each two of them. Retrieval
+has two protocols here. Of clips (`CLIPS`): a clip is a video, and each of the three lists a split.
+Regrouped (`REGROUPED`), as MSC's paper does: a YouTube id is a video, the rows of its annotated
+clips one after another; what is tested is val, on which its figures are. How MSC's authors joined
+clips is not known; between two of them seconds may be missing.
+
+As Moment-DETR reads them, each modality is divided by its norm, both are cut to the shorter one and
+to 75 rows, and SlowFast's stands first. Windows and saliency are not read: a query may have several
+windows, and an evaluation knows one span.
+"""
+
+import contextlib
+import dataclasses
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+from jaxtyping import Float
+
+from hlformer_jax.data import annotations
+from hlformer_jax.data.source import (
+    SPLITS,
+    Caption,
+    Captions,
+    DataError,
+    MissingSourceError,
+    Reader,
+    digest,
+)
+from hlformer_jax.data.transforms import normalise
+
+CLIPS, REGROUPED = "qvhighlights", "qvhighlights_youtube"
+"""`config.data.collection` of the two protocols."""
+
+FEATURE = "slowfast_clip"
+"""`config.data.feature` of both."""
+
+WIDTHS = {"slowfast_features": 2304, "clip_features": 512}
+"""Widths of the folders of frame features, in the order of their columns."""
+
+TEXT_FOLDER, TEXT_DIM = "clip_text_features", 512
+MAX_ROWS = 75  # of a clip of 150 seconds
+MAX_TOKENS = 77  # of CLIP
+
+
+@dataclasses.dataclass(frozen=True)
+class QVHighlights:
+    """The `source.Source` of either protocol."""
+
+    manual_dir: str
+    feature: str = FEATURE
+    regrouped: bool = False
+
+    visual_dim = sum(WIDTHS.values())
+    text_dim = TEXT_DIM
+
+    @property
+    def name(self) -> str:
+        """The protocol."""
+        return REGROUPED if self.regrouped else CLIPS
+
+    @property
+    def root(self) -> Path:
+        """The folder of both protocols."""
+        return Path(self.manual_dir).expanduser() / CLIPS
+
+    def queries(self, split: str) -> Path:
+        """The list of a split's queries."""
+        split = "val" if self.regrouped and split == "test" else split
+        return self.root / "data" / f"highlight_{split}_release.jsonl"
+
+    def features(self, folder: str, name: str = "") -> Path:
+        """A folder of features, or the file of a clip or query there."""
+        return self.root / "features" / folder / (f"{name}.npz" if name else "")
+
+    def fingerprint(self) -> str:
+        """Identifies the lists and the folders by their sizes and times; see `Source`."""
+        remedy = (
+            "get the annotations and features that Moment-DETR's authors published (docs/data.md), "
+            "and point data.manual_dir at the folder that holds qvhighlights/"
+        )
+        if self.feature != FEATURE:
+            raise DataError(f"data.feature is {self.feature!r}: {self.name} has {FEATURE!r} alone")
+        if not self.manual_dir or not self.root.is_dir():
+            what = (
+                f"{self.root} does not exist" if self.manual_dir else "data.manual_dir is not set"
+            )
+            raise MissingSourceError(what, remedy, bool(self.manual_dir))
+        paths = [
+            *dict.fromkeys(map(self.queries, SPLITS)),
+            *map(self.features, (*WIDTHS, TEXT_FOLDER)),
+        ]
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"{path}: no such file or folder; {remedy}")
+        stats = [path.stat() for path in paths]
+        return digest(self.name, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
+
+    def open(self) -> contextlib.nullcontext["QVReader"]:
+        """Opens the lists, and the headers of all features; see `Source`."""
+        self.fingerprint()
+        return contextlib.nullcontext(QVReader(self))
+
+
+class QVReader(Reader):
+    """The `source.Reader` of either protocol."""
+
+    def __init__(self, source: QVHighlights) -> None:
+        self._source = source
+        self._clips: dict[str, dict[str, int]] = {}  # rows of each clip of a video, in time order
+        self._words: dict[str, int] = {}
+        self._cut = 0
+        self._splits: dict[str, Captions] = {}
+        for split in SPLITS:
+            tested_again = source.regrouped and split == "test"
+            self._splits[split] = self._splits["val"] if tested_again else self._read(split)
+        if self._cut:
+            logging.warning(
+                "%s: %d clips have unlike numbers of rows in %s, or more than %d, and are cut",
+                *(source.root / "features", self._cut, " and ".join(WIDTHS), MAX_ROWS),
+            )
+
+    @property
+    def splits(self) -> Mapping[str, Captions]:
+        """The queries of every video, in order of first appearance."""
+        return self._splits
+
+    def num_frames(self, video: str) -> int:
+        """The number of rows of a video."""
+        return sum(self._clips[video].values())
+
+    def num_words(self, caption_id: str) -> int:
+        """The number of tokens of a query."""
+        return self._words[caption_id]
+
+    def read_frames(self, video: str) -> Float[np.ndarray, "T D"]:
+        """SlowFast and CLIP rows of a video's clips, each of norm 1, float32."""
+        rows = []
+        for clip, count in self._clips[video].items():
+            paths = [self._source.features(folder, clip) for folder in WIDTHS]
+            with np.errstate(invalid="ignore"):  # what is not finite is refused by its place
+                parts = [normalise(_load(path, "features")[:count]) for path in paths]
+            rows.append(np.concatenate(parts, axis=-1))
+        return np.concatenate(rows)
+
+    def read_words(self, caption_id: str) -> Float[np.ndarray, "T E"]:
+        """The token features of a query, float32."""
+        return _load(self._source.features(TEXT_FOLDER, caption_id), "last_hidden_state")
+
+    def describe_frame(self, video: str, index: int) -> str:
+        """The clip, and a row of it in both of its files."""
+        for clip, count in self._clips[video].items():
+            if index < count:
+                folders = " and ".join(WIDTHS)
+                return f"{self._source.root}: row {index} of clip {clip!r} in {folders}"
+            index -= count
+        raise IndexError(f"{video} has no row {index}")
+
+    def describe_caption(self, caption_id: str) -> str:
+        """The file of a query."""
+        return str(self._source.features(TEXT_FOLDER, caption_id))
+
+    def _read(self, split: str) -> Captions:
+        source = self._source
+        path = source.queries(split)
+        videos: dict[str, list[Caption]] = {}
+        spans: dict[str, dict[str, tuple[float, float]]] = {}
+        for number, (where, record) in enumerate(annotations.read_json_lines(path), 1):
+            query = annotations.field(record, "query", where, annotations.as_text)
+            clip = annotations.field(record, "vid", where, annotations.as_text)
+            name = f"qid{annotations.field(record, 'qid', where, _as_number)}"
+            youtube, span = _parse_clip(clip, where)
+            video = youtube if source.regrouped else clip
+            if name in self._words:
+                raise DataError(f"{where}: {name} was given before; remove one")
+            if video in self._clips:
+                raise DataError(
+                    f"{where}: video {video!r} is of another split too; its queries belong to one"
+                )
+            text = source.features(TEXT_FOLDER, name)
+            self._words[name] = _count(text, "last_hidden_state", TEXT_DIM, MAX_TOKENS, where)
+            videos.setdefault(video, []).append(Caption(name, query, line=number))
+            spans.setdefault(video, {})[clip] = span
+        for video, clips in spans.items():
+            in_time = sorted(clips, key=lambda clip: clips[clip])
+            for first, second in zip(in_time, in_time[1:], strict=False):
+                if clips[second][0] < clips[first][1]:
+                    raise DataError(
+                        f"{path}: clips {first!r} and {second!r} overlap, and their rows cannot "
+                        f"stand one after another; correct one"
+                    )
+            self._clips[video] = {clip: self._count_rows(clip, str(path)) for clip in in_time}
+        return {video: tuple(captions) for video, captions in videos.items()}
+
+    def _count_rows(self, clip: str, where: str) -> int:
+        counts = [
+            _count(self._source.features(folder, clip), "features", width, 100_000, where)
+            for folder, width in WIDTHS.items()
+        ]
+        self._cut += len(set(counts)) > 1 or counts[0] > MAX_ROWS
+        return min(*counts, MAX_ROWS)
+
+
+def _as_number(value: Any, what: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DataError(f"{where}: {what} is {annotations.shown(value)}; it must be a whole number")
+    return value
+
+
+def _parse_clip(clip: str, where: str) -> tuple[str, tuple[float, float]]:
+    """YouTube id and seconds of a clip; the id may have underscores of its own."""
+    try:
+        youtube, *seconds = clip.rsplit("_", 2)
+        start, end = map(float, seconds)
+    except ValueError:
+        youtube, start, end = "", 0.0, 0.0
+    if not youtube or not 0 <= start < end < 1e6 or "/" in clip or "\0" in clip:
+        shown = annotations.shown(clip)
+        raise DataError(f"{where}: vid is {shown}; it must be YOUTUBE-ID_START_END, in seconds")
+    return youtube, (start, end)
+
+
+def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
+    """The rows of an array of an npz file, by its header; a DataError if it is not as wide."""
+    remedy = "get the file again"
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+            version = np.lib.format.read_magic(member)
+            if version > (2, 0):
+                raise ValueError(f"version {version} of the format")
+            read = "read_array_header_1_0" if version == (1, 0) else "read_array_header_2_0"
+            shape, _, dtype = getattr(np.lib.format, read)(member)
+            size = archive.getinfo(f"{key}.npy").file_size
+    except FileNotFoundError:
+        raise DataError(f"{where}: {path} is missing; get it, or remove the query") from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise DataError(
+            f"{path}: has no array {key!r} that can be read ({error}); {remedy}"
+        ) from None
+    if dtype.kind != "f" or len(shape) != 2 or shape[1] != width or not 0 < shape[0] <= most:
+        raise DataError(
+            f"{path}: {key} is {dtype} of shape {shape}, not floating point of ({most} or fewer "
+            f"rows, {width}); {remedy}"
+        )
+    if size < shape[0] * shape[1] * dtype.itemsize:
+        raise DataError(f"{path}: {key} is cut short; {remedy}")
+    return int(shape[0])
+
+
+def _load(path: Path, key: str) -> Float[np.ndarray, "T D"]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays, np.errstate(over="ignore"):
+            return np.asarray(arrays[key], np.float32)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); get it again") from None
