@@ -201,7 +201,10 @@ def test_what_is_not_finite_is_named_with_its_step_and_not_saved(
     assert trainer.checkpoints.newest.latest() == saved
 
 
-@pytest.mark.parametrize("options", [{}, {"train.epochs": 1, "train.log_every": 9}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"train.epochs": 1, "train.log_every": 9}, marks=pytest.mark.slow)],
+)
 def test_the_second_or_the_only_chunk_of_a_run_can_be_traced(tmp_path, options):
     with runs.start(runs.tree(**options), tmp_path) as trainer:
         trainer.run(profile=True)
