@@ -140,11 +140,16 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that are to be first; marks what repeats a test in float64 as slow."""
+    """Starts with the files that are to be first; marks much of the parity as slow.
+
+    Every day it is tested of HLFormer and MS-SL in float64; each other model, and float32, compiles
+    a program of its own.
+    """
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        if item.path.name == "test_parity.py" and parameters:
-            if parameters.params.get("dtype") == "float32":
+        dtype = getattr(getattr(item, "callspec", None), "params", {}).get("dtype")
+        if item.path.name == "test_parity.py" and dtype:
+            others = ("gmmformer", "dl_dkd", "distillation", "optimiser_steps")
+            if dtype == "float32" or any(name in item.name for name in others):
                 item.add_marker(pytest.mark.slow)
     place = lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
     items.sort(key=lambda item: place(item.path.name))

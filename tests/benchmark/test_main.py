@@ -222,6 +222,7 @@ def test_each_function_is_timed_and_measured_with_its_gradients_and_beside_its_p
                 assert 0 < row.facts[f"{prefix}gradient's error, {dtype}"] < bound
 
 
+@pytest.mark.slow  # it compiles every function
 @pytest.mark.parametrize("model", geometry.MODELS)
 @pytest.mark.parametrize("name", geometry.FUNCTIONS)
 def test_the_sixty_digits_are_those_of_the_functions(model, name, monkeypatch):

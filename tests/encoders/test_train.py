@@ -43,6 +43,7 @@ def trained():
     return encoder, said
 
 
+@pytest.mark.slow  # training takes seconds
 def test_drawings_never_seen_find_their_sentences(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 1)
@@ -59,6 +60,7 @@ def test_drawings_never_seen_find_their_sentences(trained):
     assert right.all(1).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_is_told_ten_times(trained):
     _, said = trained
     losses = [float(line.rpartition(" ")[2]) for line in said]
@@ -66,6 +68,7 @@ def test_the_loss_falls_and_is_told_ten_times(trained):
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.slow
 def test_probabilities_tell_what_belongs_together(trained):
     encoder, _ = trained
     images, sentences = drawings(60, 2)
@@ -77,6 +80,7 @@ def test_probabilities_tell_what_belongs_together(trained):
     assert np.median(own) > 0.3 > 0.05 > np.median(foreign)
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
     encoder, _ = trained
     encoders.save(encoder, tmp_path / "tiny-siglip")
@@ -150,6 +154,7 @@ def test_many_sentences_lose_words_and_none_all():
     assert module.contained(found, ids[:1]).all()
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sentence_finds_it(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 5)

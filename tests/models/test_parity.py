@@ -24,6 +24,9 @@ from hlformer_jax.ops import cones
 from hlformer_jax.training import optim
 
 FAMILY = pytest.mark.parametrize("recording", released.FAMILY, ids=lambda r: r.model)
+BOTH = pytest.mark.parametrize(
+    "recording", [released.HLFORMER, released.GMMFORMER_V2], ids=lambda r: r.model
+)
 SETTINGS = [(r, setting) for r in released.FAMILY for setting in r.settings]
 
 
@@ -97,7 +100,7 @@ def test_encodings_and_scores(recording, dtype):
         check("score/eval_0.7clip_0.3frame", score, dtype)
 
 
-@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+@BOTH
 def test_videos_stored_with_97_frames_only(recording, dtype):
     batch = released.recorded_batch(dtype)
     rows = recording.golden["f64/short/video_rows"].astype(int)
@@ -149,7 +152,7 @@ def test_the_teacher_says_of_its_features_what_is_recorded():
         assert not expected[:, count:].any()
 
 
-@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+@BOTH
 def test_random_negatives_at_the_recorded_places(recording, dtype):
     run = released.run(recording, dtype, negatives=released.recorded_random(recording))
     check = functools.partial(released.assert_recorded, recording)
@@ -206,11 +209,7 @@ def test_gradient_of_every_parameter(recording, dtype):
     _assert_gradients(recording, gradient, recorded, tolerances)
 
 
-@pytest.mark.parametrize(
-    "recording",
-    [released.HLFORMER, pytest.param(released.GMMFORMER_V2, marks=pytest.mark.slow)],
-    ids=lambda r: r.model,
-)
+@BOTH
 def test_eight_optimiser_steps(recording, dtype):
     golden = recording.golden
     config = recording.config(dtype)
@@ -251,7 +250,7 @@ def test_eight_optimiser_steps(recording, dtype):
                 assert difference <= factor * noise, f"{name}: {difference:.2e}"
 
 
-@pytest.mark.parametrize("recording", [released.HLFORMER, released.GMMFORMER_V2])
+@BOTH
 def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
     mask = optim.decay_mask(recording.params(), recording.build().module.undecayed)
     decays = recording.golden["train/weight_decay"]

@@ -228,8 +228,14 @@ def modules(space):
     }
 
 
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("kind", modules(Lorentz()))
+KINDS = modules(Lorentz())
+
+
+@pytest.mark.parametrize("name", ["lorentz", pytest.param("poincare", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(x, marks=pytest.mark.slow) if x == "Attention" else x for x in KINDS],
+)
 def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(kind, name):
     space = SPACES[name](C)
     module, *args = modules(space)[kind]

@@ -385,7 +385,7 @@ def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp
     ("width", "scheme"),
     [
         (1280, "light"),
-        (380, "dark"),
+        pytest.param(380, "dark", marks=pytest.mark.slow),
         pytest.param(1280, "dark", marks=pytest.mark.slow),
         pytest.param(380, "light", marks=pytest.mark.slow),
     ],
