@@ -64,8 +64,9 @@ MAX_BYTES = 2**31
 """Of kept programs; where there are more, all are made anew."""
 
 FIRST = (
-    "test_sweeps_end_to_end.py", "test_parallel.py", "test_prvr.py", "test_parity.py",
-    "test_processes.py",
+    "test_sweeps_end_to_end.py", "test_public.py", "test_parallel.py", "test_prvr.py",
+    "test_parity.py", "test_processes.py", "test_base_installation.py", "test_cluster.py",
+    "test_demo.py",
 )  # fmt: skip
 """Files that start first: those that take longest, lest one process end with them alone.
 
