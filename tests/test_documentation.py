@@ -28,6 +28,7 @@ def test_the_example_of_the_geometry_prints_what_it_says(capsys):
     assert abs(float(gradient)) < 1e3
 
 
+@pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
 def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
     examples = _examples((ROOT / "docs" / "geometry.md").read_text(encoding="utf-8"))

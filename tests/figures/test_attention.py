@@ -30,6 +30,7 @@ def test_trees_and_plain_blocks_have_no_windows(trees, taught, options):
             attention.windows([other], options)
 
 
+@pytest.mark.slow  # it compiles for seconds
 def test_weights_of_a_position_sum_to_one_and_are_means_over_the_videos_that_have_it(
     subject, options
 ):

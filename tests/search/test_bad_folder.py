@@ -120,6 +120,7 @@ def told(lines, expected):
     return rest
 
 
+@pytest.mark.slow  # dozens of videos, several times
 def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkeypatch, tmp_path):
     root, directory = folder.root, tmp_path / "index"
     index = lambda *more: search("index", root, f"--index={directory}", *more)

@@ -184,6 +184,7 @@ def test_processes_stop_together_and_any_number_resumes(tmp_path):
     assert np.mean(losses[-10:]) < np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_under_way_is_refused_in_all_processes(tmp_path):
     with files.lock(tmp_path / "run"):
         running = _start(tmp_path, tmp_path / "run", 2, devices=1)
