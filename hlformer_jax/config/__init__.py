@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hlformer_jax.config.published import DATA_SETS, DEBUG, DEFINITIONS, PRESETS
 from hlformer_jax.errors import UserError, suggestion
 
 __all__ = [
-    "ConfigError", "check", "check_values", "debug", "default", "family_of", "leaves",
+    "ConfigError", "check", "check_values", "debug", "default", "family_of", "flat", "leaves",
     "load", "of_model", "on_data_set", "parts_of", "preset", "variant",
 ]  # fmt: skip
 
@@ -105,7 +105,7 @@ def family_of(config: ConfigDict) -> str:
 def check(config: ConfigDict) -> None:
     """Refuses a configuration that no run could mean, naming the field, what it is and may be."""
     family = family_of(config)
-    known, given = {name for name, _ in leaves(family)}, set(_names(config))
+    known, given = {name for name, _ in leaves(family)}, set(flat(config))
     for name in sorted(given - known):
         raise ConfigError(f"config.{name}: there is no such field{suggestion(name, known)}")
     for name in sorted(known - given):
@@ -169,12 +169,13 @@ def _value(config: ConfigDict, name: str) -> Any:
     return config
 
 
-def _names(config: ConfigDict, section: str = "") -> Iterator[str]:
-    for key, value in config.items():
-        if isinstance(value, ConfigDict):
-            yield from _names(value, f"{section}{key}.")
-        else:
-            yield f"{section}{key}"
+def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
+    """Nested fields by their full names, such as "model.dropout"."""
+    named: dict[str, Any] = {}
+    for key, value in fields.items():
+        inner = isinstance(value, Mapping | ConfigDict)
+        named |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
+    return named
 
 
 def _known(what: str, name: str, known: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, check, load
+from hlformer_jax.config import ConfigError, check, flat, load
 from hlformer_jax.errors import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -163,15 +163,7 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
 
 def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
     """What the command line changed of the base, by the fields' full names."""
-
-    def flat(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
-        named: dict[str, Any] = {}
-        for key, value in fields.items():
-            inner = isinstance(value, Mapping)
-            named |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
-        return named
-
-    return flat(_changes(sweep.defined, sweep.base), "")
+    return flat(_changes(sweep.defined, sweep.base))
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:

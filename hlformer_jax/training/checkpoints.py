@@ -30,6 +30,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
+from hlformer_jax.config import flat
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.training.step import TrainState
@@ -377,7 +378,7 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
         return
     there = recorded.get("data_fingerprint")
     fingerprint = there if fingerprint is None else fingerprint
-    differences = _differences(_flat(recorded), _flat(_wanted(config, fingerprint)))
+    differences = _differences(flat(recorded), flat(_wanted(config, fingerprint)))
     if differences:
         hint = (
             " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
@@ -419,16 +420,6 @@ def without_retired(config: Any, prefix: str = "") -> Any:
 
 def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        name: value
-        for key, child in tree.items()
-        for name, value in _flat(child, f"{prefix}.{key}" if prefix else key).items()
-    }
 
 
 def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
