@@ -18,13 +18,4 @@
 
 from hlformer_jax import lazy
 
-__getattr__, __dir__, __all__ = lazy.namespace(
-    __name__,
-    {
-        name: ""
-        for name in (
-            "attention", "cones", "distributions", "dropout", "horopca", "lorentz", "manifolds",
-            "means", "numerics", "optim", "poincare", "windows",
-        )
-    },
-)  # fmt: skip
+__getattr__, __dir__, __all__ = lazy.namespace(__name__)

@@ -30,6 +30,7 @@ from hlformer_jax.ops.numerics import (
     align,
     along_and_across,
     as_float,
+    bounded_norm,
     common_batch,
     dot,
     per_batch,
@@ -37,7 +38,7 @@ from hlformer_jax.ops.numerics import (
     safe_norm,
     safe_sqrt,
 )
-from hlformer_jax.ops.poincare import Ball, gap, inside
+from hlformer_jax.ops.poincare import Ball, inside
 
 
 def half_aperture(x: Point, c: ArrayLike = 1.0, min_radius: ArrayLike = 0.1) -> Scalar:
@@ -58,17 +59,19 @@ def poincare_half_aperture(p: Ball, c: ArrayLike = 1.0, min_radius: ArrayLike = 
     """`half_aperture` of a point of the Poincaré ball, in (0, π/2]."""
     p = as_float(p)
     c = per_batch(c, p)
-    p = inside(p, c)
-    radius = 2 * jnp.sqrt(c) * safe_norm(p) / gap(p, c)
+    p, room = inside(p, c)
+    radius = 2 * jnp.sqrt(c) * bounded_norm(p, 1 / jnp.sqrt(c)) / room
     return aperture(radius, 2 * per_batch(min_radius, p, "min_radius"))
 
 
 def aperture(radius: Scalar, sine: Scalar) -> Scalar:
     """The angle from √c |x_space| and the sine's numerator, 2 min_radius."""
     outside = radius > sine
-    # √(radius² − sine²), as a product so that it does not cancel.
-    excess = jnp.where(outside, (radius - sine) * (radius + sine), 1)
-    angle = jnp.arctan2(sine, safe_sqrt(excess))
+    radius = jnp.where(outside, radius, 2 * sine)
+    # In units of the radius, whose square a gradient would multiply into the numbers that are left.
+    inverse = 1 / radius
+    excess = ((radius - sine) * inverse) * ((radius + sine) * inverse)
+    angle = jnp.arctan2(sine * inverse, safe_sqrt(excess))
     return jnp.where(outside, angle, jnp.asarray(math.pi / 2, radius.dtype))
 
 
@@ -84,6 +87,7 @@ def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 
     with gradient 0 in either case. Apexes nearer to the origin than 1e-18 (float32; 2e-153 in
     float64) count as the origin, for the angle's second derivatives there are beyond the numbers.
+    In float32 the gradient is lost where √c times the distance of x from the origin exceeds 27.
     """
     radial, across = lorentz.direction(x, y, c)
     return safe_atan2(safe_norm(across), radial)
@@ -92,8 +96,8 @@ def exterior_angle(x: Point, y: Point, c: ArrayLike = 1.0) -> Scalar:
 def poincare_exterior_angle(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """`exterior_angle` in the Poincaré ball, in [0, π]; points nearer than 2e-24 are the same."""
     c, (p, q) = align(c, p, q)
-    p, q = inside(p, c), inside(q, c)
-    difference, room = q - p, gap(p, c)
+    (p, room), (q, _) = inside(p, c), inside(q, c)
+    difference = q - p
     r, along, across = along_and_across(p, difference)
     return safe_atan2(room * across, room * along - c * dot(difference, difference) * r)
 

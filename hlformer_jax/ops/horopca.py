@@ -51,7 +51,7 @@ from hlformer_jax.ops.numerics import (
     unit,
 )
 from hlformer_jax.ops.optim import scale_by_length_adam
-from hlformer_jax.ops.poincare import Ball, gap, inside
+from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
 
 RATE = 0.1
@@ -84,8 +84,8 @@ def lorentz_busemann(
 def poincare_busemann(p: Ball, ideal: Ball, c: ArrayLike = 1.0) -> Scalar:
     """`lorentz_busemann` in the Poincaré ball: log(|ξ − √c p|² / (1 − c |p|²)) / √c."""
     c, (p, ideal) = align(c, p, ideal)
-    p, root = inside(p, c), jnp.sqrt(c)
-    room, x, ideal = gap(p, c), root[..., None] * p, unit(ideal)
+    (p, room), root = inside(p, c), jnp.sqrt(c)
+    x, ideal = root[..., None] * p, unit(ideal)
     difference = x - ideal
     near = room > 0.5
     close = jnp.log1p(jnp.where(near, 2 * dot(x, difference) / room, 0))

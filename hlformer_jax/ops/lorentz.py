@@ -53,6 +53,7 @@ References:
   hyperbolic convolutional neural networks, ICLR 2024, for hyperplanes.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -71,6 +72,8 @@ from hlformer_jax.ops.numerics import (
     inverse,
     largest_coordinate,
     limit_norm,
+    limit_norm_and_square,
+    logits,
     max_hyperbolic_norm,
     per_batch,
     replace_near,
@@ -176,8 +179,8 @@ def exp_map0(u: Space, c: ArrayLike = 1.0) -> Point:
     """
     u = as_float(u)
     curvature = per_batch(c, u)
-    u = limit_norm(u, max_hyperbolic_norm(u.dtype) / jnp.sqrt(curvature))
-    return _from_space(u * sinhc_sqrt(curvature * dot(u, u))[..., None], curvature)
+    u, square = limit_norm_and_square(u, max_hyperbolic_norm(u.dtype) / jnp.sqrt(curvature))
+    return _from_space(u * sinhc_sqrt(curvature * square)[..., None], curvature)
 
 
 def log_map0(x: Point, c: ArrayLike = 1.0) -> Space:
@@ -244,7 +247,7 @@ def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Poin
     scale, x, y, difference, curvature = _rescale(x, y, per_batch(c, x))
     rise = _inner_from(x, y, difference, v, curvature)
     # As a root, which is applied twice: squared it would underflow.
-    root = 1 / jnp.sqrt(2 + curvature * _squared_chord(x, y, difference, curvature) / 2)
+    root = 1 / jnp.sqrt(2 + curvature * _gradient(x, y, difference, curvature)[2][0] / 2)
     factor = curvature * (rise * root) * root
     return _with_tangent_time(y * scale, v + factor[..., None] * (x + y), c)
 
@@ -303,8 +306,13 @@ def direction(x: Point, y: Point, c: ArrayLike = 1.0) -> tuple[Scalar, Space]:
     """
     x, y = _spaces(x, y)
     scale, x, y, difference, c = _rescale(x, y, per_batch(c, x))
-    negligible = shortest_direction(x.dtype) / scale
-    _, _, radial, across = _components(x, y, difference, c, negligible)
+    outward, r = safe_normalize(x, shortest_direction(x.dtype) / scale)
+    back, turn, (_, aligned, tau_x, tau_y, _, _) = _gradient(x, y, difference, c)
+    aligned = aligned & (r > 0)
+    p = dot(outward, y)
+    radial = jnp.where(aligned, turn * r, tau_x * p - tau_y * r)
+    end = jnp.where(r[..., None] > 0, y, -difference)
+    across = jnp.where(aligned[..., None], -back, end - p[..., None] * outward)
     return radial * jnp.squeeze(scale, -1), across * scale
 
 
@@ -382,7 +390,7 @@ def pairwise_squared_distance(
 
 def _squared_distance(x: Array, y: Array, c: Array) -> Array:
     scale, *pair = _rescale(x, y, c)
-    return _squared_chord(*pair) * jnp.squeeze(scale, -1) ** 2
+    return _gradient(*pair)[2][0] * jnp.squeeze(scale, -1) ** 2
 
 
 def _chords(
@@ -408,7 +416,11 @@ def centroid(
 
     The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
     takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
-    of which a gradient may keep as many numbers; it reads space components only.
+    of which a gradient may keep as many numbers; it reads space components only. Errors of values
+    and gradients are a few eps to the end of the numbers, of points that coincide or are near and
+    of far points with near ones too; those of gradients in weights and in c are relative to the
+    centroid's own size. Of points at different distances along nearly one ray it is that of
+    rounding the points: beyond √c times the distance 12 in float32 a gradient in them may be lost.
 
     The other form is one matrix product of the points as they are, time components included. The
     rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
@@ -438,7 +450,9 @@ def centroid(
         )
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
-        return _exact_centroid(points[..., 1:], weights, curvature)
+        largest = largest_coordinate(weights)
+        weights = weights / jnp.where(largest == 0, 1, largest)
+        return _from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
     total = jnp.matmul(weights, points, precision=jax.lax.Precision.HIGHEST)
     scale = largest_coordinate(total)
     scale = jnp.where(scale == 0, 1, scale)
@@ -451,39 +465,102 @@ def centroid(
     return _from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
 
 
+@jax.custom_jvp
 def _exact_centroid(
     x: Float[Array, "*#batch L n"],
     weights: Float[Array, "*#batch M L"],
     c: Float[Array, "*#batch 1"],
-) -> Float[Array, "*#batch M n1"]:
-    """Centroid of points given by their space components.
+) -> Float[Array, "*#batch M n"]:
+    """Space components of the centroid of points given by theirs."""
+    total, norm = _weighted_sum(x, weights, c)[:2]
+    return total / (norm * jnp.sqrt(c))[..., None]
 
-    With S and T the sums of the space and time components and u = S / |S|, the norm is the root of
-    (T − |S|) (T + |S|), and T − |S| the sum of x_time − u · x_space, in which
-    x_time − |x_space| = 1 / (c (x_time + |x_space|)) and, with e = x_space / |x_space|,
-    |x_space| − u · x_space = |x_space| |e − u|² / 2. Near the origin, where a direction means
-    nothing, both differences are taken as they are.
+
+def _weighted_sum(
+    x: Float[Array, "*#batch L n"],
+    weights: Float[Array, "*#batch M L"],
+    c: Float[Array, "*#batch 1"],
+) -> tuple[Array, ...]:
+    """The sum of points in units in which c is 1, split along itself.
+
+    With S and T the sums of the space and time components and u = S / |S|, the Lorentzian norm is
+    the root of (T − |S|) (T + |S|), and T − |S| is the sum of t − p, with t = x_time, r = |x_space|
+    and p = u · x_space. Of that t − r is 1 / (t + r), and r − p is |x_⊥|² / (r + p) for the part
+    x_⊥ of x_space across S. The sum of all x_⊥ is 0, so they are not left to the rounding of u: of
+    points beside the one that weighs most they are those of the differences from it, which are
+    exact, less what makes the sum 0.
+
+    Where |S| is so small that T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x.
+
+    Returns S [*batch, M, n], its norm [*batch, M], |S|, or 0 where nothing is split, u, x_⊥
+    [*batch, M, L, n], t [*batch, 1, L], p [*batch, M, L] and t − p.
     """
-    largest = largest_coordinate(weights)
-    weights = weights / jnp.where(largest == 0, 1, largest)
-    t = _time(x, c)
-    total, total_time = sum_products(weights, x), sum_products(weights, t[..., None])[..., 0]
+    root = jnp.sqrt(c)[..., None]
+    scaled = x * root
+    xx = dot(scaled, scaled)[..., None, :]
+    small = xx <= 1
+    r, t = jnp.sqrt(jnp.where(small, 1, xx)), jnp.sqrt(1 + xx)
+    total = sum_products(weights, scaled)
+    total_time = sum_products(weights, jnp.swapaxes(t, -1, -2))[..., 0]
     square, time_square = dot(total, total), total_time * total_time
-    near = 2 * square <= time_square
-    ahead = unit(jnp.where(near[..., None], 1, total))  # u
-    is_near = c * dot(x, x) <= 1
-    e, r = safe_normalize(jnp.where(is_near[..., None], 1, x))
-    turn = e[..., None, :, :] - ahead[..., :, None, :]
-    # Its root is applied twice: far out the gradient of the product would overflow.
-    turn = turn * jnp.sqrt(r)[..., None, :, None]
-    split = (inverse(c) / (t + r))[..., None, :] + dot(turn, turn) / 2
-    along = jnp.matmul(ahead, jnp.swapaxes(x, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    terms = jnp.where(is_near[..., None, :], t[..., None, :] - along, split)
-    gap = sum_products(weights[..., :, None, :], terms[..., None])[..., 0, 0]
-    length = jnp.sqrt(jnp.where(near, 1, square))
-    norm2 = c * jnp.where(near, time_square - square, gap * (total_time + length))
-    norm2 = jnp.where(norm2 == 0, 1, norm2)
-    return _from_space(total / jnp.sqrt(norm2)[..., None], c)
+    split = 2 * square > time_square
+    length = jnp.sqrt(jnp.where(split, square, 1))
+    axis = jnp.where(split, 1 / length, 0)[..., None] * total
+
+    heaviest = jnp.argmax(weights * r, axis=-1)[..., None]
+    apart = x[..., None, :, :] - jnp.take_along_axis(x, heaviest, axis=-2)[..., :, None, :]
+    apart = apart * root[..., None]
+    beside = split[..., None] & (dot(apart, apart) <= xx)
+    apart = jnp.where(beside[..., None], apart, scaled[..., None, :, :])
+    across = apart - dot(apart, axis[..., None, :])[..., None] * axis[..., None, :]
+    mass = jnp.sum(jnp.where(beside, weights, 0), axis=-1)
+    rest = jnp.sum(weights[..., None] * across, axis=-2) / jnp.where(mass == 0, 1, mass)[..., None]
+    across = across - jnp.where(beside[..., None], rest[..., None, :], 0)
+
+    p = jnp.matmul(axis, jnp.swapaxes(scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    turn = jnp.where(p > 0, dot(across, across) / jnp.where(p > 0, r + p, 1), r - p)
+    rise = jnp.where(small | ~split[..., None], t - p, 1 / (t + r) + turn)  # t − p
+    gap = sum_products(weights[..., :, None, :], rise[..., None])[..., 0, 0]
+    square = jnp.where(split, gap * (total_time + length), time_square - square)
+    norm = jnp.sqrt(jnp.where(square == 0, 1, square))
+    return total, norm, jnp.where(split, length, 0), axis, across, t, p, rise
+
+
+@_exact_centroid.defjvp
+def _exact_centroid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Σ weight_i (dx_i + ⟨μ, dx_i⟩ μ) / N and Σ dweight_i (x_i + ⟨μ, x_i⟩ μ) / N for c = 1.
+
+    N = −Σ weight_i ⟨μ, x_i⟩ is the norm of the weighted sum. Split along it, in terms of
+    `_weighted_sum` and of m = |μ_space|, where −⟨μ, x_i⟩ = m (t − p) + t / (μ_time + m) and
+    lean = m t − μ_time p = m (t − p) − p / (μ_time + m),
+
+        ⟨μ, dx_i⟩ = (lean / t) u · dx_i − (μ_time / t) x_⊥ · dx_i
+        x_i + ⟨μ, x_i⟩ μ = x_⊥ − μ_time lean u.
+    """
+    (x, weights, c), (dx, dweights, dc) = primals, tangents
+    total, norm, length, axis, across, t, p, rise = _weighted_sum(x, weights, c)
+    root = jnp.sqrt(c)[..., None]
+    mean = total / norm[..., None]
+    split = (length > 0)[..., None]
+    m, tau = (length / norm)[..., None], jnp.sqrt(1 + dot(mean, mean))[..., None]
+    lean = m * rise - p / (tau + m)
+    # Where nothing is split: of μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
+    along = jnp.matmul(mean, jnp.swapaxes(x * root, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    height = jnp.where(split, m * rise + t / (tau + m), tau * t - along)
+    ahead = jnp.where(split, axis, mean)
+    pull, push = jnp.where(split, lean / t, 1), jnp.where(split, tau * lean, height)
+
+    moved = dx * root
+    towards = jnp.matmul(ahead, jnp.swapaxes(moved, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    grown = pull * towards - tau / t * dot(across, moved[..., None, :, :])
+    # With c grow the time components of points, and √c μ.
+    grown = grown + (tau / t - height) * (dc * inverse(c) / 2)[..., None]
+    grown = jnp.sum(weights * grown, axis=-1)
+    change = jnp.matmul(weights, moved, precision=jax.lax.Precision.HIGHEST)
+    change = change + jnp.sum(dweights[..., None] * across, axis=-2)
+    change = change - jnp.sum(dweights * push, axis=-1)[..., None] * ahead
+    change = (change + grown[..., None] * mean) / norm[..., None]
+    return mean / root, change / root
 
 
 def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
@@ -497,16 +574,12 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     to, x = _spaces(to, x)
     curvature = per_batch(c, x)
     scale, a, y, difference, c = _rescale(-to, x, curvature)
-    near = c * dot(a, a) <= 1
-    tau_a, tau_y = (jnp.sqrt(1 + c * dot(v, v)) for v in (a, y))
-    # y − f a with f − 1 from the difference of a and y, exact where they are near.
-    fall = dot(difference, (a + y) / (tau_a + tau_y)[..., None])
-    lean = c * (dot(a, y) / (1 + tau_y)) * (fall / (1 + tau_a)) - dot(y, difference) / (1 + tau_y)
-    flat = -difference - (c * lean)[..., None] * a
-    start, end, gap = (jnp.where(near[..., None], 1, v) for v in (a, y, difference))
-    unit, _, radial, across = _components(start, end, gap, c)
-    space = jnp.where(near[..., None], flat, across + radial[..., None] * unit)
-    return _from_space(space * scale, curvature)
+    back, turn, (_, aligned, tau_a, tau_y, _, _) = _gradient(a, y, difference, c)
+    # As a root, which is applied twice: far out the gradient in a single factor would overflow.
+    inverse_root = 1 / jnp.sqrt(1 + tau_a)
+    lean = c * (dot(a, y) * inverse_root) * inverse_root
+    reach = jnp.where(aligned, turn, lean - tau_y)
+    return _from_space((reach[..., None] * a - back) * scale, curvature)
 
 
 def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
@@ -617,38 +690,33 @@ def _from_space(x: Space, c: Scalar) -> Point:
     return jnp.concatenate([_time(x, c)[..., None], x], axis=-1)
 
 
-def _along_and_across(unit: Space, v: Space) -> tuple[Scalar, Space]:
-    """The component of v along a unit vector, and the rest, across it.
+def _split(x: Space, v: Space) -> tuple[Array, ...]:
+    """A tangent vector v at √c x, split along x; its squared length cancels nowhere.
 
-    The rest is taken twice: a compiled program multiplies by the inverse of a norm, which rounds
-    the unit vector and leaves 2 eps of the component in the rest. Far out that is much.
+    Far out v · v − (x · v)² / τ² would, and v_⊥ · v_⊥ + v_∥² / τ² does not; near the origin, where
+    directions mean nothing, nothing is along x. Returns |x|, τ, v_∥, v_⊥, v_⊥ · v_⊥ and the squared
+    length.
     """
-    along = dot(unit, v)
-    across = v - unit * along[..., None]
-    return along, across - unit * dot(unit, across)[..., None]
-
-
-def _tangent_inner(x: Space, v: Space, w: Space, c: Scalar) -> Scalar:
-    """⟨v, w⟩ for v, w tangent at x, from the space components of all three.
-
-    v · w − c (x · v)(x · w) / τ² cancels far out, where v_⊥ · w_⊥ + v_∥ w_∥ / τ² does not; the
-    latter has no direction to split along at the origin.
-    """
-    tau2 = 1 + c * dot(x, x)
-    near = tau2 <= 2
-    x_near = jnp.where(near[..., None], x, 0)
-    flat = dot(v, w) - c * (dot(x_near, v) / tau2) * dot(x_near, w)
-    unit, _ = safe_normalize(jnp.where(near[..., None], 1, x))
-    (v_along, v_across), (w_along, w_across) = (_along_and_across(unit, a) for a in (v, w))
-    tau = jnp.sqrt(tau2)
-    return jnp.where(near, flat, dot(v_across, w_across) + (v_along / tau) * (w_along / tau))
+    xx = dot(x, x)
+    near, tau = xx <= 1, jnp.sqrt(1 + xx)
+    r = jnp.sqrt(jnp.where(near, 1, xx))
+    per_r = 1 / r  # twice a factor: not divided by xx, whose square is no number far out
+    outward = x * per_r[..., None]
+    lean = dot(outward, v)
+    along = jnp.where(near, 0, lean)
+    # By multiples of x, for the rounding of x / |x| would leave eps v_∥; again for that of these.
+    across = v - x * (along * per_r)[..., None]
+    for _ in range(2):
+        across = across - x * jnp.where(near, 0, dot(outward, across) * per_r)[..., None]
+    square, rest = dot(across, across), (lean / tau) ** 2
+    return r, tau, along, across, square, jnp.where(near, square - rest, square + rest)
 
 
 def _tangent_norm(x: Space, v: Space, c: Scalar) -> Scalar:
     """√⟨v, v⟩ without under- or overflow; 0 with gradient 0 at v = 0."""
     scale = largest_coordinate(v, smallest(v.dtype))
     v = v / jnp.where(scale == 0, 1, scale)
-    return jnp.squeeze(scale, -1) * safe_sqrt(_tangent_inner(x, v, v, c))
+    return jnp.squeeze(scale, -1) * safe_sqrt(_split(x * jnp.sqrt(c)[..., None], v)[-1])
 
 
 def _rescale(x: Space, y: Space, c: Scalar) -> tuple[Array, Space, Space, Space, Scalar]:
@@ -658,10 +726,8 @@ def _rescale(x: Space, y: Space, c: Scalar) -> tuple[Array, Space, Space, Space,
     s <= 1, a constant to differentiation; x / s, y / s, (x − y) / s; c s².
     """
     x, y = jnp.broadcast_arrays(x, y)
-    scale = largest_coordinate(jnp.concatenate([x, y], axis=-1))
-    scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
-    c = c * jnp.squeeze(scale, -1) ** 2
-    return scale, x / scale, y / scale, (x - y) / scale, c
+    scale, x, y, difference = _rescale_pair(x, y, None)
+    return scale[..., None], x, y, difference, c * scale**2
 
 
 def _lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
@@ -672,36 +738,26 @@ def _lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
     return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
 
 
-def _squared_chord(x: Space, y: Space, difference: Space, c: Scalar) -> Scalar:
-    """⟨x − y, x − y⟩ by the formulas above; arguments from `_rescale`."""
-    xx, yy, xy = dot(x, x), dot(y, y), dot(x, y)
-    tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
-    height = _lift(xx, yy, tau_x * tau_y, c)
-    aligned = 2 * xy > height  # so neither is 0
-    x, y, difference = (jnp.where(aligned[..., None], v, 1) for v in (x, y, difference))
-    unit, r = safe_normalize(x)
-    q = safe_norm(y)
-    gap = dot(difference, x + y) / (r + q)  # r − q
-    across = difference - unit * dot(unit, difference)[..., None]
-    # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
-    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
-    ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
-    along = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
-    opening = r / (q + dot(unit, y))
-    return jnp.where(aligned, along + 2 * opening * dot(across, across), 2 * (height - xy))
+def _across(x: Space, y: Space, difference: Space) -> Space:
+    """What of x − y lies across x; 0 where x is so near the origin that it has no direction."""
+    xx = dot(x, x)
+    # Of the difference from a y that is small beside x nothing of y would be left.
+    gap = jnp.where((4 * dot(y, y) < xx)[..., None], -y, difference)
+    real = xx > math.sqrt(smallest(x.dtype))
+    per_r = 1 / jnp.sqrt(jnp.where(real, xx, 1))  # see `_split`
+    share = jnp.where(real, dot(x, gap) * per_r * per_r, 0)
+    return gap - share[..., None] * x
 
 
-def _sums(x: Space, y: Space, difference: Space) -> tuple[Array, ...]:
-    """Sums of a pair from `_rescale_pair`: x · x, y · y, x · y, D · (x + y), x · D and |D_⊥|²."""
-    xx, along = dot(x, x), dot(x, difference)
-    across = difference - (along / jnp.where(xx == 0, 1, xx))[..., None] * x
+def _sums(x: Space, y: Space, difference: Space, across: Space) -> tuple[Array, ...]:
+    """Sums of a pair from `_rescale_pair`: x · x, y · y, x · y, D · (x + y) and |D_⊥|²."""
     rise = dot(difference, x + y)
-    return xx, dot(y, y), dot(x, y), rise, along, dot(across, across)
+    return dot(x, x), dot(y, y), dot(x, y), rise, dot(across, across)
 
 
-def _chord(sums: tuple[Scalar, ...], c: Scalar) -> tuple[Array, ...]:
-    """`_squared_chord` from `_sums`, and what its gradient needs; r = q = 1 where not aligned."""
-    xx, yy, xy, rise, _, across2 = sums
+def _chord(sums: tuple[Array, ...], c: Scalar) -> tuple[Array, ...]:
+    """The squared distance m from `_sums`, and what its gradient needs; else r = q = 1."""
+    xx, yy, xy, rise, across2 = sums
     tau_x, tau_y = jnp.sqrt(1 + c * xx), jnp.sqrt(1 + c * yy)
     height = _lift(xx, yy, tau_x * tau_y, c)
     aligned = 2 * xy > height  # so neither is 0, nor much smaller than the other
@@ -709,7 +765,7 @@ def _chord(sums: tuple[Scalar, ...], c: Scalar) -> tuple[Array, ...]:
     gap = jnp.where(aligned, rise, 0) / (r + q)
     across2 = jnp.where(aligned, across2, 0)
     # (1 + c r² + c q²) / (τ_x τ_y), of which the numerator's square would overflow.
-    ratio = tau_x / tau_y + tau_y / tau_x - 1 / tau_x / tau_y
+    ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
     away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
     around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
@@ -720,14 +776,13 @@ def _chord(sums: tuple[Scalar, ...], c: Scalar) -> tuple[Array, ...]:
 @jax.custom_jvp
 def _distance(x: Space, y: Space, c: Scalar) -> Scalar:
     """`distance` of space components of the same shape, and a curvature for each pair."""
-    scale, *pair = _rescale_pair(x, y)
-    return _length(_sums(*pair), scale, c)
+    scale, x, y, difference = _rescale_pair(x, y, smallest(x.dtype))
+    return _length(_sums(x, y, difference, _across(x, y, difference)), scale, c)
 
 
-def _rescale_pair(x: Space, y: Space) -> tuple[Scalar, Space, Space, Space]:
-    """`_rescale` without the curvature; as small as numbers go."""
-    tiny = smallest(x.dtype)
-    scale = jnp.maximum(largest_coordinate(x, tiny), largest_coordinate(y, tiny))
+def _rescale_pair(x: Space, y: Space, negligible: float | None) -> tuple[Array, ...]:
+    """`_rescale` of what is not negligible to `largest_coordinate`, without the curvature."""
+    scale = jnp.maximum(*(largest_coordinate(v, negligible) for v in (x, y)))
     scale = jnp.where((scale == 0) | (scale > 1), 1, scale)
     shrink = 1 / scale
     return jnp.squeeze(scale, -1), x * shrink, y * shrink, (x - y) * shrink
@@ -740,77 +795,52 @@ def _length(sums: tuple[Scalar, ...], scale: Scalar, c: Scalar) -> Scalar:
 
 
 @_distance.defjvp
-def _distance_jvp(
-    primals: tuple[Space, Space, Scalar], tangents: tuple[Space, Space, Scalar]
-) -> tuple[Scalar, Scalar]:
+def _distance_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
     (x, y, c), (dx, dy, dc) = primals, tangents
-    scale, x, y, difference = _rescale_pair(x, y)
-    sums = xx, yy, xy, rise, along, across2 = _sums(x, y, difference)
+    scale, x, y, difference = _rescale_pair(x, y, smallest(x.dtype))
+    across = _across(x, y, difference)
+    sums = xx, yy, xy, rise, across2 = _sums(x, y, difference, across)
     value, growth = jax.jvp(lambda c: _length(sums, scale, c), (c,), (dc,))
     c = c * scale**2
-    m, aligned, tau_x, tau_y, r, q = _chord(sums, c)
+    chord = m, aligned, tau_x, tau_y, r, q = _chord(sums, c)
     apart = m >= smallest(m.dtype)
     m = jnp.where(apart, m, 1)
-    inverse_s = jnp.where(apart, 1 / jnp.sqrt(m * (1 + c * m / 4)), 0)
-    xy = jnp.where(aligned, xy, 1)
-    # τ_x q − r τ_y, and what τ_x (q − p) and τ_y (r − p) are made of.
-    outward = -(rise / tau_x / tau_y) / (q / tau_y + r / tau_x)
-    radial_x = outward - tau_x / (q + xy / r) * across2
-    radial_y = -outward - tau_y / (r + xy / q) * (across2 * (r / q) ** 2)
-    share_x = along / jnp.where(aligned, xx, 1)
-    share_y = -dot(y, difference) / jnp.where(aligned, yy, 1)
-    for moved, start, end, gap, share, radial, lean in (
-        (dx, x, y, difference, share_x, radial_x / tau_x / r, -tau_y / tau_x),
-        (dy, y, x, -difference, share_y, radial_y / tau_y / q, -tau_x / tau_y),
+    inverse_s = jnp.where(apart, 1 / (jnp.sqrt(m) * jnp.sqrt(1 + c * m / 4)), 0)
+    share = jnp.where(aligned, r / q, 1)
+    other_sums = (yy, xx, xy, -rise, across2 * share**2)
+    other_chord = (m, aligned, tau_y, tau_x, q, r)
+    for moved, start, tau, (back, turn) in (
+        (dx, x, tau_x, _gradient_of(across, y, sums, chord)),
+        (dy, y, tau_y, _gradient_of(_across(y, x, -difference), x, other_sums, other_chord)),
     ):
-        # The part across first: beside it the radial one, divided by τ, would be lost to rounding.
-        across = gap - share[..., None] * start
-        back = jnp.where(aligned[..., None], across, -end)
-        turn = jnp.where(aligned, radial, lean)
-        growth = growth + inverse_s * dot(back, moved) - inverse_s * turn * dot(start, moved)
+        turn = inverse_s * turn / tau
+        growth = growth + inverse_s * dot(back, moved) - turn * dot(start, moved)
     return value, growth
 
 
-def _components(
-    x: Space,
-    y: Space,
-    difference: Space,
-    c: Scalar,
-    negligible: Float[Array, "*#batch 1"] | None = None,
-) -> tuple[Space, Scalar, Scalar, Space]:
-    """The way from x to y, split at x as in `direction`: along x / |x|, τ_x, radial, across.
-
-    Arguments come from `_rescale`. At the origin the unit vector is 0; so it is where no coordinate
-    of x is larger than ``negligible``.
-    """
-    unit, r = safe_normalize(x, negligible)
-    q = safe_norm(y)
-    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
-    p = dot(unit, y)
-    # Of x − y, exact for near points, unless y is so small that nothing of it would be left.
-    end = jnp.where((2 * q < r)[..., None], y, -difference)
-    across = end - unit * dot(unit, end)[..., None]
-    # τ_x p − r τ_y, where that cancels as (τ_x q − r τ_y) − τ_x (q − p), either from differences.
-    outward = 2 * tau_x * p > r * tau_y  # so y is not 0, nor p
-    along = -dot(difference / tau_x[..., None], (x + y) / tau_y[..., None])
-    along = along / jnp.where(outward, q / tau_y + r / tau_x, 1)
-    bend = dot((tau_x / jnp.where(outward, q + p, 1))[..., None] * across, across)
-    radial = jnp.where(outward, along - bend, tau_x * p - r * tau_y)
-    return unit, tau_x, radial, across
+def _gradient(x: Space, y: Space, difference: Space, c: Scalar) -> tuple[Space, Scalar, tuple]:
+    """`_gradient_of`, and the `_chord`; arguments from `_rescale`."""
+    across = _across(x, y, difference)
+    sums = _sums(x, y, difference, across)
+    chord = _chord(sums, c)
+    return *_gradient_of(across, y, sums, chord), chord
 
 
-def _is_near(x: Space, c: Scalar) -> Bool[Array, "*#batch"]:
-    """Whether a point is so near to the origin that nothing needs to be split along it."""
-    return c * dot(x, x) <= 1
-
-
-def _components_afar(
-    x: Space, y: Space, difference: Space, c: Scalar
-) -> tuple[Space, Scalar, Scalar, Space]:
-    """`_components` where x is not near the origin; there, some of other points."""
-    near = _is_near(x, c)[..., None]
-    x, y, difference = (jnp.where(near, 1, v) for v in (x, y, difference))
-    return _components(x, y, difference, c)
+def _gradient_of(across: Space, y: Space, sums: tuple, chord: tuple) -> tuple[Space, Scalar]:
+    """The gradient of the distance in x times sinh(√c d) / √c: the first, less the second x / τ."""
+    _, aligned, tau_x, tau_y, r, q = chord
+    xy, rise, across2 = (jnp.where(aligned, value, 0) for value in sums[2:])
+    # Not divided twice, for which XLA divides by a product: its derivative has the cube of τ.
+    per_x, per_y = 1 / tau_x, 1 / tau_y
+    # Roots, applied twice, for the derivative in 1 / r may be the cube of r.
+    per_r = jax.lax.rsqrt(r)
+    per_sum = jax.lax.rsqrt(q + xy * per_r * per_r)
+    # τ_x q − r τ_y, and what τ_x (q − p) is made of, either divided by r.
+    outward = -(rise * per_x * per_y) / (q * per_y + r * per_x)
+    bend = (tau_x * per_r * per_r) * (across2 * per_sum * per_sum)
+    turn = jnp.where(aligned, outward * per_r * per_r - bend, -tau_y)
+    # The part across alone: beside it the radial one, divided by τ, would be lost to rounding.
+    return jnp.where(aligned[..., None], across, -y), turn
 
 
 def _towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
@@ -819,15 +849,13 @@ def _towards(x: Space, y: Space, difference: Space, c: Scalar) -> Space:
     It is arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with z = c m / 4 the factor is
     asinh √z / √z / √(1 + z), smooth at y = x.
     """
-    z = c * _squared_chord(x, y, difference, c) / 4
-    is_near = _is_near(x, c)[..., None]
-    unit, tau, radial, across = _components_afar(x, y, difference, c)
-    bent = asinhc_sqrt(z)
-    flat = 1 / jnp.sqrt(1 + z)
-    near = -difference - 2 * z[..., None] * jnp.where(is_near, x, 0)
+    back, turn, (m, aligned, tau, *_) = _gradient(x, y, difference, c)
+    z = c * m / 4
+    flat, bent = 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
     # The factors one by one, for far away their product underflows and y − β x overflows.
-    far = (flat[..., None] * across) + (tau * (flat * radial))[..., None] * unit
-    return bent[..., None] * jnp.where(is_near, flat[..., None] * near, far)
+    way = jnp.where(aligned[..., None], back, difference) * flat[..., None]
+    along = jnp.where(aligned, flat * turn * tau, -2 * flat * z)
+    return bent[..., None] * (along[..., None] * x - way)
 
 
 def _displace(x: Space, v: Space, c: Scalar) -> Space:
@@ -839,62 +867,39 @@ def _displace(x: Space, v: Space, c: Scalar) -> Space:
     the radial component of v / |v|, and 1 + cos φ comes from its transverse component.
     """
     # A tangent vector with a larger coordinate is shortened in any case.
-    largest = largest_coordinate(v)
-    longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jnp.sqrt(jax.lax.stop_gradient(c))[..., None]
+    root, largest = jnp.sqrt(c)[..., None], largest_coordinate(v)
+    longest = float(jnp.finfo(v.dtype).eps) ** -2.5 / jax.lax.stop_gradient(root)
     long = largest > longest
     # Not times longest / largest, for which XLA multiplies √c and largest: that may overflow.
     v = jnp.where(long, v / jnp.where(long, largest, 1) * longest, v)
-    afar = ~_is_near(x, c)
-    unit, r = safe_normalize(jnp.where(afar[..., None], x, 1))
-    tau = jnp.sqrt(1 + c * dot(x, x))
-    along, across = _along_and_across(unit, v)
-
-    # The scale, a constant of which z does not depend, is for squares that would overflow.
-    scale = jnp.where(largest > 1e15, jnp.minimum(largest, longest), 1)
-    size = jnp.squeeze(scale, -1)
-    z = c * size * size * _tangent_inner(x, v / scale, v / scale, c)
-    radius = jnp.arcsinh(jnp.sqrt(c) * safe_norm(x))
-    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - radius, 0)
+    r, tau, along, across, square, z = _split(x * root, v * root)
+    limit = jnp.maximum(max_hyperbolic_norm(x.dtype) - jnp.arccosh(jax.lax.stop_gradient(tau)), 0)
     over = z > limit * limit
     shorten = jax.lax.stop_gradient(jnp.where(over, limit / jnp.sqrt(jnp.where(over, z, 1)), 1))
     # All shortened at once: computed again from the shortened v, small differences would change.
-    z, along = z * shorten**2, along * shorten
+    z, square, along = z * shorten**2, square * shorten**2, along * shorten
     v, across = v * shorten[..., None], across * shorten[..., None]
 
     cosh, sinhc = cosh_sqrt(z), sinhc_sqrt(z)
-    inward = afar & (-2 * sinhc * along > cosh * r)  # so v is not 0
-    length = jnp.sqrt(jnp.where(inward, z, 1)) / jnp.sqrt(c)
-    s = sinhc * length
+    inward = -2 * sinhc * along > cosh * r  # so v is not 0, nor x near the origin
+    size = jnp.sqrt(jnp.where(inward, z, 1))
+    s = sinhc * size
     gap = (r - s) * ((r + s) / jnp.where(inward, r * cosh + tau * s, 1))
-    bend = sinhc * tau * dot(across, across) / jnp.where(inward, length - along / tau, 1)
+    bend = sinhc * tau * square / jnp.where(inward, size - along / tau, 1)
     return jnp.where(
         inward[..., None],
-        sinhc[..., None] * across + (gap + bend)[..., None] * unit,
+        sinhc[..., None] * (across / root) + ((gap + bend) / r)[..., None] * x,
         cosh[..., None] * x + sinhc[..., None] * v,
     )
 
 
 def _inner_from(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> Scalar:
-    """⟨y, v⟩ for v tangent at x, split as in `_tangent_inner`; the points come from `_rescale`."""
-    tau_x, tau_y = jnp.sqrt(1 + c * dot(x, x)), jnp.sqrt(1 + c * dot(y, y))
-    # ⟨y − x, v⟩, with the time component of y − x from its space components.
-    rise = dot(difference, (x + y) / (tau_x + tau_y)[..., None])
-    near = c * rise * (dot(x, v) / tau_x) - dot(difference, v)
-    unit, tau, radial, across = _components_afar(x, y, difference, c)
-    v_along, v_across = _along_and_across(unit, v)
-    far = dot(across, v_across) + radial * (v_along / tau)
-    return jnp.where(_is_near(x, c), near, far)
-
-
-def logits(space: Array, tau: Scalar, normals: Array, offsets: Array, c: Scalar) -> Array:
-    """`mlr` of points' space components and of τ = √c x_time, for both models."""
-    normals, offsets = as_float(normals), as_float(offsets)
-    same_length(space, normals)
-    directions, length = safe_normalize(normals)
-    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
-    c = c[..., None]
-    limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
-    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
-    z = c * offsets * offsets
-    rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
-    return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
+    """⟨y, v⟩ for v tangent at x, less half the derivative of m; the points come from `_rescale`."""
+    back, turn, chord = _gradient(x, y, difference, c)
+    # A tiny pair, brought to size 1, may have left nothing of c.
+    c = jnp.maximum(c, smallest(c.dtype))
+    across = _split(x * jnp.sqrt(c)[..., None], v)[3]
+    # What back leaves along x would be multiplied by that part of v, which far out is long.
+    return turn * dot(x / chord[2][..., None], v) - dot(
+        back, jnp.where(chord[1][..., None], across, v)
+    )

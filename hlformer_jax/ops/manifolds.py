@@ -12,6 +12,8 @@ of the space around it.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -82,38 +84,31 @@ class Manifold(Protocol):
         """Coordinates at y of the vector with coordinates u at x, transported: a rotation."""
 
 
+def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
+    """The function of `lorentz` or `poincare` of this name, at the space's curvature."""
+
+    @functools.wraps(getattr(Manifold, method or name))
+    def call(self: Any, *points: Points) -> Points:
+        return getattr(self.functions, name)(*points, self.c)
+
+    return call
+
+
 class _Hyperbolic:
     """The functions of `lorentz` or `poincare` at one curvature, by their names there."""
 
     functions: ClassVar[ModuleType]
     c: Any
 
-    def project(self, x: Points) -> Points:
-        return self.functions.project(x, self.c)
-
-    def exp_map0(self, u: Points) -> Points:
-        return self.functions.exp_map0(u, self.c)
-
-    def log_map0(self, x: Points) -> Points:
-        return self.functions.log_map0(x, self.c)
-
-    def exp_map(self, x: Points, v: Points) -> Points:
-        return self.functions.exp_map(x, v, self.c)
-
-    def log_map(self, x: Points, y: Points) -> Points:
-        return self.functions.log_map(x, y, self.c)
-
-    def distance(self, x: Points, y: Points) -> Distances:
-        return self.functions.distance(x, y, self.c)
-
-    def retract(self, x: Points, v: Points) -> Points:
-        return self.functions.retract(x, v, self.c)
-
-    def transport(self, x: Points, y: Points, v: Points) -> Points:
-        return self.functions.parallel_transport(x, y, v, self.c)
-
-    def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
-        return self.functions.egrad_to_rgrad(x, gradient, self.c)
+    project = _at_curvature("project")
+    exp_map0 = _at_curvature("exp_map0")
+    log_map0 = _at_curvature("log_map0")
+    exp_map = _at_curvature("exp_map")
+    log_map = _at_curvature("log_map")
+    distance = _at_curvature("distance")
+    retract = _at_curvature("retract")
+    transport = _at_curvature("parallel_transport", "transport")
+    egrad_to_rgrad = _at_curvature("egrad_to_rgrad")
 
 
 @jax.tree_util.register_dataclass
@@ -182,41 +177,43 @@ class Lorentz(_Hyperbolic):
         return poincare.gyration(q, poincare.antipode(p), u, self.c)
 
 
-class _Flat:
-    """The functions of Euclidean space."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Euclidean:
+    """Euclidean space, a pytree without leaves, whose points any optimiser updates."""
 
     def project(self, x: Points) -> Points:
+        """The coordinates themselves."""
         return as_float(x)
 
     exp_map0 = log_map0 = project
 
     def exp_map(self, x: Points, v: Points) -> Points:
+        """The sum x + v."""
         x, v = common_batch(x, v)
         return x + v
 
     retract = exp_map
 
     def log_map(self, x: Points, y: Points) -> Points:
+        """The difference y − x."""
         return self.exp_map(-x, y)
 
     def distance(self, x: Points, y: Points) -> Distances:
+        """The length |y − x|."""
         return safe_norm(self.log_map(x, y))
 
     def transport(self, x: Points, y: Points, v: Points) -> Points:
+        """The vector v."""
         return common_batch(x, y, v)[-1]
 
     transport_in_frame = transport
 
     def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
+        """The gradient."""
         return common_batch(x, gradient)[-1]
 
     gradient_in_frame = from_frame = egrad_to_rgrad
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Euclidean(_Flat):
-    """Euclidean space, a pytree without leaves, whose points any optimiser updates."""
 
 
 @jax.tree_util.register_dataclass
@@ -309,58 +306,20 @@ def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:
     return jnp.concatenate([jnp.zeros_like(u[..., :1]), u], axis=-1)
 
 
-class _Factors:
-    """The functions of each factor, of its parts of points."""
+def _of_each(name: str) -> Callable[..., Any]:
+    """The function of this name of each factor, of its parts of points."""
 
-    factors: tuple[Manifold, ...]
+    @functools.wraps(getattr(Manifold, name))
+    def call(self: Any, *points: Points) -> Points:
+        parts = zip(self.factors, *points, strict=True)
+        return tuple(getattr(space, name)(*each) for space, *each in parts)
 
-    def _each(self, name: str, *points: Points) -> Points:
-        return tuple(
-            getattr(space, name)(*parts)
-            for space, *parts in zip(self.factors, *points, strict=True)
-        )
-
-    def project(self, x: Points) -> Points:
-        return self._each("project", x)
-
-    def exp_map0(self, u: Points) -> Points:
-        return self._each("exp_map0", u)
-
-    def log_map0(self, x: Points) -> Points:
-        return self._each("log_map0", x)
-
-    def exp_map(self, x: Points, v: Points) -> Points:
-        return self._each("exp_map", x, v)
-
-    def log_map(self, x: Points, y: Points) -> Points:
-        return self._each("log_map", x, y)
-
-    def distance(self, x: Points, y: Points) -> Distances:
-        parts = self._each("distance", x, y)
-        return safe_norm(jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
-
-    def retract(self, x: Points, v: Points) -> Points:
-        return self._each("retract", x, v)
-
-    def transport(self, x: Points, y: Points, v: Points) -> Points:
-        return self._each("transport", x, y, v)
-
-    def egrad_to_rgrad(self, x: Points, gradient: Points) -> Points:
-        return self._each("egrad_to_rgrad", x, gradient)
-
-    def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
-        return self._each("gradient_in_frame", x, gradient)
-
-    def from_frame(self, x: Points, u: Points) -> Points:
-        return self._each("from_frame", x, u)
-
-    def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
-        return self._each("transport_in_frame", x, y, u)
+    return call
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Product(_Factors):
+class Product:
     """The product of some spaces: its points and tangent vectors are tuples of theirs.
 
     Its distance is the root of the sum of their squared distances; all else is done in each.
@@ -370,3 +329,19 @@ class Product(_Factors):
     """
 
     factors: tuple[Manifold, ...]
+    project = _of_each("project")
+    exp_map0 = _of_each("exp_map0")
+    log_map0 = _of_each("log_map0")
+    exp_map = _of_each("exp_map")
+    log_map = _of_each("log_map")
+    retract = _of_each("retract")
+    transport = _of_each("transport")
+    egrad_to_rgrad = _of_each("egrad_to_rgrad")
+    gradient_in_frame = _of_each("gradient_in_frame")
+    from_frame = _of_each("from_frame")
+    transport_in_frame = _of_each("transport_in_frame")
+
+    def distance(self, x: Points, y: Points) -> Distances:
+        """The root of the sum of squared distances."""
+        parts = _of_each("distance")(self, x, y)
+        return safe_norm(jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))

@@ -242,15 +242,37 @@ def _safe_normalize(v: Array, scale: Array) -> tuple[Array, Array]:
 
 
 @_safe_normalize.defjvp
-def _safe_normalize_jvp(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def _safe_normalize_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     dv, _ = tangents  # the scale is a constant
     unit, norm = _safe_normalize(*primals)
     nonzero = norm != 0
     growth = dot(unit, dv)
     turn = (dv - unit * growth[..., None]) / jnp.where(nonzero, norm, 1)[..., None]
     return (unit, norm), (jnp.where(nonzero[..., None], turn, 0), growth)
+
+
+def bounded_norm(v: Float[Array, "*#batch n"], longest: Array) -> Float[Array, "*#batch"]:
+    """`safe_norm` of vectors of at most a length ``longest``, by one pass over the coordinates.
+
+    What is below 2e-34 times that, or 1e-35 (float32), counts as zero.
+    """
+    scale = _power_of_two(longest, -510 if v.dtype == jnp.float64 else -62)
+    scaled = jax.lax.stop_gradient(v) / scale[..., None]
+    norm = jnp.sqrt(dot(scaled, scaled)) * scale
+    return _with_norm(v, jnp.where(norm < 1024 * smallest(v.dtype), 0, norm))
+
+
+@jax.custom_jvp
+def _with_norm(v: Array, norm: Array) -> Array:
+    """The norm of v, which is known, with its derivative; 0 where it is 0."""
+    return norm
+
+
+@_with_norm.defjvp
+def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+    norm = _with_norm(*primals)
+    inverse = jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))
+    return norm, dot(primals[0] * inverse[..., None], tangents[0])
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
@@ -273,15 +295,42 @@ def inverse_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, norm, 1), 0)
 
 
+def _power_of_two(x: Array, shift: int) -> Array:
+    """A power of two near x · 2^shift, by which products are exact; a constant to derivatives."""
+    x = jax.lax.stop_gradient(x) * 2.0**shift
+    return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, mantissa_bits=0)
+
+
 def limit_norm(v: Float[Array, "*#batch n"], limit: ArrayLike) -> Float[Array, "*#batch n"]:
     """Shortens vectors longer than ``limit`` to that length, keeping their direction.
 
     The limit is positive and broadcasts to ``*batch``. What is short enough stays bit for bit;
-    beyond the limit the gradient is tangential.
+    beyond the limit the gradient is tangential. Coordinates beyond 7e22 limits (float32; 5e210 in
+    float64) count as that.
     """
+    return limit_norm_and_square(v, limit)[0]
+
+
+def limit_norm_and_square(
+    v: Float[Array, "*#batch n"], limit: ArrayLike
+) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:
+    """`limit_norm`, and the squared norm of its result, by one pass over the coordinates.
+
+    Squares less than 1e-25 limit² (float32) may be lost: this is for functions that are smooth in
+    the square, as `cosh_sqrt` and 1 − c |p|² are.
+    """
+    v = as_float(v)
     limit = per_batch(limit, v, "limit")
-    long = (safe_norm(jax.lax.stop_gradient(v)) > limit)[..., None]
-    return jnp.where(long, unit(jnp.where(long, v, 1)) * limit[..., None], v)
+    wide = v.dtype == jnp.float64
+    most = _power_of_two(limit, 700 if wide else 76)[..., None]
+    scale = _power_of_two(limit, 200 if wide else 20)  # neither under- nor overflows, if squared
+    v = jnp.clip(v, -most, most)
+    scaled, bound = v / scale[..., None], limit / scale
+    square = dot(scaled, scaled)
+    long = square > bound * bound
+    factor = jnp.where(long, bound / jnp.sqrt(jnp.where(long, square, 1)), 1)
+    square = jnp.where(long, limit * limit, square * (scale * scale))
+    return v * factor[..., None], square
 
 
 def along_and_across(
@@ -436,6 +485,20 @@ def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> A
     gentle = jnp.where(steep, 0, rise)
     far = jnp.sign(rise) * jnp.log(2 * jnp.where(steep, size, 1)) / root
     return jnp.where(steep, far, gentle * asinhc_sqrt(c * gentle * gentle))
+
+
+def logits(space: Array, tau: Array, normals: Array, offsets: Array, c: Array) -> Array:
+    """`lorentz.mlr` of points' space components and of τ = √c x_time, for both models."""
+    normals, offsets = as_float(normals), as_float(offsets)
+    same_length(space, normals)
+    directions, length = safe_normalize(normals)
+    along = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    c = c[..., None]
+    limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
+    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
+    z = c * offsets * offsets
+    rise = cosh_sqrt(z) * along - sinhc_sqrt(z) * offsets * tau[..., None]
+    return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 
 
 def replace_near(

@@ -10,7 +10,7 @@ inside first, and so are results, by `project`.
 
 Textbook formulas subtract squares that are nearly equal near the rim of the ball. With
 
-    γ_p = 1 − c |p|²  (`gap`),    D = p + q,    den = 1 + 2 c p · q + c² |p|² |q|²
+    γ_p = 1 − c |p|²,   D = p + q,    den = 1 + 2 c p · q + c² |p|² |q|²
 
 they are sums of positive terms, or of terms not larger than a few times the result:
 
@@ -45,20 +45,22 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.lorentz import Scalar, logits
+from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
     align,
     align_sets,
     artanhc_sqrt,
     as_float,
     asinhc_sqrt,
+    bounded_norm,
     cosh_sqrt,
     dot,
     limit_norm,
+    limit_norm_and_square,
+    logits,
     max_hyperbolic_norm,
     per_batch,
     replace_near,
-    safe_norm,
     safe_normalize,
     safe_sqrt,
     same_length,
@@ -83,7 +85,7 @@ def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) ->
 
     ``max_radius`` is below 1 and broadcasts to ``*batch``; None is 1 − 4 eps. By default √c times
     the distance of the result from the origin is at most log(1 / (2 eps)) (15.2 in float32, 35.4 in
-    float64) where its coordinates are exact, and less than 16.0 and 36.1 as they are rounded. The
+    float64) where its coordinates are exact, and less than 16.3 and 36.4 as they are rounded. The
     gradient of a point that was moved is tangential.
     """
     p = as_float(p)
@@ -93,24 +95,16 @@ def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) ->
     return limit_norm(p, radius / jnp.sqrt(per_batch(c, p)))
 
 
-def inside(p: Ball, c: Scalar) -> Ball:
-    """Points of the ball, moved to √c |p| = 1 − 2 eps where they are farther out.
+def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
+    """Points of the ball, moved to √c |p| = 1 − 2 eps where they are farther out, and their gap.
 
-    What `project` returns stays as it is: it may be rounded outwards, but not by so much.
+    The gap is 1 − c |p|², positive even if a sum is rounded: 2 / λ for the conformal factor λ. What
+    `project` returns stays as it is: it may be rounded outwards, but not by so much.
     """
-    return project(p, c, 1 - 2 * float(jnp.finfo(p.dtype).eps))
-
-
-def _square(p: Ball, c: Scalar) -> Scalar:
-    """The value of c |p|², for points `inside` below 1 even if the sum is rounded upwards."""
-    z = c * dot(p, p)
     limit = 1 - 2 * float(jnp.finfo(p.dtype).eps)
-    return z - jax.lax.stop_gradient(jnp.maximum(z - limit, 0))
-
-
-def gap(p: Ball, c: Scalar) -> Scalar:
-    """The value of 1 − c |p|² of points `inside`, positive: 2 / λ for the conformal factor λ."""
-    return 1 - _square(p, c)
+    p, square = limit_norm_and_square(p, limit / jnp.sqrt(c))
+    z = c * square
+    return p, 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - limit, 0)))
 
 
 def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
@@ -134,8 +128,8 @@ def to_lorentz(p: Float[Array, "*#batch n"], c: ArrayLike = 1.0) -> Float[Array,
     p = as_float(p)
     root = jnp.sqrt(per_batch(c, p))[..., None]
     # Of the unit ball, in which what is moved inside does not depend on c.
-    p = project(p * root)
-    return lorentz.from_space(2 * p / gap(p, jnp.ones((), p.dtype))[..., None] / root, c)
+    p, room = inside(project(p * root), jnp.ones((), p.dtype))
+    return lorentz.from_space(2 * p / room[..., None] / root, c)
 
 
 def antipode(p: Ball) -> Ball:
@@ -150,14 +144,16 @@ def conformal_factor(p: Ball, c: ArrayLike = 1.0) -> Scalar:
     """
     p = as_float(p)
     c = per_batch(c, p)
-    return 2 / gap(inside(p, c), c)
+    return 2 / inside(p, c)[1]
 
 
 def tangent_norm(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Length λ_p |v| of a tangent vector at p; gradient 0 at v = 0."""
     c, (p, v) = align(c, p, v)
-    room = gap(inside(p, c), c)
-    return 2 * _length(v, room) / room
+    room = inside(p, c)[1]
+    # Down to 1e-35 γ_p in float32, so that λ_p / |v| is finite.
+    least = 1024 * smallest(v.dtype) / jax.lax.stop_gradient(room)
+    return 2 * safe_normalize(v, least[..., None])[1] / room
 
 
 def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -168,16 +164,16 @@ def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
     """
     v = as_float(v)
     curvature = per_batch(c, v)
-    v = limit_norm(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(curvature))
-    return project(v * tanhc_sqrt(curvature * dot(v, v))[..., None], curvature)
+    v, square = limit_norm_and_square(v, max_hyperbolic_norm(v.dtype) / jnp.sqrt(curvature))
+    return project(v * tanhc_sqrt(curvature * square)[..., None], curvature)
 
 
 def log_map0(p: Ball, c: ArrayLike = 1.0) -> Ball:
     """Logarithmic map artanh(√c |p|) p / (√c |p|) at the origin, half as long as the distance."""
     p = as_float(p)
     curvature = per_batch(c, p)
-    p = inside(p, curvature)
-    return p * artanhc_sqrt(_square(p, curvature))[..., None]
+    p, room = inside(p, curvature)
+    return p * artanhc_sqrt(1 - room)[..., None]
 
 
 def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -197,11 +193,10 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     `max_hyperbolic_norm`, which lead to the rim in any case, are shortened to that.
     """
     c, (p, v) = align(c, p, v)
-    p = inside(p, c)
-    room = gap(p, c)
+    p, room = inside(p, c)
     longest = max_hyperbolic_norm(p.dtype) / jnp.sqrt(c)
-    v = limit_norm(v, longest * room / 2) * (2 / room)[..., None]
-    z = c * dot(v, v)
+    v, square = limit_norm_and_square(v, longest * room / 2)
+    v, z = v * (2 / room)[..., None], c * square * (2 / room) ** 2
     cosh, step = cosh_sqrt(z), sinhc_sqrt(z)[..., None] * v
     lean = c * dot(p, step)  # √c p · u sinh a
     steep = 2 * lean < -cosh  # so neither p nor v is 0
@@ -210,9 +205,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     gentle = (cosh + lean)[..., None] * p + (room / 2)[..., None] * step
 
     a, root = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(c)
-    p, v = (jnp.where(steep[..., None], w, 1) for w in (p, v))
-    outward, r = unit(p), root * safe_norm(p)
-    bend = outward + unit(v)
+    r = jnp.sqrt(jnp.where(steep, 1 - room, 1))
+    outward = (root / r)[..., None] * jnp.where(steep[..., None], p, 1)
+    bend = outward + (root / a)[..., None] * jnp.where(steep[..., None], v, 1)
     slack = jnp.where(steep, room, 1) / (1 + r)  # 1 − r
     grow, shrink, sinh = jnp.exp(a), jnp.exp(-a), jnp.sinh(a)
     turn = r * dot(bend, bend) * sinh
@@ -231,8 +226,8 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     Its length is the distance; it is smooth at q = p.
     """
     c, (p, q) = align(c, p, q)
-    p, q = inside(p, c), inside(q, c)
-    gap_p, gap_q, difference = gap(p, c), gap(q, c), q - p
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    difference = q - p
     size2 = c * dot(difference, difference)
     # artanh(√c |w|) is the asinh of √z, and w = (γ_p D − c |D|² p) / (γ_p γ_q (1 + z)).
     z = size2 / (gap_p * gap_q)
@@ -255,7 +250,7 @@ def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p."""
     curvature, (p, v) = align(c, p, v)
-    reach = per_batch(t, v, "t") * gap(inside(p, curvature), curvature) / 2
+    reach = per_batch(t, v, "t") * inside(p, curvature)[1] / 2
     direction, _ = safe_normalize(v, shortest_direction(v.dtype))
     return exp_map(p, reach[..., None] * direction, curvature)
 
@@ -272,14 +267,14 @@ def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
 def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Transports v to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
     c, (p, q, v) = align(c, p, q, v)
-    p, q = inside(p, c), inside(q, c)
-    return (gap(q, c) / gap(p, c))[..., None] * _rotate(q, -p, v, c)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    return (gap_q / gap_p)[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)
 
 
 def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Transports a tangent vector from the origin to q, where it is (1 − c |q|²) v."""
     c, (q, v) = align(c, q, v)
-    return gap(inside(q, c), c)[..., None] * v
+    return inside(q, c)[1][..., None] * v
 
 
 def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -288,7 +283,7 @@ def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
     See Nickel and Kiela, Poincaré embeddings, NeurIPS 2017.
     """
     c, (p, gradient) = align(c, p, gradient)
-    half_gap = gap(inside(p, c), c)[..., None] / 2
+    half_gap = inside(p, c)[1][..., None] / 2
     return gradient * half_gap * half_gap
 
 
@@ -298,37 +293,29 @@ def distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     It is (2 / √c) asinh(√c |p − q| / √((1 − c|p|²)(1 − c|q|²))): HOVER's eq. 3, without its arcosh.
     """
     c, (p, q) = align(c, p, q)
-    return _distance(inside(p, c), inside(q, c), c)
+    return _distance(p, q, c)
 
 
 def _distance(p: Ball, q: Ball, c: Scalar) -> Scalar:
-    room = gap(p, c) * gap(q, c)
-    difference = p - q
-    z = c * dot(difference, difference) / room
-    return 2 * _length(difference) / jnp.sqrt(room) * asinhc_sqrt(z)
-
-
-def _length(v: Ball, room: Scalar | float = 1.0) -> Scalar:
-    """`safe_norm` down to 1e-35 / room in float32, so that λ_p / |v| is finite for γ_p = room."""
-    room = jnp.broadcast_to(jax.lax.stop_gradient(jnp.asarray(room, v.dtype)), v.shape[:-1])
-    least = 1024 * smallest(v.dtype) / room
-    return safe_normalize(v, least[..., None])[1]
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    length, room = bounded_norm(p - q, 2 / jnp.sqrt(c)), gap_p * gap_q
+    return 2 * length / jnp.sqrt(room) * asinhc_sqrt(c * length * length / room)
 
 
 def squared_distance(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Squared Lorentzian distance 4 |p − q|² / ((1 − c|p|²)(1 − c|q|²)); smooth everywhere."""
     c, (p, q) = align(c, p, q)
-    p, q = inside(p, c), inside(q, c)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     difference = p - q
-    return 4 * dot(difference, difference) / (gap(p, c) * gap(q, c))
+    return 4 * dot(difference, difference) / (gap_p * gap_q)
 
 
 def distance0(p: Ball, c: ArrayLike = 1.0) -> Scalar:
     """Geodesic distance from the origin, (2 / √c) artanh(√c |p|); gradient 0 there."""
     p = as_float(p)
     c = per_batch(c, p)
-    p = inside(p, c)
-    return 2 * _length(p) * artanhc_sqrt(_square(p, c))
+    p, room = inside(p, c)
+    return 2 * bounded_norm(p, 1 / jnp.sqrt(c)) * artanhc_sqrt(1 - room)
 
 
 def pairwise_distance(
@@ -362,8 +349,8 @@ def _apart(
     Returns p, q and c; |p_i − q_j|², 1 where they are near; γ γ'; and which pairs are near.
     """
     p, q, c = align_sets(as_float(p), as_float(q), c)
-    p, q = inside(p, c[..., None]), inside(q, c[..., None])
-    room = gap(p, c[..., None])[..., :, None] * gap(q, c[..., None])[..., None, :]
+    (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
+    room = gap_p[..., :, None] * gap_q[..., None, :]
     size = dot(p, p)[..., :, None] + dot(q, q)[..., None, :]
     product = jnp.matmul(p, jnp.swapaxes(q, -1, -2), precision=jax.lax.Precision.HIGHEST)
     apart = size - 2 * product
@@ -380,11 +367,11 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     `project` (Ungar, 2009; Ganea, Bécigneul and Hofmann, 2018).
     """
     curvature, (p, q) = align(c, p, q)
-    p, q = inside(p, curvature), inside(q, curvature)
-    total, gap_p = p + q, gap(p, curvature)
+    (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
+    total = p + q
     total2 = curvature * dot(total, total)
     above = gap_p[..., None] * total + total2[..., None] * p
-    return project(above / (total2 + gap_p * gap(q, curvature))[..., None], curvature)
+    return project(above / (total2 + gap_p * gap_q)[..., None], curvature)
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -426,13 +413,13 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     ⊖(p ⊕ q) ⊕ (p ⊕ (q ⊕ v)); linear in v, which has any length, it keeps that.
     """
     curvature, (p, q, v) = align(c, p, q, v)
-    p, q = inside(p, curvature), inside(q, curvature)
-    return _rotate(p, q, v, curvature)
+    (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
+    return _rotate(p, q, v, gap_p, gap_q, curvature)
 
 
-def _rotate(p: Ball, q: Ball, v: Ball, c: Scalar) -> Ball:
-    """`gyration` by points `inside`, all of the same batch axes."""
-    total, gap_p, gap_q = p + q, gap(p, c), gap(q, c)
+def _rotate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
+    """`gyration` by points `inside`, with their gaps, all of the same batch axes."""
+    total = p + q
     total2 = c * dot(total, total)
     # Of p and p + q: their wedge product is that of p and q.
     turn = lambda w: p * dot(total, w)[..., None] - total * dot(p, w)[..., None]
@@ -492,10 +479,10 @@ def hyperplane_distance(p: Ball, point: Ball, normal: Ball, c: ArrayLike = 1.0) 
     Bécigneul and Hofmann, 2018, without the absolute value).
     """
     c, (p, point, normal) = align(c, p, point, normal)
-    p, point = inside(p, c), inside(point, c)
-    normal, room, difference = unit(normal), gap(point, c), p - point
+    (p, gap_p), (point, room) = inside(p, c), inside(point, c)
+    normal, difference = unit(normal), p - point
     rise = room * dot(difference, normal) - c * dot(difference, difference) * dot(point, normal)
-    return scaled_asinh(2 * rise / room / gap(p, c), c)
+    return scaled_asinh(2 * rise / room / gap_p, c)
 
 
 def mlr(
@@ -515,6 +502,5 @@ def mlr(
     """
     p = as_float(p)
     c = per_batch(c, p)
-    p = inside(p, c)
-    room = gap(p, c)
+    p, room = inside(p, c)
     return logits(2 * p / room[..., None], 2 / room - 1, 2 * as_float(normals), offsets, c)

@@ -495,6 +495,25 @@ def test_gradients_of_the_distance_against_80_digits(dtype):
             assert_close(got[i], exact, bound, (kind, float(c[i])))
 
 
+@pytest.mark.parametrize("radius", [26.0, 31.0])
+def test_gradients_at_the_end_of_float32(radius):
+    x, y = np.float32(np.sinh(radius) * np.array([[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8]]))
+
+    def distance(x, y):
+        return lorentz.distance(lorentz.from_space(x), lorentz.from_space(y))
+
+    point, other = map(reference.vector, (x, y))
+    length = mpmath.sinh(reference.distance(point, other, mpf(1)))
+    lean = reference.time(other, mpf(1)) / reference.time(point, mpf(1))
+    exact = [(lean * a - b) / length for a, b in zip(point, other, strict=True)]
+    assert_close(jax.grad(distance)(x, y), exact, 1e-6, "distance")
+
+    aperture = jax.grad(lambda x: cones.half_aperture(lorentz.from_space(x)))(x)
+    size, sine = reference.norm(point), mpf(0.1) * 2
+    exact = [-sine * a / size**2 / mpmath.sqrt(size**2 - sine**2) for a in point]
+    assert_close(aperture, exact, 1e-6, "half aperture")
+
+
 TWO_POINTS = (
     lorentz.squared_distance,
     lorentz.distance,

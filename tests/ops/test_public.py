@@ -146,7 +146,7 @@ SEVERAL = [case for case in CASES if len(case.vectors) > 1]
 FLOAT32 = [case for case in CASES if case.name != "lorentz.from_linear"]
 NAME = lambda case: case.name
 # Parts of formulas that modules share, and HoroPCA, which is no function of single points.
-SHARED = {"cones.aperture", "lorentz.logits", "poincare.gap", "poincare.inside"}
+SHARED = {"cones.aperture", "poincare.inside"}
 SHARED |= {f"horopca.{name}" for name in ("fit", "project", "embed", "variance")}
 TYPICAL = {f"lorentz.{name}" for name in ("distance", "exp_map", "log_map", "centroid")}
 TYPICAL |= {"poincare.to_lorentz", "poincare.mobius_add", "cones.energy", "cones.poincare_energy"}

@@ -56,6 +56,59 @@ def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
     assert all(jnp.isfinite(array).all() for array in gradient)
 
 
+def _far_points(kind, radius, dtype):
+    """Four points of which one at least is this far from the origin."""
+    generic = np.random.default_rng(0).normal(size=(4, 3))
+    middle = np.array([0.6, -0.64, 0.48])
+    space = {
+        "one": np.sinh(radius) * np.tile(middle, (4, 1)),
+        "nearly one": np.sinh(radius) * (middle + 1e-6 * generic),
+        "near": np.sinh(radius) * (middle + 1e-3 * generic),
+        "one far": np.sinh([radius, 1, 1, 1])[:, None] * generic,
+        "around the origin": np.sinh(radius) * generic * np.array([1, 1e-3, 1, 1])[:, None],
+    }[kind]
+    return space.astype(dtype)
+
+
+@jax.jit
+def _along_centroid(x, weights, c, cotangent):
+    mean = lorentz.centroid(lorentz.from_space(x, c), weights[None], c)[0, 1:]
+    return jnp.vdot(mean, cotangent), mean
+
+
+@pytest.mark.parametrize("radius", [12.0, 30.0])
+@pytest.mark.parametrize("kind", ["one", "nearly one", "near", "one far", "around the origin"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_centroid_of_far_points_and_its_gradients_against_80_digits(dtype, kind, radius):
+    x, c = _far_points(kind, radius, dtype), np.asarray(1.25, dtype)
+    weights, cotangent = np.array([0.5, 2, 0.7, 1.3], dtype), np.array([0.8, -0.3, 0.5], dtype)
+    bound = BOUND[dtype]
+
+    def exact(x, weights, c):
+        rows = [[reference.time(row, c), *row] for row in (x[i : i + 3] for i in (0, 3, 6, 9))]
+        return reference.centroid(rows, weights, c)[1:]
+
+    given = [reference.vector(np.ravel(array)) for array in (x, weights, c)]
+    want = exact(*given[:2], given[2][0])
+    got, mean = jax.grad(_along_centroid, (0, 1, 2), has_aux=True)(x, weights, c, cotangent)
+    assert_close(mean, want, bound, kind)
+    size = reference.norm(want) * reference.norm(reference.vector(cotangent))
+    for which, gradient in enumerate(got):
+        slopes = []
+        for i, number in enumerate(given[which]):
+            ends = []
+            for step in (mpf(10) ** -30, -(mpf(10) ** -30)):
+                moved = [list(numbers) for numbers in given]
+                moved[which][i] = number * (1 + step)
+                mean = exact(*moved[:2], moved[2][0])
+                ends.append(reference.dot(mean, reference.vector(cotangent)))
+            slopes.append((ends[0] - ends[1]) / (2 * mpf(10) ** -30 * number))
+        # In weights and in c nearly all of it may cancel.
+        whole = reference.norm(slopes) if which == 0 else size
+        gap = [a - b for a, b in zip(reference.vector(np.ravel(gradient)), slopes, strict=True)]
+        assert reference.norm(gap) <= bound * whole, which
+
+
 def _wide_centroid(space, weights):
     """The centroid of thousands of points in 40 digits or more, column by column."""
     rows = [reference.vector(row) for row in space]
@@ -412,10 +465,3 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
     u, v = np.random.default_rng(0).normal(size=(2, 3, 2))
     u[0], v[1] = 0, u[1]  # at the origin, and at the mean
     check_curvature(everything, (u, np.full((3, 2), 0.6), v, np.array([0.3, 1, 2])))
-
-
-def test_half_precision_is_computed_in_float32():
-    mean = jnp.zeros((2, 3), jnp.bfloat16)
-    x = distributions.poincare_sample(jax.random.key(0), mean, jnp.bfloat16(0.5))
-    assert x.dtype == jnp.float32 and x.shape == (2, 3)
-    assert distributions.poincare_log_density(x, mean, 0.5).dtype == jnp.float32
