@@ -576,9 +576,8 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     scale, a, y, difference, c = _rescale(-to, x, curvature)
     back, turn, (_, aligned, tau_a, tau_y, _, _) = _gradient(a, y, difference, c)
     # As a root, which is applied twice: far out the gradient in a single factor would overflow.
-    inverse_root = 1 / jnp.sqrt(1 + tau_a)
-    lean = c * (dot(a, y) * inverse_root) * inverse_root
-    reach = jnp.where(aligned, turn, lean - tau_y)
+    root = 1 / jnp.sqrt(1 + tau_a)
+    reach = jnp.where(aligned, turn, c * (dot(a, y) * root) * root - tau_y)
     return _from_space((reach[..., None] * a - back) * scale, curvature)
 
 
@@ -666,9 +665,8 @@ def mlr(
 
 def _with_tangent_time(x: Space, v: Space, c: ArrayLike) -> Point:
     """Adds the time component x · v / x_time that makes v tangent at x; both given by space."""
-    return jnp.concatenate(
-        [dot(x / _time(x, per_batch(c, x))[..., None], v)[..., None], v], axis=-1
-    )
+    v_time = dot(x / _time(x, per_batch(c, x))[..., None], v)
+    return jnp.concatenate([v_time[..., None], v], axis=-1)
 
 
 def _spaces(*points: Point) -> Sequence[Space]:
@@ -898,8 +896,6 @@ def _inner_from(x: Space, y: Space, difference: Space, v: Space, c: Scalar) -> S
     back, turn, chord = _gradient(x, y, difference, c)
     # A tiny pair, brought to size 1, may have left nothing of c.
     c = jnp.maximum(c, smallest(c.dtype))
-    across = _split(x * jnp.sqrt(c)[..., None], v)[3]
     # What back leaves along x would be multiplied by that part of v, which far out is long.
-    return turn * dot(x / chord[2][..., None], v) - dot(
-        back, jnp.where(chord[1][..., None], across, v)
-    )
+    across = jnp.where(chord[1][..., None], _split(x * jnp.sqrt(c)[..., None], v)[3], v)
+    return turn * dot(x / chord[2][..., None], v) - dot(back, across)
