@@ -33,6 +33,7 @@ EXTRAS = {
         "tokenizers", "uvicorn",
     },
     "postgres": {"psycopg"},
+    "editing": {"opentimelineio"},
     "ray": {"ray"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""

@@ -62,6 +62,7 @@ OWNER = {
     "tensorflow_datasets": "data.prepared",
     "ray": "search.cluster",
     "psycopg": "search.store",
+    "opentimelineio": "search.exports",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import command_line, optional
-from hlformer_jax.search import captions, packed, queries, rankers, said, storage
+from hlformer_jax.search import captions, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
@@ -104,7 +104,7 @@ WORK = (
     ),
     option("--ray", "extract on a Ray cluster; local: Ray on this machine", metavar="ADDRESS"),
 )  # fmt: skip
-TIME = functools.partial(option, metavar="TIME", required=True)
+TIME = functools.partial(option, metavar="TIME")
 
 
 # Indexing
@@ -308,12 +308,20 @@ def _extract(
     option("--folder", "only videos in this folder of the archive, and below"),
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
     option("--until", "likewise, or before", metavar="DATE"),
-    JSON, *RANKER, compiles=True,
+    path(
+        "--export", "also write all moments as .csv, .m3u, .m3u8, .edl or .otio", metavar="FILE"
+    ),
+    OVERWRITE, JSON, *RANKER, compiles=True,
 )  # fmt: skip
 def query(options: Options) -> None:
     """Find the videos and moments of sentences, a picture, or both."""
     chosen = options.folder, options.since, options.until
     like = options.like and instant(options.like)
+    replace = files.replacing(options.overwrite)
+    if options.export:
+        exports.check(options.export)
+        _check_clip(Index.open(options.index), options.export, "--export")
+        files.check_output(options.export, replace)
     hits = _library(options).query(
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
         then=options.then, within=seconds(options.within.removesuffix("s")),
@@ -322,6 +330,11 @@ def query(options: Options) -> None:
     )  # fmt: skip
     for line in hits.warnings:
         print(printable(line), file=sys.stderr)
+    if options.export:
+        probe = optional("hlformer_jax.video", "search").probe
+        title = options.sentences[0] if options.sentences else "moments"
+        count = exports.write(options.export, title, hits, probe, replace)
+        _report(printable(f"{options.export}: {count} moments"))
     dates = [queries.iso(hit.date) for hit in hits]
     if options.json:
         instants = lambda one, *names: {x: round(getattr(one, x), 3) for x in names}
@@ -490,35 +503,58 @@ def verify(options: Options) -> None:
 
 
 @command(
-    option("video", "path or id, as the index has it", metavar="VIDEO"),
+    option("video", "path or id, as the index has it", nargs="?", metavar="VIDEO"),
     INDEX,
     TIME("--start", "seconds, M:SS or H:MM:SS"),
     TIME("--end", "likewise"),
+    path(
+        "--from", "in place of the three: every row of what query --export=FILE.csv wrote",
+        dest="table", metavar="CSV",
+    ),
     option("--margin", "seconds more at both ends", type=float, default=0.0),
     path(
-        "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here",
-        metavar="FILE",
+        "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here; with --from"
+        " the folder of all clips, default here", metavar="FILE",
     ),
     OVERWRITE,
 )  # fmt: skip
 def cut(options: Options) -> None:
-    """Cut a moment out of a video, with margins, and print the clip's path."""
+    """Cut moments out of videos, with margins, and print the clips' paths."""
     index = Index.open(options.index)
-    name = index.name_of(options.video)
-    start, end = seconds(options.start), seconds(options.end)
-    if end <= start:
-        raise SearchError(f"--end={options.end} is not after --start={options.start}")
+    given = options.video, options.start, options.end
+    if options.table is None and None in given or options.table and given != (None, None, None):
+        raise SearchError("give VIDEO, --start and --end, or --from=CSV alone")
     if not options.margin >= 0:
         raise SearchError(f"--margin={options.margin}: give seconds of at least 0")
-    out = options.out or Path(clip_name(name, start, end))
+    if options.table:
+        asked = exports.read_csv(options.table)
+    else:
+        asked = [(options.video, seconds(options.start), seconds(options.end))]
+        if asked[0][2] <= asked[0][1]:
+            raise SearchError(f"--end={options.end} is not after --start={options.start}")
+    replace = files.replacing(options.overwrite)
+    clips: dict[Path, tuple[str, float, float]] = {}
+    for one, start, end in asked:
+        name = index.name_of(one)
+        out = Path(clip_name(name, start, end))
+        if options.out:
+            out = options.out / out if options.table else options.out
+        _check_clip(index, out, "--out")
+        clips[out] = name, start, end
+    for out in clips if options.table else ():  # all of them, before the first is made
+        files.check_output(out, replace)
+    video = optional("hlformer_jax.video", "search")
+    for out, (name, start, end) in clips.items():
+        video.cut(index.root / name, start, end, out, options.margin, replace=replace)
+        print(printable(str(out)), flush=True)
+
+
+def _check_clip(index: Index, out: Path, flag: str) -> None:
+    """Refuses an output that is a video of the index."""
     real = Path(os.path.realpath(out))
     if real.is_relative_to(index.root):
         if real.relative_to(index.root).as_posix() in index.manifest.videos:
-            raise SearchError(f"--out={out} is a video of the index: choose another name")
-    replace = files.replacing(options.overwrite)
-    video = optional("hlformer_jax.video", "search")
-    video.cut(index.root / name, start, end, out, options.margin, replace=replace)
-    print(printable(str(out)))
+            raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 
 MAX_NAME = 200

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import math
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -738,6 +739,7 @@ class Info(NamedTuple):
     codec: str  # FFmpeg's name of it, for example h264
     start: float  # the timestamp that is second 0, in seconds
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
+    timecode: str = ""  # HH:MM:SS:FF of the first frame, ; or . before FF where numbers are dropped
 
 
 def probe(path: str | Path) -> Info:
@@ -759,11 +761,11 @@ def probe(path: str | Path) -> Info:
             duration = _stated(video)
             rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
             start = float(video.start or 0)
-            recorded = _recorded(video)
+            recorded, timecode = _recorded(video), _timecode(video)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start, recorded)
+    return Info(float(duration), width, height, rate, codec, start, recorded, timecode)
 
 
 def _recorded(video: Video) -> float:
@@ -774,6 +776,16 @@ def _recorded(video: Video) -> float:
         seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
         return seconds if seconds > _CLOCK_IS_SET else 0.0
     return 0.0
+
+
+def _timecode(video: Video) -> str:
+    """The timecode that the pictures, the file, or a track of timecodes states; "" for none."""
+    tracks = (one.metadata for one in video.container.streams.data)
+    for stated in (video.stream.metadata, video.container.metadata, *tracks):
+        code = stated.get("timecode", "").strip()
+        if re.fullmatch(r"\d\d:[0-5]\d:[0-5]\d[:;.]\d\d", code):
+            return code
+    return ""
 
 
 def _stated(video: Video) -> Fraction | None:

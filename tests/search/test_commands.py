@@ -534,6 +534,26 @@ def test_cut_takes_times_as_people_write_them(search, films, index, calls, tmp_p
     assert calls.cuts[1][1] == "any"
 
 
+def test_what_a_query_exports_is_cut_all_at_once(search, films, index, calls, tmp_path):
+    table, folder = tmp_path / "hits.csv", tmp_path / "clips"
+    flags = "red", f"--index={index}", "--only=seen", f"--export={table}", "--k=2"
+    done = search("query", *flags)
+    assert done.status == 0 and "moments" in done.errors[-1]
+    assert search("query", *flags).status == 1
+    assert search("query", *flags, "--overwrite").status == 0
+    assert search("cut", f"--from={table}", f"--out={folder}", f"--index={index}").status == 0
+    assert len(calls.cuts) == len(table.read_text().splitlines()) - 1 >= 2
+    (path, start, end, out, _), replace = calls.cuts[0]
+    assert (path, out.parent, replace) == (films / "a.film", folder, "none") and start < end
+    for wrong in (["a.film", f"--from={table}"], ["a.film", "--start=1"], []):
+        assert "VIDEO" in search("cut", *wrong, f"--index={index}").errors[0]
+    video = f"--export={films / 'trips' / 'c.csv'}", "--overwrite"
+    archive.film(films / "trips" / "c.csv", ["red"])
+    assert search("add", films / "trips" / "c.csv", f"--index={index}", "--workers=0").status == 0
+    done = search("query", "red", f"--index={index}", *video)
+    assert done.status == 1 and "is a video of the index" in done.errors[0]
+
+
 def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]

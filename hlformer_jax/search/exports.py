@@ -1,0 +1,251 @@
+"""The moments of hits as files for other programs; the suffix says as what.
+
+    .csv             a row for each moment, which `cut --from` reads
+    .m3u .m3u8       a playlist whose entries begin and end with the moments, as VLC reads it
+    .edl             CMX 3600: an event for each moment, one after the other
+    .otio            OpenTimelineIO: a clip for each moment, with a marker at its best frame
+
+Videos are named by their absolute paths. Editing programs count frames: second t of a video of
+rate r is its frame round(t r), and the last frame of a moment is the one before its end. r is the
+nearest rate that is in use, where it is within a hundredth, or else the nearest whole one: a
+phone's 29.87 frames a second on average count as 29.97. Source times begin with the timecode of the
+file, where it has one, and else with 0.
+
+Timecode counts whole numbers of frames a second. At 29.97 and 59.94 "drop frame" leaves out the
+first 2 or 4 numbers of every minute but each tenth, so that it keeps up with the clock; there is
+none at 23.976. A file's own timecode says which it is; without one it is drop frame where there is.
+An EDL has one rate and one way to count.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlformer_jax import files
+from hlformer_jax.errors import optional
+from hlformer_jax.retrieval.localisation import Moment
+from hlformer_jax.search import queries
+from hlformer_jax.search.errors import SearchError, legible
+from hlformer_jax.search.library import Hit
+
+_NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
+_RATES = sorted([*_NTSC, *map(Fraction, (24, 25, 30, 48, 50, 60, 100, 120))])
+
+
+class Timing(NamedTuple):
+    """How the frames of a video are counted."""
+
+    rate: Fraction  # frames a second
+    drop: bool
+    first: int  # the number of the file's first frame, from its timecode
+
+    @classmethod
+    def of(cls, info: Any) -> "Timing":
+        """That of a video that was probed (`video.Info`)."""
+        nearest = min(_RATES, key=lambda rate: abs(rate - info.rate))
+        near = abs(nearest - info.rate) < nearest / 100
+        rate = nearest if near else Fraction(max(round(info.rate), 1))
+        # Of timecodes, a semicolon or a dot before the frames says that numbers are dropped.
+        drops = rate in _NTSC and round(rate) % 30 == 0
+        drop = drops and (not info.timecode or info.timecode[-3] in ";.")
+        own = cls(rate, drop, 0)
+        return own._replace(first=own.number(info.timecode)) if info.timecode else own
+
+    def frame(self, second: float) -> int:
+        """The frame of the file at a second."""
+        return round(Fraction(second) * self.rate)
+
+    def number(self, timecode: str) -> int:
+        """The number of the frame that has a timecode, HH:MM:SS:FF."""
+        hours, minutes, seconds, frames = map(int, re.split("[:;.]", timecode))
+        minutes += 60 * hours
+        count = (60 * minutes + seconds) * round(self.rate) + frames
+        return count - self._dropped * (minutes - minutes // 10) if self.drop else count
+
+    def timecode(self, number: int) -> str:
+        """The timecode of a frame's number, from 0 again after a day; the inverse of `number`."""
+        nominal = round(self.rate)
+        if self.drop:
+            tens, rest = divmod(number, 600 * nominal - 9 * self._dropped)
+            first = 60 * nominal  # of ten minutes, the first drops nothing
+            later = max(rest - first, 0) // (first - self._dropped) + (rest >= first)
+            number += self._dropped * (9 * tens + later)
+        seconds, frames = divmod(number, nominal)
+        minutes, hours = seconds // 60 % 60, seconds // 3600 % 24
+        return f"{hours:02}:{minutes:02}:{seconds % 60:02}{';' if self.drop else ':'}{frames:02}"
+
+    @property
+    def _dropped(self) -> int:
+        """Numbers that a minute leaves out."""
+        return round(self.rate) // 15
+
+
+class Part(NamedTuple):
+    """A moment of a hit."""
+
+    rank: int
+    hit: Hit
+    moment: Moment
+
+    @property
+    def title(self) -> str:
+        """Its video's name on one line."""
+        return " ".join(legible(self.hit.path.name).split())
+
+
+COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path"
+
+
+def write(
+    path: Path,
+    title: str,
+    hits: Sequence[Hit],
+    probe: Callable[[Path], Any],
+    replace: files.Replace = "none",
+) -> int:
+    """Writes all moments of hits; returns how many. `probe` is that of `hlformer_jax.video`.
+
+    Raises:
+      SearchError: for an unknown suffix, or an EDL of several rates.
+      MissingExtra: for .otio without its library.
+      OutputError: when something stands there that must stay.
+    """
+    form = check(path)
+    parts = [Part(rank, hit, one) for rank, hit in enumerate(hits, 1) for one in hit.moments]
+    files.write_bytes(path, form(" ".join(legible(title).split()), parts, probe), replace)
+    return len(parts)
+
+
+def check(path: Path) -> Callable[..., bytes]:
+    """What writes files of that suffix, or a `SearchError`."""
+    form = _FORMS.get(path.suffix.lower())
+    if form is None:
+        raise SearchError(f"--export={path}: its suffix says as what; use {', '.join(_FORMS)}")
+    if form is _otio:
+        optional("opentimelineio", "editing")
+    return form
+
+
+def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
+    text = io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(COLUMNS)
+    for rank, hit, moment in parts:
+        times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
+        named = [_cell(legible(str(name))) for name in (hit.video, hit.path)]
+        by = " and ".join(hit.signals)
+        rest = [f"{moment.score:.6g}", by, queries.iso(hit.date), named[1]]
+        rows.writerow([rank, hit.id, named[0], *times, *rest])
+    return text.getvalue().encode()
+
+
+def _cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+
+
+def read_csv(path: Path) -> list[tuple[str, float, float]]:
+    """Id, start and end of the moments of a file that `_csv` wrote, in its order.
+
+    Raises:
+      SearchError: when it is none; names the line.
+      OSError: when it cannot be read.
+    """
+    try:
+        rows = csv.DictReader(io.StringIO(files.read_bytes(path).decode("utf-8-sig"), newline=""))
+        listed = []
+        for row in rows:
+            start, end = float(row["start"]), float(row["end"])
+            if not 0 <= start < end < float("inf"):
+                raise ValueError("the end is not after the start")
+            listed.append((row["id"], start, end))
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        line = rows.line_num if "rows" in locals() else 1
+        raise SearchError(
+            f"{path}:{line}: this is no row of what query --export=FILE.csv writes"
+            f" ({type(error).__name__} {error})"
+        ) from None
+    return listed
+
+
+def _m3u(title: str, parts: Sequence[Part], probe: Any) -> bytes:
+    lines = ["#EXTM3U", f"#PLAYLIST:{title}"]
+    for part in parts:
+        start, end = part.moment.start, part.moment.end
+        lines += [
+            f"#EXTINF:{round(end - start)},{part.title}",
+            f"#EXTVLCOPT:start-time={start:.3f}", f"#EXTVLCOPT:stop-time={end:.3f}",
+            part.hit.path.as_uri(),
+        ]  # fmt: skip
+    return "\n".join([*lines, ""]).encode()
+
+
+def _edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
+    timings = _timings(parts, probe)
+    ways = {(timing.rate, timing.drop) for timing in timings.values()}
+    if len(ways) > 1:
+        known = ", ".join(sorted(f"{float(rate):.5g}{' drop frame' * drop}" for rate, drop in ways))
+        raise SearchError(
+            f"an EDL has one rate, and these videos have several ({known}): narrow the query by"
+            " --folder, or export .otio"
+        )
+    drops = any(drop for _, drop in ways)
+    lines = [f"TITLE: {title}", f"FCM: {'DROP' if drops else 'NON-DROP'} FRAME", ""]
+    recorded = 0
+    for event, part in enumerate(parts, 1):
+        timing = timings[part.hit.path]
+        first, count = _frames(timing, part.moment)
+        places = timing.first + first, timing.first + first + count, recorded, recorded + count
+        recorded += count
+        lines += [
+            f"{event:03}  AX       V     C        {' '.join(map(timing.timecode, places))}",
+            f"* FROM CLIP NAME: {part.title}",
+            f"* SOURCE FILE: {part.hit.path.as_uri()}",
+        ]
+    return "\n".join([*lines, ""]).encode()
+
+
+def _otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
+    otio = optional("opentimelineio", "editing")
+    at, schema, timings = otio.opentime, otio.schema, _timings(parts, probe)
+    timeline = schema.Timeline(title)
+    track = schema.Track("moments", kind=schema.TrackKind.Video)
+    for part in parts:
+        hit, moment, timing = part.hit, part.moment, timings[part.hit.path]
+        time = lambda number, rate=float(timing.rate): at.RationalTime(number, rate)
+        span = lambda first, count, time=time, offset=timing.first: at.TimeRange(
+            time(offset + first), time(count)
+        )
+        first, count = _frames(timing, moment)
+        peak = min(max(timing.frame(moment.peak), first), first + count - 1)
+        facts = {"score": float(moment.score), "rank": part.rank, "id": hit.id}
+        clip = schema.Clip(
+            part.title,
+            schema.ExternalReference(
+                hit.path.as_uri(), span(0, max(timing.frame(hit.duration), first + count))
+            ),
+            span(first, count),
+            metadata={"hlformer": facts},
+        )
+        clip.markers.append(schema.Marker(title, span(peak, 1)))
+        track.append(clip)
+    timeline.tracks.append(track)
+    text: str = timeline.to_json_string()
+    return text.encode()
+
+
+def _timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
+    return {path: Timing.of(probe(path)) for path in {part.hit.path for part in parts}}
+
+
+def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:
+    """The first frame of a moment, and how many there are, one at least."""
+    first = timing.frame(moment.start)
+    return first, max(timing.frame(moment.end) - first, 1)
+
+
+_FORMS = {".csv": _csv, ".m3u": _m3u, ".m3u8": _m3u, ".edl": _edl, ".otio": _otio}
