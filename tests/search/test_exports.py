@@ -44,7 +44,8 @@ def test_timecodes_are_those_of_opentimelineio(rate, drop):
             nominal = round(rate)
             time = otio.opentime.RationalTime(number, float(rate) if drop else nominal)
             assert found == time.to_timecode(float(rate) if drop else nominal, drop)
-        assert timing.number(found) == number
+        day = 86_400 * round(rate) * (0.999 if drop else 1)
+        assert timing.number(found) == number % day
 
 
 def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
