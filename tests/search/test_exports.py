@@ -100,19 +100,20 @@ def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path)
 
 
 def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
+    never = lambda path: pytest.fail("no file is read for it")
     hits = [hit("=1+2.mp4", (1.25, 3.5)), hit("ü.mp4", (2.0, 4.0))]
-    exports.write(tmp_path / "x.m3u8", "t", hits, None)
+    exports.write(tmp_path / "x.m3u8", "t", hits, never)
     assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
         "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
         "#EXTVLCOPT:stop-time=3.500", "file:///films/%3D1%2B2.mp4",
     ]  # fmt: skip
     table = tmp_path / "x.csv"
-    assert exports.write(table, "t", hits, None) == 2
+    assert exports.write(table, "t", hits, never) == 2
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
     ids = [one.id for one in hits]
     assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
     with pytest.raises(OutputError):
-        exports.write(table, "t", hits, None)
+        exports.write(table, "t", hits, never)
     for wrong in ("id,start,end\nx,3,3\n", "id,start\nx,3\n", "id,start,end\nx,nan,4\n"):
         table.write_text(wrong)
         with pytest.raises(SearchError, match="csv:2"):
