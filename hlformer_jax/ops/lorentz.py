@@ -417,10 +417,9 @@ def centroid(
     The weighted sum over its Lorentzian norm, which is a difference of squares. The exact form
     takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
     of which a gradient may keep as many numbers; it reads space components only. Errors of values
-    and gradients are a few eps to the end of the numbers, of points that coincide or are near and
-    of far points with near ones too; those of gradients in weights and in c are relative to the
-    centroid's own size. Of points at different distances along nearly one ray it is that of
-    rounding the points: beyond √c times the distance 12 in float32 a gradient in them may be lost.
+    and gradients are a few eps as far out as points go, whether they coincide or lie far apart;
+    those of gradients in weights and in c are relative to the centroid. Of points at several
+    distances along nearly one ray the error is that of rounding the points, and far out all.
 
     The other form is one matrix product of the points as they are, time components included. The
     rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
@@ -490,10 +489,9 @@ def _weighted_sum(
     points beside the one that weighs most they are those of the differences from it, which are
     exact, less what makes the sum 0.
 
-    Where |S| is so small that T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x.
-
-    Returns S [*batch, M, n], its norm [*batch, M], |S|, or 0 where nothing is split, u, x_⊥
-    [*batch, M, L, n], t [*batch, 1, L], p [*batch, M, L] and t − p.
+    Where T² − |S|² does not cancel nothing is split: u = 0 and x_⊥ = x. Returns S [*batch, M, n],
+    its norm [*batch, M], |S|, or 0 where nothing is split, u, x_⊥ [*batch, M, L, n],
+    t [*batch, 1, L], p [*batch, M, L] and t − p.
     """
     root = jnp.sqrt(c)[..., None]
     scaled = x * root
