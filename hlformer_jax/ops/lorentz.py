@@ -418,8 +418,9 @@ def centroid(
     takes that from terms that do not cancel, one for each point and centroid, by M L n operations,
     of which a gradient may keep as many numbers; it reads space components only. Errors of values
     and gradients are a few eps as far out as points go, whether they coincide or lie far apart;
-    those of gradients in weights and in c are relative to the centroid. Of points at several
-    distances along nearly one ray the error is that of rounding the points, and far out all.
+    those of gradients in weights and in c are relative to the centroid. Not so of points at several
+    distances along nearly one ray: from √c times the distance 12 (float64: 20) gradients in them
+    are lost to rounding, from 18 (35) values.
 
     The other form is one matrix product of the points as they are, time components included. The
     rounding of the sum is amplified: its relative error is up to L eps · c x_time², in float32 at
