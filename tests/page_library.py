@@ -6,6 +6,7 @@ It has the members that `hlformer_jax.search.page` needs: these tests need no en
 import contextlib
 import hashlib
 import http.client
+import io
 import itertools
 import os
 import socket
@@ -18,6 +19,7 @@ import av
 import httpx
 import numpy as np
 import uvicorn
+from PIL import Image
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
@@ -46,6 +48,15 @@ VIDEOS = {
         "yellow grey grey grey grey grey red red red grey grey grey grey violet",
     ),
 }
+
+
+def colour_of(image):
+    """The name of a picture's colour, after a space; "" for None."""
+    if image is None:
+        return ""
+    with Image.open(io.BytesIO(image)) as opened:
+        pixel = np.array(opened.convert("RGB").getpixel((0, 0)))
+    return " " + min(COLOURS, key=lambda name: np.abs(pixel - COLOURS[name]).sum())
 
 
 class QueryError(UserError, ValueError):
@@ -120,6 +131,10 @@ class Library(search.Library):
     def entry(self, id):
         return {entry.id: entry for entry in self.entries}[id]
 
+    def transcript(self, id):
+        spoken = {"garden": [(1.0, 3.0, "look"), (4.0, 6.0, "the captain's ship")]}
+        return spoken.get(self.entry(id).video.removesuffix(".mp4"), [])
+
     def status(self):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
 
@@ -133,6 +148,7 @@ class Library(search.Library):
         moments=3,
         like=None,
         offset=0,
+        image=None,
         **more,
     ):
         self.asked.append((sentence, k, folder, since, until, moments, like, more))
@@ -150,7 +166,7 @@ class Library(search.Library):
                 continue
             if until and entry.date >= queries.date_span(until)[1]:
                 continue
-            words = sentence.lower()
+            words = sentence.lower() + colour_of(image)
             if like is not None:
                 words += f" {self.colours[self.entry(like[0]).video][int(like[1])]}"
                 if entry.id == like[0]:

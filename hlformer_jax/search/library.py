@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import command_line
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search import queries, rankers, storage, store
+from hlformer_jax.search import queries, rankers, said, storage, store
 from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When
@@ -222,6 +222,12 @@ class Library:
             raise SearchError(f"{self._directory} holds no video of the id {id!r}")
         return entry
 
+    def transcript(self, id: str) -> list[tuple[float, float, str]]:
+        """What is said in the video of an id, in order: its subtitles' cues, (start, end, text)."""
+        index, name = Index.open(self._directory), self.entry(id).video
+        kept = said.read(index.text(index.manifest.videos[name].content))
+        return kept["cues"] if kept else []
+
     def status(self) -> dict[str, Any]:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
@@ -278,7 +284,7 @@ class Library:
         until: When = None,
         moments: int = 3,
         *,
-        image: str | Path | None = None,
+        image: str | Path | bytes | None = None,
         like: tuple[str, float] | None = None,
         then: str | Sequence[str] = (),
         within: float = 60.0,
@@ -302,7 +308,7 @@ class Library:
             recording, or else of its file.
           until: only videos of that date or before.
           moments: how many moments of each video at most.
-          image: the file of a picture; what resembles it is looked for.
+          image: the file of a picture, or such a file's content; what resembles it is looked for.
           like: a video of the index, its path or id, and a second of it, whose picture is looked
             for elsewhere: that video and copies of it are left out.
           then: what is to be seen after it, one after the other.
@@ -366,7 +372,7 @@ class Library:
         passing = queries.mask(now.entries, *chosen)
         vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
         if image is not None:
-            picture = queries.picture(encoder, Path(image))
+            picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
         if like is not None:
             content, picture = self._frame(now, *like)
             passing &= now.own != content

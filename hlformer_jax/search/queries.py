@@ -193,8 +193,8 @@ def _argmax_between(
     return np.where((end > first) & np.isfinite(values[best]), best, -1)
 
 
-def picture(encoder: Any, path: Path) -> Float[np.ndarray, " d"]:
-    """The vector of an image's file, upright.
+def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
+    """The vector of an image, upright, of a file or of a file's content.
 
     Raises:
       SearchError: when it is no image that Pillow reads, or one of absurdly many pixels.
@@ -203,18 +203,19 @@ def picture(encoder: Any, path: Path) -> Float[np.ndarray, " d"]:
     # Imported here, as it comes with the extra that brings encoders.
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    content = io.BytesIO(files.read_bytes(path))
+    name = f"--image={image}" if isinstance(image, Path) else "the picture"
+    content = io.BytesIO(files.read_bytes(image) if isinstance(image, Path) else image)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(content) as image:
-                pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            with Image.open(content) as opened:
+                pixels = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
     except UnidentifiedImageError:
-        raise SearchError(f"--image={path} is no image: give a JPEG or PNG, say") from None
+        raise SearchError(f"{name} is no image: give a JPEG or PNG, say") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise SearchError(f"--image={path} has too many pixels: give a smaller one") from None
+        raise SearchError(f"{name} has too many pixels: give a smaller one") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
-        raise SearchError(f"--image={path} is damaged ({error}): give another") from None
+        raise SearchError(f"{name} is damaged ({error}): give another") from None
     vector: np.ndarray = np.asarray(encoder.images(encoder.preparation.apply(pixels)[None])[0])
     return vector.astype(np.float32)
 

@@ -1,5 +1,6 @@
 """What the page is given: results and the state of the index in JSON, and files by their ids."""
 
+import contextlib
 import os
 import re
 import stat
@@ -155,6 +156,15 @@ class VideoFile:
         return MEDIA_TYPES.get(suffix, "application/octet-stream")
 
 
+def indexed(library: Library, id: str) -> Any:
+    """The indexed video of an id; an HTTPException, 404, where there is none."""
+    with contextlib.suppress(LookupError, UserError):  # whatever it says, a path in it is not told
+        entry = library.entry(id)
+        if entry.state != "failed":
+            return entry
+    raise HTTPException(404, "there is no such video in this index: search again")
+
+
 def open_video(library: Library, id: str) -> VideoFile:
     """Opens the file of an indexed video: the very one that was indexed, and no other.
 
@@ -165,12 +175,7 @@ def open_video(library: Library, id: str) -> VideoFile:
         that may not be read or that a link leads out of the folder to, 410 for one that is gone or
         is not what was indexed.
     """
-    try:
-        entry = library.entry(id)
-    except (LookupError, UserError):  # whatever the library says, a path in it is not told
-        entry = None
-    if entry is None or entry.state == "failed":
-        raise HTTPException(404, "there is no such video in this index: search again")
+    entry = indexed(library, id)
     try:
         file = VideoFile(entry, _open_below(entry))
     except PermissionError:

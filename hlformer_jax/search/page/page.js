@@ -5,6 +5,7 @@ let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // what is asked
+let picture = null, cues = [];    // a file to look for, and what is said in the video that is chosen
 let pending = null, shownStart = null;    // where the player goes, once it can
 
 // ---- small things
@@ -57,11 +58,12 @@ async function get(path, parameters = {}, options = {}) {
 
 // ---- asking: as it is typed; an answer that has been overtaken is dropped
 
-const wants = ({ q, like }) => Boolean(q || like);
+const wants = ({ q, like }) => Boolean(q || like || picture);
 function sought({ q, like, then, not }) {
   const [id, time] = like.split("@");
-  const picture = like && `like ${names.get(id) || "a moment"} at ${clock(Number(time))}`;
-  return [picture, q && `“${q}”`].filter(Boolean).join(" and ") +
+  const seen = picture ? `like ${picture.name}`
+    : like && `like ${names.get(id) || "a moment"} at ${clock(Number(time))}`;
+  return [seen, q && `“${q}”`].filter(Boolean).join(" and ") +
     (then ? `, then “${then}”` : "") + (not ? `, but not “${not}”` : "");
 }
 const values = () => Object.fromEntries(FIELDS.map((name) => [name, $(name).value.trim()]));
@@ -69,12 +71,16 @@ function link(more = {}) {
   const parts = Object.entries({ ...values(), ...more }).filter(([, value]) => value !== "");
   return parts.length ? "#" + new URLSearchParams(parts) : location.pathname;
 }
+async function query(asked, offset, signal) {
+  const options = picture ? { method: "POST", body: picture, signal } : { signal };
+  return (await get("api/query", { ...asked, k: PAGE_SIZE, offset }, options)).json();
+}
 function ask(delay) {
   clearTimeout(timer);
   request?.abort();
   const mine = ++turn, asked = values();
   history.replaceState(null, "", link());
-  $("unlike").hidden = !asked.like;
+  $("unlike").hidden = !(asked.like || picture);
   $("unlike").textContent = `${sought({ like: asked.like })} ✕`;
   document.title = asked.q ? `${asked.q} – Search your videos` : "Search your videos";
   $("clear").hidden = !FILTERS.some((name) => asked[name]);
@@ -84,8 +90,7 @@ function ask(delay) {
     request = new AbortController();
     if (!hits.length || !$("note").hidden) skeletons();
     try {
-      const response = await get("api/query", { ...asked, k: PAGE_SIZE }, { signal: request.signal });
-      const answer = await response.json();
+      const answer = await query(asked, 0, request.signal);
       if (mine === turn) showHits(answer, asked);
     } catch (error) {
       if (mine === turn) showNote("The search failed", error.message, true);
@@ -182,7 +187,7 @@ async function showMore() {
   const mine = turn, asked = values();
   $("more").disabled = true;
   try {
-    const answer = await (await get("api/query", { ...asked, k: PAGE_SIZE, offset: hits.length })).json();
+    const answer = await query(asked, hits.length);
     if (mine !== turn) return;
     const cards = answer.hits.map((hit, i) => card(hit, hits.length + i));
     hits.push(...answer.hits);
@@ -206,7 +211,13 @@ function chip(index, m, label) {
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
   }, span(m));
 }
+function alike(file) {    // asks for what resembles a picture; none leaves it out
+  picture = file;
+  $("like").value = $("file").value = "";
+  ask(0);
+}
 function moreLike(hit, time) {
+  picture = null;
   $("q").value = "";
   $("like").value = `${hit.id}@${time.toFixed(2)}`;
   scrollTo({ top: 0 });
@@ -252,6 +263,7 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   chosen = index;
   shownStart = start;
   if (other) {
+    showTranscript(hit.id);
     $("trouble").hidden = true;
     player.dataset.id = hit.id;
     player.poster = `thumbnail/${hit.id}?t=${start.toFixed(2)}&width=960`;
@@ -271,6 +283,27 @@ function choose(index, { m = null, at = null, play = false } = {}) {
   strip.setAttribute("aria-valuemax", hit.duration.toFixed(1));
   requestAnimationFrame(drawAll);
 }
+async function showTranscript(id) {    // where there are subtitles
+  cues = [];
+  $("transcript").hidden = true;
+  const answer = await get(`api/transcript/${id}`).then((response) => response.json()).catch(() => ({ cues: [] }));
+  if (id !== player.dataset.id || !answer.cues.length) return;
+  cues = answer.cues;
+  $("transcript").querySelector("ol").replaceChildren(...cues.map((cue) => make("li", {},
+    make("button", { type: "button", class: "said", onclick: () => { seek(cue.start); player.play().catch(() => {}); } },
+      make("span", {}, clock(cue.start)), ` ${cue.text}`))));
+  $("transcript").hidden = false;
+  followTranscript();
+}
+function followTranscript() {    // marks what is said now, and keeps it in sight
+  const list = $("transcript").querySelector("ol"), now = pending ?? player.currentTime;
+  const at = cues.findLastIndex((cue) => cue.start <= now + 0.05 && now < cue.end);
+  const marked = list.querySelector("[aria-current]"), next = list.children[at];
+  if (marked === (next ?? null)) return;
+  marked?.removeAttribute("aria-current");
+  next?.setAttribute("aria-current", "true");
+  if (next && $("transcript").open) list.scrollTop = next.offsetTop - list.offsetTop - list.clientHeight / 3;
+}
 function seek(seconds) {
   const hit = hits[chosen], time = Math.min(Math.max(0, seconds), Math.max(0, hit.duration - 0.05));
   pending = time;
@@ -286,7 +319,7 @@ function stop() {
 }
 player.addEventListener("loadedmetadata", () => { if (pending !== null) player.currentTime = pending; });
 player.addEventListener("seeked", () => { pending = null; drawStrip(); });
-player.addEventListener("timeupdate", drawStrip);
+player.addEventListener("timeupdate", () => { drawStrip(); followTranscript(); });
 player.addEventListener("error", async () => {
   const id = player.dataset.id;
   if (!id) return;
@@ -389,6 +422,7 @@ $("copy").addEventListener("click", async () => {
   } catch { toast("The link stands in the address bar."); }
 });
 function restore() {
+  picture = null;    // no link holds one
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
     const value = given.get(name) || "", field = $(name);
@@ -430,13 +464,22 @@ $("clear").addEventListener("click", () => {
   ask(0);
 });
 $("alike").addEventListener("click", () => moreLike(hits[chosen], pending ?? player.currentTime));
-$("unlike").addEventListener("click", () => { $("like").value = ""; $("q").focus(); ask(0); });
+$("unlike").addEventListener("click", () => { alike(null); $("q").focus(); });
+$("picture").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", () => { if ($("file").files.length) alike($("file").files[0]); });
+for (const [name, of] of [["paste", "clipboardData"], ["drop", "dataTransfer"]]) {
+  addEventListener(name, (event) => {
+    const file = [...event[of].files].find((one) => one.type.startsWith("image/"));
+    if (file) { event.preventDefault(); alike(file); }
+  });
+}
+addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
 $("more").addEventListener("click", showMore);
 $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();
   for (const name of FIELDS) $(name).value = "";
-  ask(0);
+  alike(null);
 });
 addEventListener("hashchange", restore);
 // The token is a cookie by now, and stands in no history and no copied link.

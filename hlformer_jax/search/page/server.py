@@ -26,6 +26,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from hlformer_jax import video
 from hlformer_jax.errors import UserError
@@ -43,6 +44,7 @@ STATIC = {
 }
 
 MAX_SENTENCE = 500  # characters
+MAX_PICTURE = 32 * 2**20  # bytes of its file
 MAX_CUT_SECONDS = 1800.0  # of a clip, margins aside
 MAX_THUMBNAILS = 512  # that stay in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
@@ -131,7 +133,7 @@ def app(
     for address, (name, media_type) in STATIC.items():
         server.get(address)(_static(Path(__file__).with_name(name), media_type))
 
-    @server.get("/api/query")
+    @server.api_route("/api/query", methods=["GET", "POST"])
     async def query(
         request: Request,
         q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
@@ -161,7 +163,8 @@ def app(
             frame = queries.instant(like) if like else None
         except SearchError as error:
             raise ParameterError(f"like: {error}") from None
-        if not (sentence or frame):
+        picture = await _picture(request)
+        if not (sentence or frame or picture):
             raise ParameterError("q: the sentence is empty: say what happens in the video")
         for name, date in (("since", since), ("until", until)):
             try:
@@ -171,7 +174,7 @@ def app(
         chosen = folder or None, since or None, until or None, moments
         begun = time.perf_counter()
         search = lambda: answers.hits(
-            library, library.query(sentence, k, *chosen, like=frame, **parts)
+            library, library.query(sentence, k, *chosen, image=picture, like=frame, **parts)
         )
         hits = await searching.run(request, search)
         return Answer(hits | {"seconds": round(time.perf_counter() - begun, 4)})
@@ -185,6 +188,12 @@ def app(
     @server.get("/api/folders")
     def folders() -> Response:
         return Answer({"folders": answers.folders(library.videos())})
+
+    @server.get("/api/transcript/{id}")
+    def transcript(id: str) -> Response:
+        cues = library.transcript(answers.indexed(library, id).id)
+        names = ("start", "end", "text")
+        return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
     @server.api_route("/video/{id}", methods=["GET", "HEAD"])
     def whole(id: str) -> FileResponse:
@@ -334,6 +343,20 @@ def _reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
     except UserError as error:
         line = str(error).replace(str(file.path), legible(file.entry.video))
         raise SearchError(line) from None
+
+
+async def _picture(request: Request) -> bytes | None:
+    """The body of a request, at most `MAX_PICTURE`; None where it has none."""
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_PICTURE:
+                line = f"the picture is larger than {MAX_PICTURE // 2**20} MiB: give a smaller one"
+                raise HTTPException(413, line)
+    except ClientDisconnect:
+        raise HTTPException(499, "the request was closed") from None
+    return bytes(body) or None
 
 
 def _line(text: str) -> str:

@@ -10,6 +10,7 @@ import shutil
 
 import page_library
 import pytest
+from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 from hlformer_jax import video
@@ -215,6 +216,31 @@ def test_what_is_said_is_shown_and_played(page):
     is_at(page, 4)
     page.get_by_label("By").select_option("said")
     expect(page.get_by_role("button", name="Clear filters")).to_be_visible()
+
+
+def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
+    search(page, "green")
+    page.get_by_text("Transcript").click()
+    page.get_by_role("button", name="0:01 look").click()
+    is_playing(page)
+    is_at(page, 1)
+    expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
+    page.get_by_role("button", name="0:04 the captain's ship").click()
+    expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    search(page, "yellow")  # of a video that has none
+    expect(page.get_by_text("Transcript")).to_be_hidden()
+
+
+def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
+    path = tmp_path / "lilac.png"
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(path)
+    page.locator("#file").set_input_files(path)
+    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png")
+    assert names(page)[0] == "Küche & <b>Herd.mp4"
+    page.locator("#q").fill("green")
+    expect(page.locator("#said")).to_have_text("3 videos for like lilac.png and “green”")
+    page.get_by_role("button", name="like lilac.png").click()
+    expect(page.locator("#said")).to_have_text("3 videos for “green”")
 
 
 def test_parts_copies_and_further_results_are_shown(page, library):

@@ -209,7 +209,7 @@ def test_an_error_of_the_library_is_one_line_and_a_crash_keeps_its_secrets(clien
 def test_every_error_is_one_line_of_json(client, library):
     video = f"/video/{library.id('garden')}"
     for method, path, headers, status in (
-        ("POST", "/api/query", {}, 405),
+        ("POST", "/api/status", {}, 405),
         ("OPTIONS", "/", {}, 405),
         ("GET", "/nothing", {}, 404),
         ("GET", "/video/x", {}, 404),

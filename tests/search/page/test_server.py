@@ -54,6 +54,28 @@ def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
     assert client.get("/api/query").status_code == 400
 
 
+def test_a_picture_that_is_sent_is_asked_for_and_a_huge_one_refused(client, monkeypatch):
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8), page_library.COLOURS["violet"]).save(picture, "png")
+    content = picture.getvalue()
+    hits = client.post("/api/query", content=content).json()["hits"]
+    assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4"
+    assert [(m["start"], m["end"]) for m in hits[0]["moments"]] == [(13, 14)]
+    monkeypatch.setattr(server, "MAX_PICTURE", len(content) - 1)
+    refused = client.post("/api/query", content=content)
+    assert refused.status_code == 413 and "\n" not in refused.json()["error"]
+    strange = {"Origin": "http://elsewhere.example"}
+    assert client.post("/api/query", content=content, headers=strange).status_code == 403
+
+
+def test_a_transcript_is_that_of_an_indexed_video(client, library):
+    cues = client.get(f"/api/transcript/{library.id('garden')}").json()["cues"]
+    assert cues[1] == {"start": 4, "end": 6, "text": "the captain's ship"}
+    assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
+    for unknown in ("0" * 16, "f" * 16, "garden.mp4"):
+        assert client.get(f"/api/transcript/{unknown}").status_code == 404
+
+
 def test_parts_of_a_query_reach_the_library(client, library):
     parts = {"q": "grey", "then": "green", "not": ["red", "blue"], "within": "30", "min_score": "0"}
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
