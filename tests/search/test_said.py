@@ -59,6 +59,10 @@ def test_words_are_found_where_they_are_said(index):
     assert second.score == first.score == first.said[0].score > 0
     assert opened(index).query("recorded", only="said")[0].video == "trips/c.film"
     assert opened(index).query("CAPTAINS", only="said", k=1, offset=1, folder="") != []
+    # Of the whole video.
+    library = opened(index)
+    assert library.transcript(first.id) == WORDS["b.film"]
+    assert library.transcript(second.id) == WORDS["a.film"]
     # Articles alone are no match.
     assert opened(index).query("the red weather balloon of a", only="said") == []
     assert opened(index).query('"NEAR( OR *', only="said") == []
