@@ -69,13 +69,9 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["search", "--help"],
         ["search", "status", "--index=nowhere"],
-        ["main", "--helpshort"],
         ["main", f"--config={processes.ROOT}/configs/anet.py", "--mode=evaluate"],
-        ["sweep", "--helpshort"],
         ["sweep", f"--config={processes.ROOT}/configs/sweeps/hlformer_table2.py"],
-        ["figures", "windows", "--workdir=nowhere"],
         ["figures", "curves", "--workdir=nowhere"],
         ["data.moments", "nowhere"],
         ["torch_checkpoint", "nowhere", "out"],

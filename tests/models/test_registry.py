@@ -125,7 +125,7 @@ def test_widths_are_the_released_ones_where_none_is_given():
 
 PARTS = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "dynamic", "shared curvature")
+    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature")
 ]
 
 

@@ -51,15 +51,12 @@ def uninterrupted(request):
     return request.getfixturevalue("hover_run")[0], runs.hover(request.getfixturevalue("trees_dir"))
 
 
-MOMENTS = ("in an epoch", "in a save")
-
-
 @pytest.mark.slow  # minutes: each moment costs a start of the program
 @pytest.mark.parametrize(
     ("uninterrupted", "moments"),
     [
-        ("retrieval", MOMENTS),
-        ("hover", ("in preparation", *MOMENTS, "before the test")),
+        ("retrieval", ("in an epoch", "in a save")),
+        ("hover", ("in preparation", "in an epoch", "before the test")),
     ],
     indirect=["uninterrupted"],
     ids=["retrieval", "hover"],
