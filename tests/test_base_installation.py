@@ -34,6 +34,7 @@ EXTRAS = {
     },
     "postgres": {"psycopg"},
     "editing": {"opentimelineio"},
+    "mcp": {"mcp"},
     "ray": {"ray"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""

@@ -63,6 +63,7 @@ OWNER = {
     "ray": "search.cluster",
     "psycopg": "search.store",
     "opentimelineio": "search.exports",
+    "mcp": "search.agents",
 }
 AT_MOST_ONE_MODULE = {"matplotlib", "tensorboardX"}
 NOT_IN_OPS = {"flax", "optax", "orbax", "chex"}

@@ -11,6 +11,7 @@
     rankers      scores of videos and of their frames; packed: the rows that they multiply
     trained      those of a trained model
     library      an archive that is asked
+    agents       an archive for programs that speak MCP
     exports      moments for other programs: CSV, playlists, EDL, OpenTimelineIO
     store        search in PostgreSQL
     regimes      the rankers compared on simulated archives

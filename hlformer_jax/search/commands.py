@@ -6,7 +6,6 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 
 import argparse
 import functools
-import hashlib
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from hlformer_jax import files
 from hlformer_jax.errors import command_line, optional
 from hlformer_jax.search import captions, exports, packed, queries, rankers, said, storage
-from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, legible, printable
+from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, printable
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
@@ -337,25 +336,7 @@ def query(options: Options) -> None:
         _report(printable(f"{options.export}: {count} moments"))
     dates = [queries.iso(hit.date) for hit in hits]
     if options.json:
-        instants = lambda one, *names: {x: round(getattr(one, x), 3) for x in names}
-        listed = [
-            {
-                "id": hit.id,
-                "video": legible(hit.video),
-                "date": date,
-                "date_of": hit.date_of,
-                "score": None if math.isnan(hit.score) else float(hit.score),
-                "seen": hit.seen,
-                "said": [instants(one, "start", "end") | {"text": one.text} for one in hit.said],
-                "copies": [legible(copy) for copy in hit.copies],
-                "moments": [
-                    instants(one, "start", "end", "peak") | {"score": float(one.score)}
-                    for one in hit.moments
-                ],
-            }
-            for hit, date in zip(hits, dates, strict=True)
-        ]
-        print(json.dumps(listed, indent=2))
+        print(json.dumps([hit.as_json() for hit in hits], indent=2))
         return
     if not hits:
         why = "has that score" if options.min_score is not None else "passes the filters"
@@ -413,6 +394,17 @@ def serve(options: Options) -> None:
         no_token=options.no_token,
         allow_hosts=options.allow_host,
     )
+
+
+@command(
+    INDEX,
+    path("--out", "the folder that clips are written into; without it none are", metavar="DIR"),
+    *RANKER, compiles=True,
+)  # fmt: skip
+def mcp(options: Options) -> None:
+    """Serve programs that speak the Model Context Protocol, over stdin and stdout."""
+    agents = optional("hlformer_jax.search.agents", "search")
+    agents.server(_library(options), options.out).run("stdio")
 
 
 @command(INDEX, JSON)
@@ -536,7 +528,7 @@ def cut(options: Options) -> None:
     clips: dict[Path, tuple[str, float, float]] = {}
     for one, start, end in asked:
         name = index.name_of(one)
-        out = Path(clip_name(name, start, end))
+        out = Path(exports.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
         _check_clip(index, out, "--out")
@@ -555,19 +547,6 @@ def _check_clip(index: Index, out: Path, flag: str) -> None:
     if real.is_relative_to(index.root):
         if real.relative_to(index.root).as_posix() in index.manifest.videos:
             raise SearchError(f"{flag}={out} is a video of the index: choose another name")
-
-
-MAX_NAME = 200
-"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
-
-
-def clip_name(video: str, start: float, end: float) -> str:
-    """The name of a clip: another for every video (its slashes written %2F) and part of it."""
-    times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
-    name = video.replace("%", "%25").replace("/", "%2F")
-    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
-    return f"{name}_{times}.mp4"
 
 
 # With captions

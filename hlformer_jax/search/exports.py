@@ -18,7 +18,9 @@ An EDL has one rate and one way to count.
 """
 
 import csv
+import hashlib
 import io
+import os
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -128,6 +130,19 @@ def check(path: Path) -> Callable[..., bytes]:
     if form is _otio:
         optional("opentimelineio", "editing")
     return form
+
+
+MAX_NAME = 200
+"""Bytes of a video's path that fit into a clip's name, which may have 255 with its draft's."""
+
+
+def clip_name(video: str, start: float, end: float) -> str:
+    """The name of a clip: another for every video (its slashes written %2F) and part of it."""
+    times = "-".join(f"{time:.6f}".rstrip("0").rstrip(".") for time in (start, end))
+    name = video.replace("%", "%25").replace("/", "%2F")
+    if legible(name) != name or len(os.fsencode(name)) > MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16] + legible(Path(video).suffix)
+    return f"{name}_{times}.mp4"
 
 
 def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:

@@ -76,6 +76,24 @@ class Hit(NamedTuple):
         """How it answers: "seen", "said", both, or neither."""
         return ("seen",) * (self.seen is True) + ("said",) * bool(self.said)
 
+    def as_json(self) -> dict[str, Any]:
+        """What `query --json` prints of it: all but `path`, `times` and `scores`."""
+        instants = lambda one, *names: {x: round(getattr(one, x), 3) for x in names}
+        return {
+            "id": self.id,
+            "video": legible(self.video),
+            "date": queries.iso(self.date),
+            "date_of": self.date_of,
+            "score": None if math.isnan(self.score) else float(self.score),
+            "seen": self.seen,
+            "said": [instants(one, "start", "end") | {"text": one.text} for one in self.said],
+            "copies": [legible(copy) for copy in self.copies],
+            "moments": [
+                instants(one, "start", "end", "peak") | {"score": float(one.score)}
+                for one in self.moments
+            ],
+        }
+
 
 class Hits(list[Hit]):
     """Hits, best first; `warnings` has a line on what is left out: offline or damaged videos."""
@@ -194,6 +212,11 @@ class Library:
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
+
+    @classmethod
+    def open(cls, directory: str | Path, **options: Any) -> "Library":
+        """Opens an index, as `hlformer_jax.search.open` does."""
+        return cls(directory, **options)
 
     @property
     def encoder_name(self) -> str:
@@ -428,6 +451,8 @@ class Library:
             bound = -math.inf if min_score is None else min_score
             kept = (hit for hit in hits if hit.score >= bound or hit.said and only is None)
             return Hits(kept, self._warnings(now, passing))
+
+    search = query
 
     def _asked(
         self,

@@ -14,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader
-from hlformer_jax.search import commands, extract, library, queries, rankers
+from hlformer_jax.search import commands, exports, extract, library, queries, rankers
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
@@ -558,7 +558,7 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     long = "x" * 250
     names = ["a.mp4", "b/a.mp4", "b_a.mp4", "b%2Fa.mp4", "b/a.mkv", f"{long}.mp4", f"b/{long}.mp4"]
     parts = [(3, 5), (3.0001, 5), (1234567.1, 1234567.2), (1234567.1, 1234567.3)]
-    clips = [commands.clip_name(name, *part) for name, part in itertools.product(names, parts)]
+    clips = [exports.clip_name(name, *part) for name, part in itertools.product(names, parts)]
     assert len(set(clips)) == len(clips)
     assert clips[0] == "a.mp4_3-5.mp4"
     assert all("/" not in clip and len(clip) < 240 for clip in clips)

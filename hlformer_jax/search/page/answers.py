@@ -4,9 +4,9 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi.responses import FileResponse
@@ -15,11 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import queries
-from hlformer_jax.search.errors import legible
+from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Hits, Library
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
+
+Result = TypeVar("Result")
 
 MAX_POINTS = 600
 """Points of a curve of scores: more than the page has columns for would only be slow."""
@@ -215,6 +217,15 @@ def _open_below(entry: Any) -> int:
         return os.open(name, flags | os.O_NONBLOCK, dir_fd=place)  # a pipe does not wait
     finally:
         os.close(place)
+
+
+def reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
+    """The result of a work on an open file, whose errors name the video."""
+    try:
+        return work(file.path)
+    except UserError as error:
+        line = str(error).replace(str(file.path), legible(file.entry.video))
+        raise SearchError(line) from None
 
 
 class OpenFileResponse(FileResponse):

@@ -28,13 +28,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from hlformer_jax import video
+from hlformer_jax import __version__, video
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import queries
 from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.page import answers, guard
-from hlformer_jax.search.page.answers import VideoFile
+from hlformer_jax.search.page import answers, description, guard
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
 STATIC = {
@@ -127,13 +126,19 @@ def app(
             executor.close()
         clips.cleanup()
 
-    server = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    server = FastAPI(
+        title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
+        redoc_url=None, openapi_url="/api/openapi.json",
+    )  # fmt: skip
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC.items():
-        server.get(address)(_static(Path(__file__).with_name(name), media_type))
+        server.get(address, include_in_schema=False)(
+            _static(Path(__file__).with_name(name), media_type)
+        )
 
-    @server.api_route("/api/query", methods=["GET", "POST"])
+    @server.post("/api/query", responses=description.answers(description.Hits))
+    @server.get("/api/query", responses=description.answers(description.Hits))
     async def query(
         request: Request,
         q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
@@ -150,6 +155,9 @@ def app(
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
         only: Literal["seen", "said", ""] = "",
     ) -> Response:
+        """Videos and moments of a sentence, of a picture (like=ID@SECONDS, or an image's bytes as
+        the body of a POST), or of both.
+        """
         sentence, *others = (_line(one) for one in (q, *then, *without))
         parts: dict[str, Any] = {
             "then": others[: len(then)],
@@ -181,22 +189,30 @@ def app(
 
     # What takes no time but that of a disk is done in threads of FastAPI's: never behind a search.
 
-    @server.get("/api/status")
+    @server.get("/api/docs", include_in_schema=False)
+    def docs() -> Response:
+        return Response(description.page(server), media_type="text/html; charset=utf-8")
+
+    @server.get("/api/status", responses=description.answers(description.Status))
     def status() -> Response:
+        """What the index holds, what failed, and the newest videos."""
         return Answer(answers.status(library))
 
-    @server.get("/api/folders")
+    @server.get("/api/folders", responses=description.answers(description.Folders))
     def folders() -> Response:
+        """The folders that a query may name."""
         return Answer({"folders": answers.folders(library.videos())})
 
-    @server.get("/api/transcript/{id}")
+    @server.get("/api/transcript/{id}", responses=description.answers(description.Transcript))
     def transcript(id: str) -> Response:
+        """All that is said in a video."""
         cues = library.transcript(answers.indexed(library, id).id)
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
     @server.api_route("/video/{id}", methods=["GET", "HEAD"])
     def whole(id: str) -> FileResponse:
+        """A video's file, or a range of it."""
         return answers.OpenFileResponse(answers.open_video(library, id))
 
     @server.get("/thumbnail/{id}")
@@ -206,12 +222,13 @@ def app(
         t: Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)] = 0.0,
         width: Annotated[int, Query(ge=16, le=1920)] = 320,
     ) -> Response:
+        """The frame at second t, as a JPEG."""
         file = await run_in_threadpool(answers.open_video, library, id)
         key = file.entry.id, file.entry.modified, round(t, 2), width
         picture = thumbnails.get(key)
         if picture is None:
             draw = lambda path: video.thumbnail(path, round(t, 2), width)
-            picture = await drawing.run(request, lambda: _reading(file, draw))
+            picture = await drawing.run(request, lambda: answers.reading(file, draw))
             thumbnails[key] = picture
             if len(thumbnails) > MAX_THUMBNAILS:
                 del thumbnails[next(iter(thumbnails))]
@@ -226,6 +243,7 @@ def app(
         end: Annotated[float, Query(ge=0, allow_inf_nan=False)],
         margin: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
     ) -> FileResponse:
+        """A clip to download."""
         file = await run_in_threadpool(answers.open_video, library, id)
         if not start < end <= start + MAX_CUT_SECONDS:
             raise ParameterError(
@@ -234,7 +252,7 @@ def app(
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:
-            await cutting.run(request, lambda: _reading(file, write))
+            await cutting.run(request, lambda: answers.reading(file, write))
         except BaseException:
             out.unlink(missing_ok=True)
             raise
@@ -334,15 +352,6 @@ def _static(path: Path, media_type: str) -> Callable[[], Any]:
         return Response(content, media_type=media_type)
 
     return answer
-
-
-def _reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
-    """The result of a work on an open file, whose errors name the video."""
-    try:
-        return work(file.path)
-    except UserError as error:
-        line = str(error).replace(str(file.path), legible(file.entry.video))
-        raise SearchError(line) from None
 
 
 async def _picture(request: Request) -> bytes | None:
