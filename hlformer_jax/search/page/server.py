@@ -155,8 +155,9 @@ def app(
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
         only: Literal["seen", "said", ""] = "",
     ) -> Response:
-        """Videos and moments of a sentence, of a picture (like=ID@SECONDS, or an image's bytes as
-        the body of a POST), or of both.
+        """Videos and moments of a sentence, a picture, or both.
+
+        A picture is like=ID@SECONDS, or an image's bytes as the body of a POST.
         """
         sentence, *others = (_line(one) for one in (q, *then, *without))
         parts: dict[str, Any] = {
@@ -210,7 +211,8 @@ def app(
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
-    @server.api_route("/video/{id}", methods=["GET", "HEAD"])
+    @server.head("/video/{id}", include_in_schema=False)
+    @server.get("/video/{id}")
     def whole(id: str) -> FileResponse:
         """A video's file, or a range of it."""
         return answers.OpenFileResponse(answers.open_video(library, id))
