@@ -91,7 +91,7 @@ def _serve(module):
     import tempfile
 
     package, _, last = module.rpartition(".")
-    name = f"{module}.__main__" if last in ("sweep", "benchmark") else module
+    name = f"{module}.__main__" if last in ("sweep", "benchmark", "figures") else module
     program = importlib.import_module(name)
     # What the commands load when their flags are right.
     for lazy in ("training.loop", "training.loaded_run", "sweep.tables", "sweep.runs"):
