@@ -3,9 +3,9 @@
     python -m hlformer_jax.main --config=configs/clip.py:hlformer-tvr --workdir=DIR \
         --config.data.manual_dir=PATH
 
-Behind the colon stand the model (hlformer, the default, gmmformer_v2, gmmformer or ms_sl) and the
-data; with -debug behind it, or with debug alone, it is a variant that runs in seconds. PATH holds
-folders of these layouts (docs/data.md):
+Behind the colon stand the model (hlformer, the default, gmmformer_v2, gmmformer, ms_sl,
+clip4clip_meanp or clip4clip_seqtransf) and the data; with -debug behind it, or with debug alone, it
+is a variant that runs in seconds. PATH holds folders of these layouts (docs/data.md):
 
 | data | features | layout |
 | --- | --- | --- |
@@ -25,6 +25,9 @@ SumR, by MSC's paper (HLFormer's is not known):
 | MS-SL | 186.7 | 251.0 | 96.0 | 222.5 |
 | zero-shot CLIP | 172.9 | 167.2 | 73.1 | |
 
+CLIP4Clip (Luo et al. 2021) trains CLIP itself; here its features stay, and linear maps of them, and
+seqTransf's transformer, are trained at its rate of new layers. QVHighlights has no texts for it.
+
 MSC pools every video to 128 frames, repeating those of a short one, and merges these to clips by
 their likeness; here frames and clips are made as of all other features. On CLIP ViT-B/32 the
 hyper-parameters are those of the same data set, and nothing is published.
@@ -34,9 +37,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import load, parts_of, variant
+from hlformer_jax.config import load, of_model, on_data_set, parts_of, variant
 
 MODELS = ("hlformer", "gmmformer_v2", "gmmformer", "ms_sl")
+VECTORS = ("clip4clip_meanp", "clip4clip_seqtransf")
 
 L14 = {"feature": "clip_L14", "visual_dim": 768, "text_dim": 768, "max_words": 77}
 B32 = {"feature": "clip_B32", "visual_dim": 512, "text_dim": 512, "max_words": 1}
@@ -64,13 +68,17 @@ SETTINGS = {
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration of a model and a data set; "debug" runs in seconds."""
-    both, size = parts_of(name, tuple(f"{model}-{data}" for model in MODELS for data in DATA))
+    known = [f"{model}-{data}" for model in MODELS for data in DATA]
+    known += [f"{model}-{data}" for model in VECTORS for data in DATA if DATA[data] in (L14, B32)]
+    both, size = parts_of(name, tuple(known))
     model, data = both.split("-")
     data_set = data.split("_")[0]
     start = "anet" if data_set == "qv" else data_set
     here = Path(__file__).parent
     if model == "hlformer":
         config = load(here / f"{start}.py")
+    elif model in VECTORS:
+        config = on_data_set(of_model(model), start)
     else:
         config = load(here / f"{model}.py", start)
     rate, dropout, margin, temperature, diversity_margin, clip_nce = SETTINGS[data_set]
@@ -96,4 +104,8 @@ def get_config(name: str = "") -> ConfigDict:
             "train": {"baseline": True},
         }
     )
+    if model in VECTORS:
+        config.model.hidden_size = DATA[data]["text_dim"]
+        config.loss.frame_nce = 0.5  # the mean of both directions
+        config.optim.learning_rate = 1e-4
     return variant(config, size)

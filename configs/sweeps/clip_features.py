@@ -17,6 +17,7 @@ from hlformer_jax.config.published import DATA_SET_TITLES
 from hlformer_jax.sweep.definition import define, metrics
 
 MODELS = {"GMMFormer v2": "gmmformer_v2", "GMMFormer": "gmmformer", "MS-SL": "ms_sl"}
+VECTORS = {"CLIP4Clip-meanP": "clip4clip_meanp", "CLIP4Clip-seqTransf": "clip4clip_seqtransf"}
 
 # SumR on TVR, ActivityNet Captions, Charades-STA and QVHighlights.
 PUBLISHED = {
@@ -45,18 +46,19 @@ def get_config(name: str = "") -> ConfigDict:
     data_set, size = parts_of(name, data_sets)
     titles = DATA_SET_TITLES | {"qv": "QVHighlights"}
     column = data_sets.index(data_set)
+    models = MODELS | ({} if data_set == "qv" else VECTORS)
     cited = {method: rows[column] for method, rows in CITED.items()}
     return define(
         __file__,
         size,
         title=f"CLIP features, {titles[data_set]}",
         base=f"../clip.py:hlformer-{data_set}",
-        bases={model: f"../clip.py:{file}-{data_set}" for model, file in MODELS.items()},
+        bases={model: f"../clip.py:{file}-{data_set}" for model, file in models.items()},
         variants={
             "HLFormer": {},
             "HLFormer, all Euclidean": {"model": {"euclidean_blocks": 8, "lorentz_blocks": 0}},
             "HLFormer, all Lorentz": {"model": {"euclidean_blocks": 0, "lorentz_blocks": 8}},
-            **{model: {"base": model} for model in MODELS},
+            **{model: {"base": model} for model in models},
         },
         published={model: metrics(rows[column]) for model, rows in PUBLISHED.items()},
         cited={method: metrics(*row) for method, row in cited.items() if row is not None},

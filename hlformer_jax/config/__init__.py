@@ -115,7 +115,7 @@ def check(config: ConfigDict) -> None:
         )
     if other := _owner_of_blocks(config):
         name = config.model.name
-        file = "anet" if name == "hlformer" else name
+        file = {"hlformer": "anet"}.get(name, "clip" if "clip4clip" in name else name)
         raise ConfigError(
             f"config.model.name is {name!r}, but the blocks and their aggregation are those of"
             f" {other}: start from configs/{file}.py, in Python from config.of_model({name!r})"
@@ -140,13 +140,13 @@ def _owner_of_blocks(config: ConfigDict) -> str | None:
     """The other model whose blocks and aggregation a configuration has, all of them.
 
     They are compared as they are published and as `debug` shrinks them. Where one of them differs,
-    somebody chose the combination. One plain block, as MS-SL and DL-DKD have it, is an ablation of
-    any model.
+    somebody chose the combination. One plain block, as of MS-SL and DL-DKD, is an ablation of any
+    model.
     """
     if config.model.name not in DEFINITIONS:
         return None
     for name, fields in DEFINITIONS.items():
-        if name in ("ms_sl", "dl_dkd"):
+        if fields["model"]["euclidean_blocks"] == 1:
             continue
         for published in (of_model(name), debug(of_model(name))):
             if all(config.model[field] == published.model[field] for field in fields["model"]):

@@ -393,6 +393,8 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
         yield "model.gaze", "True where config.model.glance is False: keep one branch"
     if model.video_level and not model.gaze:
         yield "model.video_level", "False where config.model.gaze is False: it pools the frames"
+    if model.name.startswith("clip4clip") and (model.glance or not model.gaze):
+        yield "model.glance", "False for CLIP4Clip, with config.model.gaze: it has frames alone"
     if model.video_level and model.name in ("ms_sl", "dl_dkd"):
         yield "model.video_level", f"False for {model.name}, which scores every frame"
     if not (model.euclidean_blocks or model.lorentz_blocks):

@@ -25,6 +25,11 @@ _CONTRASTIVE = {
     "optimal_matching": 0.0,
 }
 
+_ONE_VECTOR = {
+    "model": _PLAIN_BLOCK | {"video_level": True, "glance": False},
+    "loss": _CONTRASTIVE | {"frame_triplet": 0.0, "frame_nce": 0.5},
+}
+
 DEFINITIONS: Mapping[str, Values] = {
     "hlformer": {
         "model": _PLAIN_BLOCK | {"euclidean_blocks": 4, "lorentz_blocks": 4, "fusion": "maim"},
@@ -54,6 +59,8 @@ DEFINITIONS: Mapping[str, Values] = {
         "loss": _CONTRASTIVE | {"clip_nce": 0.04, "distillation": 0.1, "hard_negative_epoch": 0},
         "data": {"teacher_dim": 512},
     },
+    "clip4clip_meanp": _ONE_VECTOR,
+    "clip4clip_seqtransf": _ONE_VECTOR,
 }
 """The fields that define a model; weights of its losses are those on ActivityNet Captions."""
 

@@ -2,7 +2,7 @@
 
     registry      the models by name; parameters, encoding, description and cost of every one
     two_branch    what the models share: query encoder, branches, options; GMMFormer and its v2
-    hlformer, ms_sl, dl_dkd    the others
+    hlformer, ms_sl, dl_dkd, clip4clip    the others
     hover         the model of another family: nodes of action trees in hyperbolic space
 
 A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a

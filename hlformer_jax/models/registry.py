@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import check_values
 from hlformer_jax.models import two_branch
+from hlformer_jax.models.clip4clip import CLIP4ClipMeanP, CLIP4ClipSeqTransf
 from hlformer_jax.models.dl_dkd import DLDKD
 from hlformer_jax.models.hlformer import HLFormer, Lifted
 from hlformer_jax.models.ms_sl import MSSL
@@ -35,6 +36,8 @@ MODELS: Mapping[str, type[TwoBranch]] = {
     "gmmformer": GMMFormer,
     "ms_sl": MSSL,
     "dl_dkd": DLDKD,
+    "clip4clip_meanp": CLIP4ClipMeanP,
+    "clip4clip_seqtransf": CLIP4ClipSeqTransf,
 }
 """The models of partially relevant retrieval by `config.model.name`."""
 
@@ -44,6 +47,8 @@ TITLES: Mapping[str, str] = {
     "gmmformer": "GMMFormer",
     "ms_sl": "MS-SL",
     "dl_dkd": "DL-DKD",
+    "clip4clip_meanp": "CLIP4Clip-meanP",
+    "clip4clip_seqtransf": "CLIP4Clip-seqTransf",
     "hover": "HOVER",
 }
 """What the papers call the models, by `config.model.name`; `hover` is of another family."""

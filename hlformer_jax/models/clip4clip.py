@@ -1,0 +1,114 @@
+"""CLIP4Clip (Luo et al. 2021, arXiv 2104.08860) on given features: meanP and seqTransf.
+
+A video is the mean of its frames' unit vectors, made a unit vector itself; a caption is CLIP's
+vector of its sentence, the last of its rows. seqTransf first adds to the frames, as a residual, a
+transformer of them with positions (the paper's "sequential type"). Similarity is the cosine times a
+learned scale, of at most 100, and the loss the symmetric cross-entropy (eqs 7 to 9): half of
+`losses.ranking.nce`, which where captions share a video adds up the captions that are right.
+
+The authors train CLIP itself. Here its features are given and it stays fixed; in its place a linear
+map of each modality is trained, the identity at the start, as CLIP ends with. At the start meanP so
+is the zero-shot mean of frames. The transformer starts at random, not with CLIP's layers.
+
+The scale is a factor of the queries, so that dot products with unit videos are logits; cosines, and
+what is searched, do not change by it.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float
+
+from hlformer_jax.models.two_branch import Bounds, Hyperparameters, TwoBranch, VideoEncoding
+from hlformer_jax.nn import layers
+from hlformer_jax.nn.blocks import BlockOptions, EuclideanAttention
+from hlformer_jax.ops.numerics import as_float, unit
+from hlformer_jax.typing import Array, Captions, Videos
+
+FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
+"""Of the logits: CLIP's."""
+
+
+def _identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+    del key
+    return jnp.eye(*shape, dtype=dtype)
+
+
+class CLIP4ClipMeanP(TwoBranch):
+    """The model without a temporal encoder; a video has one vector, in the frames' branch."""
+
+    temporal_layers: ClassVar[int] = 0
+    undecayed: ClassVar[tuple[str, ...]] = (*layers.UNDECAYED, "norm1", "norm2", "logit_scale")
+
+    @property
+    def bounds(self) -> Bounds:
+        """The scale's, as a logarithm."""
+        return {"logit_scale": (-math.inf, math.log(LARGEST_SCALE))}
+
+    def setup(self) -> None:
+        """Builds the maps of both modalities, and the temporal encoder."""
+        options, block = self.options, self.options.bank.block
+        linear = lambda: nn.Dense(
+            options.hidden_size, use_bias=False, dtype=block.dtype, kernel_init=_identity
+        )
+        self.text_map, self.frame_map = linear(), linear()
+        first = nn.initializers.constant(math.log(FIRST_SCALE))
+        self.logit_scale = self.param("logit_scale", first, ())
+        if self.temporal_layers:
+            shape = options.max_frames, options.hidden_size
+            self.position = self.param("position", layers.INITIALISER, shape)
+        self.temporal = [
+            TemporalBlock(block.num_heads, block.dtype) for _ in range(self.temporal_layers)
+        ]
+
+    def encode_query(self, captions: Captions, train: bool = False) -> Float[Array, "Q H"]:
+        """Unit vectors of the captions' last words, times the scale, float32 at least."""
+        del train  # there is no dropout
+        last = jnp.maximum(jnp.sum(captions.word_mask, axis=-1, dtype=jnp.int32) - 1, 0)
+        vectors = jnp.take_along_axis(captions.words, last[:, None, None], axis=1)[:, 0]
+        mapped = as_float(self.text_map(vectors.astype(self.options.bank.block.dtype)))
+        return unit(mapped) * jnp.exp(self.logit_scale).astype(mapped.dtype)
+
+    def encode_video(
+        self, videos: Videos, hyperparameters: Hyperparameters, train: bool = False
+    ) -> VideoEncoding:
+        """Unit vectors of videos, float32 at least, zero for one that is padding."""
+        del hyperparameters, train
+        mask = videos.frame_mask
+        mapped = as_float(self.frame_map(videos.frames.astype(self.options.bank.block.dtype)))
+        frames = mapped
+        if self.temporal_layers:
+            frames = mapped + self.position[None, : mapped.shape[1]].astype(mapped.dtype)
+            for block in self.temporal:
+                frames = block(frames, mask)
+            frames = mapped + frames
+        total = jnp.sum(jnp.where(mask[..., None], unit(frames), 0), axis=-2, keepdims=True)
+        return VideoEncoding(None, unit(total))
+
+
+class CLIP4ClipSeqTransf(CLIP4ClipMeanP):
+    """The model with four layers of a transformer over time."""
+
+    temporal_layers: ClassVar[int] = 4
+
+
+class TemporalBlock(nn.Module):
+    """CLIP's block: attention, then a network of four times the width, each a pre-norm residual."""
+
+    num_heads: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "V F H"], mask: Bool[Array, "V F"]) -> Float[Array, "V F H"]:
+        normal = layers.LayerNorm(self.dtype, name="norm1")(x)
+        options = BlockOptions(self.num_heads, dropout=0.0, dtype=self.dtype)
+        attention = EuclideanAttention(options, name="attention")
+        attended = attention(normal, normal, None, mask, False)
+        x = x + as_float(layers.Dense(x.shape[-1], self.dtype, name="output")(attended))
+        normal = layers.LayerNorm(self.dtype, name="norm2")(x)
+        hidden = layers.Dense(4 * x.shape[-1], self.dtype, name="layer1")(normal)
+        hidden = hidden * jax.nn.sigmoid(1.702 * hidden)  # the GELU of CLIP
+        return x + as_float(layers.Dense(x.shape[-1], self.dtype, name="layer2")(hidden))
