@@ -271,8 +271,9 @@ def _with_norm(v: Array, norm: Array) -> Array:
 @_with_norm.defjvp
 def _with_norm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
     norm = _with_norm(*primals)
-    inverse = jnp.where(norm == 0, 0, 1 / jnp.where(norm == 0, 1, norm))
-    return norm, dot(primals[0] * inverse[..., None], tangents[0])
+    # Not v / norm, whose own derivative would have the square of a tiny norm.
+    way, _ = safe_normalize(primals[0], 1024 * smallest(norm.dtype))
+    return norm, jnp.where(norm == 0, 0, dot(way, tangents[0]))
 
 
 def safe_norm(v: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
