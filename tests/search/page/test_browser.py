@@ -338,6 +338,7 @@ def test_the_address_with_the_token_opens_the_page_and_does_not_stay(opened, lib
         is_at(page, 6)
         page.reload()
         expect(page.locator("#results .open")).to_have_count(3)
+        page.context.close()  # while the server still answers what the page is loading
 
 
 def test_a_result_says_its_date_and_whose_it_is(page, library):
