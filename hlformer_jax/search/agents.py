@@ -10,7 +10,6 @@ Without --out there is no `cut`. Errors are lines without paths of this machine.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from hlformer_jax.search.page import answers
 
 SHOWN = 768
 """Pixels of a frame's width."""
-
-MAX_CUT_SECONDS = 1800.0
 
 
 def server(library: Library, clips: Path | None = None) -> Any:
@@ -71,9 +68,11 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 sentence, min(k, 100), folder or None, since or None, until or None,
                 then=then or (), without=without or (),
             )  # fmt: skip
-            warnings = [answers.without_paths(line, library.status()) for line in hits.warnings]
-            found = {"hits": [hit.as_json() for hit in hits], "good": hits.good}
-            shown: dict[str, Any] = jsonable(found | {"warnings": warnings})
+            listed = [hit.as_json() for hit in hits]
+            warnings = answers.warnings(library, hits)
+            shown: dict[str, Any] = jsonable(
+                {"hits": listed, "good": hits.good, "warnings": warnings}
+            )
             return shown
 
     def show(id: str, time: float) -> Any:
@@ -89,13 +88,14 @@ def server(library: Library, clips: Path | None = None) -> Any:
         assert clips is not None
         with lines():
             _check_times(start, end, margin)
-            if not start < end <= start + MAX_CUT_SECONDS or margin > 60:
-                raise SearchError(f"a clip has {MAX_CUT_SECONDS:.0f} s at most, its margins 60")
+            longest = answers.MAX_CUT_SECONDS
+            if not start < end <= start + longest or margin > 60:
+                raise SearchError(f"a clip has {longest:.0f} s at most, its margins 60")
             file = answers.open_video(library, id)
             name = file.entry.video
             out = clips / exports.clip_name(name, max(start - margin, 0), end + margin)
             answers.reading(file, lambda path: video.cut(path, start, end, out, margin))
-            return os.fspath(out.name)
+            return out.name
 
     made.add_tool(search)
     made.add_tool(show, structured_output=False)

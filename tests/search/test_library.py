@@ -166,6 +166,12 @@ def test_questions_that_cannot_be_are_refused(library):
         library.entry("x")
 
 
+def test_a_normalised_ranker_takes_no_picture(index):
+    library = search.open(index.directory, ranker="best_frame_nnn", encoder=archive.Encoder())
+    with pytest.raises(SearchError, match="--ranker=best_frame"):
+        library.query(like=("b.film", 0))
+
+
 def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):
     assert library.query("white", k=1)[0].video != "new.film"
     archive.film(films / "new.film", ["white"] * 4)

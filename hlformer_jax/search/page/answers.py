@@ -29,6 +29,9 @@ MAX_POINTS = 600
 MAX_RECENT = 12
 """Newest videos that the page shows before anything is asked."""
 
+MAX_CUT_SECONDS = 1800.0
+"""Length of a clip without its margins."""
+
 MAX_FAILURES = 100
 """Failed files that are listed with their reasons."""
 
@@ -67,12 +70,13 @@ def hits(library: Library, best: Hits) -> dict[str, Any]:
             "scores": scores,
         }
         shown.append(_video(hit) | curve)
+    return {"hits": shown, "good": best.good, "warnings": warnings(library, best)}
+
+
+def warnings(library: Library, best: Hits) -> list[str]:
+    """The warnings of a query, without paths."""
     summary = library.status() if best.warnings else {}
-    return {
-        "hits": shown,
-        "good": best.good,
-        "warnings": [without_paths(line, summary) for line in best.warnings],
-    }
+    return [without_paths(line, summary) for line in best.warnings]
 
 
 def status(library: Library) -> dict[str, Any]:

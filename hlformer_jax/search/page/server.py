@@ -44,7 +44,6 @@ STATIC = {
 
 MAX_SENTENCE = 500  # characters
 MAX_PICTURE = 32 * 2**20  # bytes of its file
-MAX_CUT_SECONDS = 1800.0  # of a clip, margins aside
 MAX_THUMBNAILS = 512  # that stay in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is still connected
 
@@ -247,9 +246,10 @@ def app(
     ) -> FileResponse:
         """A clip to download."""
         file = await run_in_threadpool(answers.open_video, library, id)
-        if not start < end <= start + MAX_CUT_SECONDS:
+        longest = answers.MAX_CUT_SECONDS
+        if not start < end <= start + longest:
             raise ParameterError(
-                f"end: a cut goes from start to a later end, {MAX_CUT_SECONDS:.0f} seconds at most"
+                f"end: a cut goes from start to a later end, {longest:.0f} seconds at most"
             )
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
