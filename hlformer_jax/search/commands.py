@@ -5,6 +5,7 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -110,19 +111,25 @@ TIME = functools.partial(option, metavar="TIME")
 
 
 @command(
-    FOLDER, OWN_INDEX, NEW_ENCODER, FPS,
+    path(
+        "folder", "the videos, in it and below; needs not be named again with --index", nargs="?",
+        metavar="FOLDER",
+    ),
+    OWN_INDEX, NEW_ENCODER, FPS,
     path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
-    flag("--move-root", "the index of another folder is that of this one from now on"),
+    flag("--move-root", "the folder of the index that is not there now is this one from now on"),
     *WORK, compiles=True,
 )  # fmt: skip
 def index(options: Options) -> None:
-    """Index a folder of videos, or bring its index up to date."""
+    """Index a folder of videos, or bring an index up to date, with all its folders."""
+    if options.folder is None and options.index is None:
+        raise SearchError("give FOLDER, or --index of an index that is there")
     directory = options.index or options.folder / ".hlformer-search"
     _check_work(options)
+    folder = options.folder or _any_root(directory)
     index, encoder = _prepared(
-        directory, options.folder, options.encoder, options.fps, options.move_root,
-        options.checkpoint,
-    )  # fmt: skip
+        directory, folder, options.encoder, options.fps, options.move_root, options.checkpoint
+    )
     if options.checkpoint is not None:
         _check_model(options.checkpoint, index.manifest.encoder)
         with index.writing():
@@ -137,22 +144,37 @@ def index(options: Options) -> None:
     INDEX, ENCODER, *WORK, compiles=True,
 )  # fmt: skip
 def add(options: Options) -> None:
-    """Index files of the folder, removed ones too, and leave the others alone."""
+    """Index files, removed ones too, or a further folder, and leave all others alone."""
     index = _opened(options.index)
+    _check_work(options)
     video = real_video()
     chosen: list[Path] = []
+    further: list[Path] = []
     for given in options.paths:
         # Not resolved at its end: a link in the folder is a path of the folder.
-        place = given.parent.resolve() / given.name if given.name else given.resolve()
+        named = given.name not in ("", "..")
+        place = given.parent.resolve() / given.name if named else given.resolve()
         if not place.exists():
-            raise SearchError(f"{given} is not there: give files of {index.root}")
-        if not place.is_relative_to(index.root):
-            raise SearchError(
-                f"{given} is not in {index.root}, the folder of this index: move it there, or index"
-                " its own folder by another --index"
-            )
-        chosen += video.find(place, _report) if place.is_dir() else [place]
+            raise SearchError(f"{given} is not there: give files of {index.root}, or a folder")
+        found = video.find(place, _report) if place.is_dir() else [place]
+        if index.name_below(place) is None:
+            if not place.is_dir():
+                raise SearchError(
+                    f"{given} is not in {index.root}, the folder of this index: move it there, or"
+                    " add its own folder"
+                )
+            place = place.resolve()
+            index.check_root(place)
+            found = video.find(place, _report)
+            if not found:
+                raise SearchError(f"{given} holds no video that FFmpeg reads")
+            further.append(place)
+        chosen += found
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    index.check_encoder(encoder)
+    with index.writing() if further else contextlib.nullcontext():
+        for place in further:
+            _report(f"{place} is a further folder of the index, {index.add_root(place)!r}")
     _extract(index, encoder, options, chosen)
 
 
@@ -195,20 +217,40 @@ def _prepared(
             f"{directory} has {index.manifest.fps:g} frames a second and --fps={fps:g} asks for"
             " others: leave --fps out, or make a new index by --index"
         )
-    root = str(folder.resolve())
-    if move_root and root != index.manifest.root:
-        _report(f"{index.root} is now {root}")
-    elif index.manifest.root not in (root, ""):
+    root, known = folder.resolve(), index.roots
+    moved = "" if root in known.values() or not index.manifest.root else None
+    if moved is None and move_root:
+        away = [name for name in known if not index.is_there(name)]
+        if len(away) != 1 < len(known):
+            raise SearchError(
+                f"{len(away)} of the {len(known)} folders of {directory} are not there, so that it"
+                f" is not known which of them is {root} now: let one be away"
+            )
+        moved = away[0] if len(known) > 1 else ""
+        index.check_root(root, instead_of=moved)
+        _report(f"{known[moved]} is now {root}")
+    elif moved is None:
+        listed = " and ".join(map(str, known.values()))
         raise SearchError(
-            f"{directory} is the index of {index.root}: give that folder, another --index, or"
-            f" --move-root where it is now {root}"
+            f"{directory} is the index of {listed}: give that folder, another --index, --move-root"
+            f" where it is now {root}, or, for a further folder,"
+            f" {command_line('search', 'add', root, f'--index={directory}')}"
         )
     encoder = reload_encoder(index.manifest.encoder, given)
     index.check_encoder(encoder)
-    if root != index.manifest.root:
+    if root not in known.values():
         with index.writing():
-            index.manifest.root = root
+            if moved:
+                index.manifest.roots[moved] = str(root)
+            else:
+                index.manifest.root = str(root)
     return index, encoder
+
+
+def _any_root(directory: Path) -> Path:
+    """A folder of an index that is there, or its first."""
+    roots = list(_opened(directory).roots.values())
+    return next((root for root in roots if root.is_dir()), roots[0])
 
 
 def _check_model(run: Path, facts: EncoderFacts) -> None:
@@ -424,6 +466,7 @@ def status(options: Options) -> None:
     rows = {
         "index": printable(of["index"]),
         "folder": printable(of["folder"]),
+        **{f"folder {name!r}": printable(root) for name, root in of["folders"].items()},
         "encoder": f"{of['encoder']}, {of['fps']:g} frames a second",
         "ranker": of["checkpoint"],
         "videos": f"{of['videos']}, {length}",
@@ -440,15 +483,29 @@ def status(options: Options) -> None:
 
 
 @command(
-    option("videos", "paths, or ids, as the index has them", nargs="+", metavar="VIDEO"), INDEX
-)
+    option(
+        "videos", "paths, or ids, as the index has them; or a further folder, with all its videos",
+        nargs="+", metavar="VIDEO",
+    ),
+    INDEX,
+)  # fmt: skip
 def remove(options: Options) -> None:
     """Take videos out of an index, until they are added again; the files stay."""
     index = _opened(options.index)
     with index.writing():
-        names = {index.name_of(video) for video in options.videos}
+        known = index.manifest
+        folders = [
+            name for name, root in known.roots.items()
+            if root in map(os.path.abspath, options.videos)
+        ]  # fmt: skip
+        given = [one for one in options.videos if os.path.abspath(one) not in known.roots.values()]
+        names = {index.name_of(video) for video in given}
+        known.excluded |= names
+        names |= {one for one in known.videos if one.rpartition("//")[0] in folders}
         _drop(index, names)
-        index.manifest.excluded |= names
+        for folder in folders:
+            del known.roots[folder]
+            known.excluded = {x for x in known.excluded if x.rpartition("//")[0] != folder}
     print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
 
 
@@ -456,18 +513,21 @@ def remove(options: Options) -> None:
 def prune(options: Options) -> None:
     """List the videos that are offline; with --yes, drop them and their vectors."""
     index = _opened(options.index)
-    if not index.root.is_dir():
+    away = {name: root for name, root in index.roots.items() if not index.is_there(name)}
+    if len(away) == len(index.roots):
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
-    names = index.offline()
+    for root in away.values():
+        _report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
+    names = [one for one in index.offline() if one.rpartition("//")[0] not in away]
     for name in names:
         print(printable(name))
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return
     with index.writing():
-        away = set(index.offline()) & set(names)
-        _drop(index, away)
-    print(f"dropped {len(away)} videos, {len(index.manifest.videos)} are left")
+        gone = set(index.offline()) & set(names)
+        _drop(index, gone)
+    print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
 
 
 def _drop(index: Index, names: set[str]) -> None:
@@ -537,16 +597,14 @@ def cut(options: Options) -> None:
         files.check_output(out, replace)
     video = optional("hlformer_jax.video", "search")
     for out, (name, start, end) in clips.items():
-        video.cut(index.root / name, start, end, out, options.margin, replace=replace)
+        video.cut(index.path(name), start, end, out, options.margin, replace=replace)
         print(printable(str(out)), flush=True)
 
 
 def _check_clip(index: Index, out: Path, flag: str) -> None:
     """Refuses an output that is a video of the index."""
-    real = Path(os.path.realpath(out))
-    if real.is_relative_to(index.root):
-        if real.relative_to(index.root).as_posix() in index.manifest.videos:
-            raise SearchError(f"{flag}={out} is a video of the index: choose another name")
+    if index.name_below(Path(os.path.realpath(out))) in index.manifest.videos:
+        raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 
 # With captions

@@ -395,7 +395,7 @@ def index_folder(
     report: Callable[[str], None] = print,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Report:
-    """Brings an index up to date with its folder.
+    """Brings an index up to date with its folders; one that is not there keeps all its videos.
 
     Args:
       index: the index.
@@ -403,7 +403,7 @@ def index_folder(
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folder to add; the rest is not looked at, and what was removed from the
+      only: files of the folders to add; the rest is not looked at, and what was removed from the
         index comes back. None: the whole folder.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
@@ -412,8 +412,8 @@ def index_folder(
       progress: is called after every batch of frames.
 
     Raises:
-      SearchError: when the encoder is another one, the folder is not there, the disk is full, or
-        another process writes.
+      SearchError: when the encoder is another one, no folder is there, the disk is full, or another
+        process writes.
     """
     index.check_encoder(encoder)
     with index.writing():
@@ -473,13 +473,17 @@ class _Run:
                 f"{self.index.directory} does not know its folder any more:"
                 f" {command_line('search', 'index', 'FOLDER', f'--index={self.index.directory}')}"
             )
-        if not root.is_dir():
+        roots = [one for one in self.index.roots.values() if one.is_dir()]
+        if not roots:
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        paths = list(self.video.find(root, self.report) if only is None else only)
+        for missing in sorted({*self.index.roots.values()} - {*roots}):
+            self.report(f"{missing} is not there: its videos are kept, until it is")
+        found = (path for one in roots for path in self.video.find(one, self.report))
         inside = self.index.directory.resolve()
-        names = sorted({_relative(path, root) for path in paths if inside not in path.parents})
+        paths = (path for path in (found if only is None else only) if inside not in path.parents)
+        names = sorted({_name(path, self.index) for path in paths})
         self._there = set(names)
         if only is not None:
             known.excluded -= set(names)
@@ -502,6 +506,8 @@ class _Run:
             if name in self._there:
                 continue
             if not record.indexed:
+                if not self.index.is_there(name.rpartition("//")[0]):
+                    continue
                 self.index.drop(name)
                 self._count["gone"] += 1
                 continue
@@ -516,13 +522,14 @@ class _Run:
         decoders: so that a large archive is not read twice over before its first video is done.
         """
         tasks: dict[str, list[_File]] = {}
-        index, root, read = self.index, self.index.root, 0
+        index, read = self.index, 0
         names.reverse()
         while names and read < BYTES_AT_ONCE:
             name = names.pop()
             record = index.manifest.videos.get(name)
             try:
-                status = (root / name).stat()
+                path = index.path(name)
+                status = path.stat()
                 file = _File(name, Stamp.of(status))
                 if record and record.stamp == file.stamp:
                     if record.indexed and self._is_whole(name, record):
@@ -534,10 +541,10 @@ class _Run:
                 if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
                     self._fail(file, "", "is a pipe, socket or device")
                     continue
-                content = digest(root / name)
+                content = digest(path)
                 read += status.st_size
             except FileNotFoundError:
-                if record and record.indexed or not (root / name).is_symlink():
+                if record and record.indexed or not path.is_symlink():
                     self._there.discard(name)
                 else:
                     self._fail_unseen(name, record, "is a link to what is not there", retry)
@@ -561,7 +568,8 @@ class _Run:
             return
         for other in sorted(self.index.paths(content)):
             if other not in self._there and known[other].indexed:
-                if not os.path.lexists(self.index.root / other):
+                away = not self.index.is_there(other.rpartition("//")[0])  # it may come back
+                if not away and not os.path.lexists(self.index.path(other)):
                     self.index.move(other, name)
                     return
 
@@ -584,10 +592,10 @@ class _Run:
         return self._read[content]
 
     def _decode(self, tasks: dict[str, list[_File]]) -> None:
-        root, encoder = self.index.root, self.encoder
+        encoder = self.encoder
         size, fps = LARGER * encoder.image_size, self.index.manifest.fps
         job = Job(self.video, fps, size, encoder.preparation.apply, self.timeout)
-        of_path = {root / files[0].name: content for content, files in tasks.items()}
+        of_path = {self.index.path(files[0].name): content for content, files in tasks.items()}
         under_way: dict[Path, _Encoded] = {}
         began = time.monotonic()
         done = 0
@@ -685,11 +693,12 @@ class _Encoded:
         return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
 
 
-def _relative(path: Path, root: Path) -> str:
+def _name(path: Path, index: Index) -> str:
     """A path as a record names it."""
-    if not path.is_relative_to(root):
-        raise SearchError(f"{path} is not in {root}, the folder of this index: move it there")
-    return path.relative_to(root).as_posix()
+    name = index.name_below(path)
+    if name is None:
+        raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
+    return name
 
 
 def _changed(path: Path, file: _File) -> bool:

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
     """A video of an index."""
 
     id: str  # 16 hexadecimal digits, of the content's fingerprint
-    video: str  # path relative to the indexed folder, with slashes
+    video: str  # its name (`storage.Manifest`): the path below the indexed folder, with slashes
     folder: str  # of `video`; "" for the indexed folder itself
     path: Path  # absolute
     size: int  # bytes
@@ -134,6 +135,53 @@ class Index:
         return Path(self.manifest.root)
 
     @property
+    def roots(self) -> dict[str, Path]:
+        """All folders of videos by their names; that of the first is empty."""
+        further = {name: Path(root) for name, root in self.manifest.roots.items()}
+        return {"": self.root} | further
+
+    def path(self, name: str) -> Path:
+        """The absolute path of a video; of a folder that is not known any more, one of nothing."""
+        root, _, own = name.rpartition("//")
+        return self.roots.get(root, self.directory / "unknown folder" / root) / own
+
+    def name_below(self, path: Path) -> str | None:
+        """The name of a file by its absolute path; None outside of all folders."""
+        for name, root in self.roots.items():
+            if path.is_relative_to(root):
+                own = path.relative_to(root).as_posix()
+                return f"{name}//{own}" if name else own
+        return None
+
+    def is_there(self, root: str) -> bool:
+        """Whether a folder is; of a disk that is not mounted, none or an empty one is left."""
+        place = self.roots.get(root, Path())
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            return place != Path() and next(entries, None) is not None
+        return False
+
+    def add_root(self, folder: Path) -> str:
+        """Records a further folder, of an absolute path; returns its name. Under the lock."""
+        self.check_root(folder)
+        name = wanted = folder.name or "root"
+        taken = self.manifest.roots
+        for number in itertools.count(2):
+            if name not in taken and not os.path.lexists(self.root / name):
+                break
+            name = f"{wanted}-{number}"
+        taken[name] = str(folder)
+        return name
+
+    def check_root(self, folder: Path, instead_of: str | None = None) -> None:
+        """Refuses a folder that holds one of the index, or lies in one: no video is there twice."""
+        for name, root in self.roots.items():
+            if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
+                raise SearchError(
+                    f"{folder} and {root}, a folder of this index, hold the same files: name a"
+                    " folder beside it"
+                )
+
+    @property
     def period(self) -> float:
         """Seconds between two frames."""
         return 1 / self.manifest.fps
@@ -150,10 +198,12 @@ class Index:
 
     def entries(self) -> list[Entry]:
         """All videos, in the order of their paths; looks which of them are there."""
-        entries, away = [], absent(self.root, self.manifest.videos)
-        for name, one in sorted(self.manifest.videos.items()):
+        paths = {name: self.path(name) for name in sorted(self.manifest.videos)}
+        entries, away = [], absent(paths)
+        for name, path in paths.items():
+            one = self.manifest.videos[name]
             entries.append(Entry(
-                one.id, name, name.rpartition("/")[0], self.root / name, one.size,
+                one.id, name, name.rpartition("/")[0].rstrip("/"), path, one.size,
                 one.modified_ns / 1e9, one.duration, one.frames,
                 "offline" if name in away and one.indexed else one.state, one.reason, one.recorded,
             ))  # fmt: skip
@@ -162,8 +212,7 @@ class Index:
     def name_of(self, video: str) -> str:
         """The path, as a record names it, of a video of that path, absolute or not, or id."""
         known = self.manifest.videos
-        absolute = os.path.abspath(video)
-        for name in (video, os.path.relpath(absolute, self.root), absolute):
+        for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
             if name in known:
                 return name
         for name, record in known.items():
@@ -182,6 +231,7 @@ class Index:
         return {
             "index": str(self.directory),
             "folder": self.manifest.root,
+            "folders": self.manifest.roots,
             "encoder": self.manifest.encoder.name,
             "fps": self.manifest.fps,
             "checkpoint": self.manifest.checkpoint,
@@ -457,18 +507,18 @@ def matches(record: Record, about: Mapping[str, Any]) -> bool:
     return about.items() <= vars(record).items()
 
 
-def absent(root: Path, names: Iterable[str]) -> set[str]:
-    """Which files of a folder are not there: deleted, moved, or on a disk that is away.
+def absent(paths: Mapping[str, Path]) -> set[str]:
+    """Which videos are not at their paths: deleted, moved, or on a disk that is away.
 
     Each folder is listed once, which takes less than a look at every file.
     """
     there: dict[str, set[str]] = {}
     missing = set()
-    for name in names:
+    for name, path in paths.items():
         folder, _, own = name.rpartition("/")
         if folder not in there:
             there[folder] = set()
-            with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
+            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):  # a link in a circle
                         if entry.is_file():

@@ -126,7 +126,8 @@ class _Snapshot:
         """Looks again for the files of videos that were away, or of all."""
         places = range(len(self.entries)) if everything else sorted(self.away)
         names = {self.entries[place].video: place for place in places}
-        self.away = {names[name] for name in absent(self.source.root, names)}
+        paths = {name: self.entries[place].path for name, place in names.items()}
+        self.away = {names[name] for name in absent(paths)}
 
     def searched(self) -> Bool[np.ndarray, " V"]:
         """Which entries are there, their vectors whole."""
@@ -231,7 +232,7 @@ class Library:
     def videos(self) -> list[Entry]:
         """All videos that the index knows, failed ones too, in the order of their paths."""
         entries = list(self._listed().values())
-        away = absent(self._index.root, [entry.video for entry in entries])
+        away = absent({entry.video: entry.path for entry in entries})
         return [
             entry if entry.state == "failed" else
             entry._replace(state="offline" if entry.video in away else "indexed")
@@ -539,14 +540,18 @@ class Library:
 
     def _warnings(self, now: _Snapshot, passing: np.ndarray) -> list[str]:
         lines = list(now.source.notes)
-        if away := sorted(place for place in now.away if passing[place]):
-            first = now.entries[away[0]].video
+        away = [now.entries[place].video for place in sorted(now.away) if passing[place]]
+        for name, root in now.source.roots.items():
+            if any(one.rpartition("//")[0] == name for one in away) and not root.is_dir():
+                away = [one for one in away if one.rpartition("//")[0] != name]
+                lines.append(
+                    f"{root} is not there, and its videos are left out: is its disk mounted?"
+                    " (index NEW --move-root, where it has another path now)"
+                )
+        if away:
             lines.append(
                 f"{len(away)} of {len(now.entries)} videos are offline and left out"
-                f" ({first!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
-                if now.source.root.is_dir()
-                else f"{now.source.root} is not there, and its videos are left out: is its disk"
-                " mounted? (index NEW --move-root, where it has another path now)"
+                f" ({away[0]!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
             )
         lines += now.damaged.values()
         return lines

@@ -78,7 +78,7 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
     paths: dict[str, list[Path]] = {}
     for name, record in sorted(index.manifest.videos.items()):
         if record.indexed:
-            paths.setdefault(record.content, []).append(index.root / name)
+            paths.setdefault(record.content, []).append(index.path(name))
     for content, own in paths.items():
         own = [path for path in own if path.is_file()]
         if not own:

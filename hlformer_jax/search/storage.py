@@ -249,13 +249,20 @@ class Record:
 
 @dataclasses.dataclass
 class Manifest:
-    """The content of manifest.json."""
+    """The content of manifest.json.
+
+    A video of the first folder is named by its path below that, one of a further folder by the
+    folder's name, two slashes, which no path has, and its path below it.
+    """
 
     root: str  # the folder that is indexed, absolute; "" where that is not known any more
     encoder: EncoderFacts
     fps: float
     checkpoint: str = ""  # directory of the trained model that ranks by default; "" for none
     videos: dict[str, Record] = dataclasses.field(default_factory=dict)  # by path below the root
+    roots: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # further folders, by their names
     excluded: set[str] = dataclasses.field(default_factory=set)  # removed, until they are added
 
     @property
@@ -271,6 +278,7 @@ class Manifest:
             "format": FORMAT,
             "dtype": DTYPE,
             "root": self.root,
+            "roots": self.roots,
             "encoder": vars(self.encoder),
             "fps": self.fps,
             "checkpoint": self.checkpoint,
@@ -507,11 +515,14 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
         raise ValueError(f"fps is {fps!r}")
     excluded = content["excluded"]
-    texts = [content["root"], content["checkpoint"], *excluded]
+    roots = content.get("roots", {})  # which older indexes lack
+    texts = [content["root"], content["checkpoint"], *excluded, *roots.values()]
     if not isinstance(excluded, list) or not all(isinstance(one, str) for one in texts):
         raise TypeError("root, checkpoint or excluded is no text")
+    if not all(name and "/" not in name for name in roots):
+        raise ValueError("the name of a folder")
     return Manifest(content["root"], encoder, float(fps), content["checkpoint"],
-                    excluded=set(excluded))  # fmt: skip
+                    excluded=set(excluded), roots=dict(roots))  # fmt: skip
 
 
 def _check_record(name: str, record: Record) -> None:

@@ -14,7 +14,7 @@ import processes
 import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader
-from hlformer_jax.search import commands, exports, extract, library, queries, rankers
+from hlformer_jax.search import commands, exports, extract, library, queries, rankers, storage
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.errors import SearchError
@@ -139,7 +139,10 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ),
         (["features", "{films}", "--captions={deep}", "--out={films}"], "holds other things"),
         (["add", "nowhere.film", "--index={index}"], "is not there: give files of"),
-        (["add", "{index}", "--index={index}"], "is not in"),
+        (["add", "{deep}", "--index={index}"], "is not in"),
+        (["add", "{index}", "--index={index}"], "holds no video"),
+        (["add", "{films}/..", "--index={index}"], "hold the same files"),
+        (["index"], "give FOLDER, or --index"),
         (
             ["remove", "b.flim", "--index={index}"],
             "holds no video 'b.flim'; did you mean 'b.film'?",
@@ -298,6 +301,84 @@ def test_another_folder_is_refused_unless_the_root_is_moved(search, films, index
     assert not search("query", "red", f"--index={index}").errors
 
 
+@pytest.fixture
+def disk(search, index, tmp_path):
+    """A further folder of the index, of two films: one named as a film of the first folder."""
+    disk = tmp_path / "disk"
+    archive.film(disk / "a.film", ["yellow"] * 4)
+    archive.film(disk / "trips" / "d.film", ["blue"] * 7)
+    done = search("add", disk, f"--index={index}", "--workers=0")
+    assert done.status == 0 and "2 indexed" in done.out and "'disk'" in done.errors[0]
+    return disk
+
+
+def test_videos_of_two_folders_stay_distinct(search, films, index, disk, tmp_path):
+    found = lambda *asked: [
+        hit["video"]
+        for hit in json.loads(search("query", *asked, f"--index={index}", "--json").out)
+    ]
+    assert found("yellow", "--k=1") == ["disk//a.film"] and found("red", "--k=1") == ["a.film"]
+    assert found("blue", "--folder=disk/trips") == ["disk//trips/d.film"]
+    assert found("--like=disk//a.film@1", "--k=1") != ["disk//a.film"]
+    for path, name in ((films / "a.film", "a.film"), (disk / "a.film", "disk//a.film")):
+        assert Index.open(index).name_of(str(path)) == name
+        entry = next(one for one in Index.open(index).entries() if one.video == name)
+        assert entry.path == path and entry.folder == ("disk" if "//" in name else "")
+    done = search("query", "red", f"--index={index}", f"--export={disk}/a.film.csv")
+    assert done.status == 0 and f"{disk}/a.film" in (disk / "a.film.csv").read_text()
+    archive.film(disk / "e.film", ["green"] * 9)
+    for given in ([films], [disk], []):
+        done = search("index", *given, f"--index={index}", "--workers=0")
+        assert done.status == 0, done
+    assert "6 unchanged" in done.out
+    assert search("remove", "disk//e.film", f"--index={index}").status == 0
+    assert "5 unchanged" in search("index", films, f"--index={index}", "--workers=0").out
+    assert str(disk) in search("status", f"--index={index}").out
+    assert "removed 2 of 5" in search("remove", disk, f"--index={index}").out
+    assert Index.open(index).roots == {"": films} and (disk / "a.film").exists()
+    assert len(list((index / "videos").iterdir())) == 3
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
+def test_a_folder_that_is_away_loses_nothing(search, films, index, disk, tmp_path, left):
+    (disk / "broken.film").write_bytes(b"broken")
+    assert "1 failed" in search("index", films, f"--index={index}", "--workers=0").out
+    before = Index.open(index).manifest.videos
+    disk.rename(tmp_path / "elsewhere")
+    if left:  # as a disk that is not mounted does
+        disk.mkdir()
+    (films / "copy.film").write_bytes((tmp_path / "elsewhere" / "a.film").read_bytes())
+    done = search("index", f"--index={index}", "--workers=0")
+    assert done.status == 0 and "2 offline" in done.out
+    assert any(f"{disk} is not there" in line for line in done.errors) != left
+    assert "0 videos are offline" in search("prune", f"--index={index}").out
+    assert "dropped 0" in search("prune", "--yes", f"--index={index}").out
+    after = Index.open(index).manifest.videos
+    about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
+    assert after.keys() - before.keys() == {"copy.film"}
+    assert all(about(after[name]) == about(one) for name, one in before.items())
+    done = search("query", "yellow", f"--index={index}", "--k=1", "--json")
+    assert [hit["video"] for hit in json.loads(done.out)] == ["copy.film"]
+    assert any(("is not there" in line) != left for line in done.errors)
+    done = search("index", tmp_path / "elsewhere", f"--index={index}", "--move-root", "--workers=0")
+    assert f"{disk} is now {tmp_path / 'elsewhere'}" in done.errors
+    assert done.status == 0 and "6 unchanged" in done.out
+    assert Index.open(index).manifest.videos == after
+    done = search("index", tmp_path / "third", f"--index={index}", "--move-root")
+    assert done.status == 1
+
+
+def test_an_index_of_one_folder_opens_as_it_was(search, films, index, disk):
+    search("remove", disk, f"--index={index}")
+    for path in (index / "manifest.json", index / storage.MARK):
+        text = path.read_bytes()
+        mark, whole = text[: text.index(b"{")], storage.unseal(text[text.index(b"{") :])
+        assert whole.pop("roots") == {}
+        path.write_bytes(mark + storage.seal(whole))
+    done = search("index", films, f"--index={index}", "--workers=0")
+    assert done.status == 0 and "3 unchanged" in done.out and not done.errors
+
+
 @pytest.mark.parametrize("made", [False, True])
 def test_what_fails_leaves_nothing_and_touches_nothing(search, films, tmp_path, made):
     empty, place = tmp_path / "empty", tmp_path / "index"
@@ -372,7 +453,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(search, films, index, tmp_
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
     refused = search("add", elsewhere, f"--index={index}")
-    assert refused.status == 1 and "move it there, or index its own folder" in refused.errors[0]
+    assert refused.status == 1 and "move it there, or add its own folder" in refused.errors[0]
     assert search("add", films / "link.film", f"--index={index}", "--workers=0").status == 0
     assert "link.film" in Index.open(index).manifest.videos
 

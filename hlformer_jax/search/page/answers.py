@@ -98,7 +98,10 @@ def status(library: Library) -> dict[str, Any]:
         "failures": len(failed),
         "failed": listed,
         "recent": [_video(entry) | bare for entry in recent],
-        "index": {key: _base_name(value) for key, value in summary.items()},
+        "index": {
+            key: [*value] if key == "folders" else _base_name(value)
+            for key, value in summary.items()
+        },
     }
 
 
@@ -124,6 +127,7 @@ def thin(
 def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     """A line in which every absolute path, those of an index's state too, is its last name."""
     known = {str(value) for value in summary.values() if _base_name(value) != value}
+    known |= {*summary.get("folders", {}).values()}
     for place in sorted(known, key=len, reverse=True):
         line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
     line = _QUOTED_PATH.sub(r"\1\2\1", line)
@@ -206,7 +210,8 @@ class _LinkOutside(Exception):
 
 def _open_below(entry: Any) -> int:
     """Descriptor of an entry's file, opened from its root name by name, none of them a link."""
-    path, depth = Path(entry.path), len(PurePosixPath(entry.video).parts)
+    path, below = Path(entry.path), entry.video.rpartition("//")[2]
+    depth = len(PurePosixPath(below).parts)
     root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
     resolved = Path(os.path.realpath(path, strict=True))
     if not resolved.is_relative_to(root) or resolved == root:

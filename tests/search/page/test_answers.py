@@ -121,6 +121,17 @@ def test_what_took_the_place_of_an_indexed_file_is_refused(archive, replaced):
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_a_file_of_a_further_folder_is_served_from_it(archive):
+    path = archive.add("trips/a.mp4")
+    entry = archive.entry("trips/a.mp4")
+    entry.video = "disk//a.mp4"
+    assert answers.open_video(archive, "trips/a.mp4").path.read_bytes() == b"film"
+    path.rename(archive.root / "a.mp4")
+    path.symlink_to(archive.root / "a.mp4")  # out of the further folder, trips
+    assert refusal(archive, "trips/a.mp4") == 403
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_a_link_within_the_folder_is_followed_and_a_circle_refused(archive):
     path = archive.add("a.mp4")
     path.rename(archive.root / "trips" / "kept.mp4")
