@@ -76,6 +76,7 @@ from hlformer_jax.ops.numerics import (
     logits,
     max_hyperbolic_norm,
     per_batch,
+    relative_weights,
     replace_near,
     safe_norm,
     safe_normalize,
@@ -440,18 +441,9 @@ def centroid(
         those of a single centroid are [*batch, 1, L].
     """
     points = as_float(points)
-    if weights is None:
-        weights = jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
-    weights = as_float(weights)
-    if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
-        raise ValueError(
-            f"weights {weights.shape} of points {points.shape}: give [*batch, M, L] for"
-            " [*batch, L, n+1], with M = 1 for one centroid"
-        )
+    weights = relative_weights(weights, points)
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
-        largest = largest_coordinate(weights)
-        weights = weights / jnp.where(largest == 0, 1, largest)
         return _from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
     total = jnp.matmul(weights, points, precision=jax.lax.Precision.HIGHEST)
     scale = largest_coordinate(total)

@@ -221,6 +221,26 @@ def largest_coordinate(
     return jnp.where(largest < negligible, 0, largest)
 
 
+def relative_weights(
+    weights: Float[Array, "*#batch M L"] | None, points: Float[Array, "*#batch L n"]
+) -> Float[Array, "*#batch M L"]:
+    """Weights of means of points, beside the largest of each mean; None is one of equal weights.
+
+    Raises:
+      ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n].
+    """
+    if weights is None:
+        return jnp.ones((*points.shape[:-2], 1, points.shape[-2]), points.dtype)
+    weights = as_float(weights)
+    if weights.ndim != points.ndim or weights.shape[-1] != points.shape[-2]:
+        raise ValueError(
+            f"weights {weights.shape} of points {points.shape}: give [*batch, M, L] for"
+            " [*batch, L, n], with M = 1 for one mean"
+        )
+    largest = largest_coordinate(weights, smallest(weights.dtype))
+    return weights / jnp.where(largest == 0, 1, largest)
+
+
 def safe_normalize(
     v: Float[Array, "*#batch n"], negligible: float | Float[Array, "*#batch 1"] | None = None
 ) -> tuple[Float[Array, "*#batch n"], Float[Array, "*#batch"]]:

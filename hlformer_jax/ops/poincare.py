@@ -60,6 +60,7 @@ from hlformer_jax.ops.numerics import (
     logits,
     max_hyperbolic_norm,
     per_batch,
+    relative_weights,
     replace_near,
     safe_normalize,
     safe_sqrt,
@@ -436,13 +437,31 @@ def gyromidpoint(
 ) -> Float[Array, "*#batch M n"]:
     """Weighted midpoint ½ ⊗ (Σ_i weight_i λ_i p_i / Σ_i weight_i (λ_i − 1)) of points.
 
-    It is their centroid in the Lorentz model, whose weights and errors it has; see
-    `lorentz.centroid` (Ungar, 2009; Shimizu, Mukuta and Harada, 2021).
+    It is their centroid in the Lorentz model, and its weights are those of `lorentz.centroid`
+    (Ungar, 2009; Shimizu, Mukuta and Harada, 2021). With a_i = weight_i / γ_i, W and A the sums of
+    weight and a, and m = Σ_i a_i p_i / A, the Lorentzian norm N of the sum of the points is the
+    root of a sum of squares, and the midpoint a quotient in which nothing cancels:
+
+        V = c Σ_i a_i |p_i − m|²,    N² = W² + 4 A V,    m / (1 + 2 V / (N + W)).
     """
     points = as_float(points)
     curvature = per_batch(c, points[..., 0])[..., None]
-    centroid = lorentz.centroid(to_lorentz(points, curvature), weights, curvature[..., 0])
-    return from_lorentz(centroid, curvature)
+    points, gap = inside(points, curvature)
+    weights = relative_weights(weights, points)
+    mass = jnp.sum(weights, axis=-1)
+    share = weights / gap[..., None, :]
+    total = jnp.sum(share, axis=-1)
+    share, total = share[..., None], jnp.where(total == 0, 1, total)
+    # Beside a point that does not change: m is the same for any, and its gradient does not cancel.
+    heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-2)
+    base = jax.lax.stop_gradient(jnp.take_along_axis(points, heaviest, axis=-2))
+    apart = points[..., None, :, :] - base[..., None, :]
+    mean = jnp.sum(share * apart, axis=-2) / total[..., None]
+    across = (apart - mean[..., None, :]) * jnp.sqrt(curvature)[..., None, None]
+    spread = jnp.sum(share[..., 0] * dot(across, across), axis=-1)
+    norm = jnp.sqrt(jnp.where(mass == 0, 1, mass * mass + 4 * total * spread))
+    middle = (base + mean) / (1 + 2 * spread / (norm + mass))[..., None]
+    return jnp.where(mass[..., None] == 0, 0, middle)
 
 
 def concatenate(points: Sequence[Float[Array, "..."]], c: ArrayLike = 1.0) -> Ball:

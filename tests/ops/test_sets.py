@@ -308,7 +308,7 @@ def test_squared_distances_of_all_pairs_are_those_of_one(check):
 def test_weights_without_an_axis_of_centroids_are_refused():
     points = lorentz.from_space(POINTS)
     for shape in ((3, 6), (6,), (3, 1, 5)):
-        with pytest.raises(ValueError, match="M = 1 for one centroid") as refusal:
+        with pytest.raises(ValueError, match="M = 1") as refusal:
             lorentz.centroid(points, jnp.ones(shape))
         assert str(shape) in str(refusal.value) and str(points.shape) in str(refusal.value)
 
