@@ -112,13 +112,14 @@ class Library(search.Library):
                     frames=len(words.split()),
                     state="indexed",
                     reason="",
+                    tags=(),
                 )
             )
         self.entries.append(
             SimpleNamespace(
                 id="f" * 16, video="broken.mp4", folder="", path=folder / "broken.mp4", size=3,
                 modified=0.0, date=0.0, date_of="file", duration=None, frames=0, state="failed",
-                reason="holds no video",
+                reason="holds no video", tags=(),
             )
         )  # fmt: skip
 
@@ -134,6 +135,11 @@ class Library(search.Library):
     def transcript(self, id):
         spoken = {"garden": [(1.0, 3.0, "look"), (4.0, 6.0, "the captain's ship")]}
         return spoken.get(self.entry(id).video.removesuffix(".mp4"), [])
+
+    def tag(self, id, add, drop):
+        entry = self.entry(id)
+        entry.tags = tuple(sorted({*entry.tags, *add} - {*drop}))
+        return entry.tags
 
     def status(self):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
@@ -163,6 +169,8 @@ class Library(search.Library):
             if entry.state == "failed" or (folder and not entry.folder.startswith(folder)):
                 continue
             if since and entry.date < queries.date_span(since)[0]:
+                continue
+            if not {*more.get("tags", ())} <= {*entry.tags}:
                 continue
             if until and entry.date >= queries.date_span(until)[1]:
                 continue
@@ -194,6 +202,7 @@ class Library(search.Library):
             *(entry.id, entry.video, entry.folder, entry.path, np.float32(scores.max())),
             found[:count] or [search.Moment(best, best + 1, best, scores[best])],
             *(times, scores.astype(np.float32), entry.duration, entry.date, entry.date_of),
+            tags=entry.tags,
         )
 
 

@@ -55,18 +55,23 @@ def server(library: Library, clips: Path | None = None) -> Any:
         folder: str = "",
         since: str = "",
         until: str = "",
+        longer: float | None = None,
+        shorter: float | None = None,
+        tags: list[str] | None = None,
         then: list[str] | None = None,
         without: list[str] | None = None,
     ) -> dict[str, Any]:
         """Find videos, and moments in them, that show or say what a sentence describes.
 
-        folder, since and until (2026, 2026-01-10 …) narrow the search; `then` are sentences of what
+        folder, since and until (2026, 2026-01-10 …), longer and shorter (seconds) and tags narrow
+        the search; `then` are sentences of what
         is seen after it, `without` of what is not to be seen. `good` false: nothing stands out.
         """
         with lines():
             hits = library.query(
                 sentence, min(k, 100), folder or None, since or None, until or None,
-                then=then or (), without=without or (),
+                then=then or (), without=without or (), longer=longer, shorter=shorter,
+                tags=tags or (),
             )  # fmt: skip
             listed = [hit.as_json() for hit in hits]
             warnings = answers.warnings(library, hits)

@@ -347,6 +347,12 @@ def _extract(
     option("--only", "by sight or by subtitles alone", choices=("seen", "said")),
     option("--moments", "of each video at most; default 3", type=int, default=3),
     option("--folder", "only videos in this folder of the archive, and below"),
+    option("--longer", "only videos of that length or more", metavar="TIME"),
+    option("--shorter", "only videos of that length or less", metavar="TIME"),
+    option(
+        "--tag", "only videos with that tag; any number of times", action="append", default=[],
+        metavar="TAG",
+    ),
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
     option("--until", "likewise, or before", metavar="DATE"),
     path(
@@ -365,7 +371,9 @@ def query(options: Options) -> None:
         files.check_output(options.export, replace)
     hits = _library(options).query(
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
-        then=options.then, within=seconds(options.within.removesuffix("s")),
+        then=options.then, within=_seconds(options.within), tags=options.tag,
+        longer=options.longer and _seconds(options.longer),
+        shorter=options.shorter and _seconds(options.shorter),
         without=options.without, min_score=options.min_score, offset=options.offset,
         only=options.only,
     )  # fmt: skip
@@ -507,6 +515,29 @@ def remove(options: Options) -> None:
             del known.roots[folder]
             known.excluded = {x for x in known.excluded if x.rpartition("//")[0] != folder}
     print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
+
+
+@command(
+    option(
+        "videos", "paths, or ids, as the index has them; default all that have tags", nargs="*",
+        metavar="VIDEO",
+    ),
+    INDEX,
+    option("--add", "a tag to give; repeatable", action="append", default=[], metavar="TAG"),
+    option("--drop", "a tag to take; repeatable", action="append", default=[], metavar="TAG"),
+)  # fmt: skip
+def tag(options: Options) -> None:
+    """Give videos tags, such as favourite, or take them; list the videos with their tags."""
+    index = _opened(options.index)
+    if options.add or options.drop:
+        with index.writing():
+            if not options.videos:
+                raise SearchError("which videos? Give their paths or ids")
+            index.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
+    names = {index.name_of(one) for one in options.videos}
+    for entry in index.entries():
+        if entry.video in names or entry.tags and not names:
+            print(printable(entry.video) + ": " + (", ".join(entry.tags) or "no tag"))
 
 
 @command(INDEX, flag("--yes", "drop them"))
@@ -812,6 +843,11 @@ def _bar(unit: str, total: int | None = None) -> Any:
     return tqdm.tqdm(
         total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
     )
+
+
+def _seconds(text: str) -> float:
+    """A time of an option, which may end with the unit, as 60s."""
+    return seconds(text.removesuffix("s"))
 
 
 def _report(line: str) -> None:

@@ -99,7 +99,7 @@ class Part(NamedTuple):
         return " ".join(legible(self.hit.path.name).split())
 
 
-COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path"
+COLUMNS = "rank", "id", "video", "start", "end", "peak", "score", "by", "date", "path", "tags"
 
 
 def write(
@@ -153,14 +153,20 @@ def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
         named = [_cell(legible(str(name))) for name in (hit.video, hit.path)]
         by = " and ".join(hit.signals)
-        rest = [f"{moment.score:.6g}", by, queries.iso(hit.date), named[1]]
+        rest = [
+            f"{moment.score:.6g}",
+            by,
+            queries.iso(hit.date),
+            named[1],
+            _cell("; ".join(hit.tags)),
+        ]
         rows.writerow([rank, hit.id, named[0], *times, *rest])
     return text.getvalue().encode()
 
 
 def _cell(text: str) -> str:
     """A text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+    return f"'{text}" if text.startswith(tuple("=+-@\t\r")) else text
 
 
 def read_csv(path: Path) -> list[tuple[str, float, float]]:

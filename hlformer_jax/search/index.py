@@ -56,6 +56,7 @@ class Entry(NamedTuple):
     state: str  # "indexed", "failed", or "offline" where its file is not there now
     reason: str  # why it failed, or what of it could not be used; "" where all is well
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
+    tags: tuple[str, ...] = ()  # that it was given, sorted; FAVOURITE is one
 
     @property
     def date(self) -> float:
@@ -206,6 +207,7 @@ class Index:
                 one.id, name, name.rpartition("/")[0].rstrip("/"), path, one.size,
                 one.modified_ns / 1e9, one.duration, one.frames,
                 "offline" if name in away and one.indexed else one.state, one.reason, one.recorded,
+                tuple(self.manifest.tags.get(one.content, ())),
             ))  # fmt: skip
         return entries
 
@@ -381,6 +383,24 @@ class Index:
         self._sharing[record.content].discard(name)
         return record
 
+    def tag(self, names: Iterable[str], add: Iterable[str] = (), drop: Iterable[str] = ()) -> None:
+        """Gives tags to videos and takes others from them; under the lock of `writing`.
+
+        Videos of equal content share their tags, in which no letter's case counts. They stay when a
+        video moves, is replaced at its path, or is removed and added again.
+        """
+        new = {_tag(text).casefold(): _tag(text) for text in add}
+        dropped = {_tag(text).casefold() for text in drop}
+        for name in names:
+            content = self.manifest.videos[name].content
+            if not content:
+                raise SearchError(f"{name} could not be read, and is not tagged")
+            own = {tag.casefold(): tag for tag in self.manifest.tags.get(content, ())} | new
+            kept = sorted(tag for key, tag in own.items() if key not in dropped)
+            self.manifest.tags |= {content: kept}
+            if not kept:
+                del self.manifest.tags[content]
+
     def verify(self) -> dict[str, str]:
         """Reads all vectors through; what is wrong, by the name of the damaged file."""
         wrong: dict[str, str] = {}
@@ -450,6 +470,8 @@ class Index:
         before = self._pop(name).content if name in self.manifest.videos else None
         if before != record.content:
             self._renamed |= {record.content} | ({before} if before is not None else set())
+            if record.content and before in self.manifest.tags:
+                self.manifest.tags.setdefault(record.content, self.manifest.tags[before])
         self.manifest.videos[name] = record
         self._owners[record.id] = name
         self._sharing.setdefault(record.content, set()).add(name)
@@ -500,6 +522,18 @@ def check_rate(fps: float) -> None:
     """Refuses what is no positive number of frames a second, or a very large one."""
     if not 0 < fps <= 1000:
         raise SearchError(f"--fps={fps}: give a number of frames a second above 0, such as 1")
+
+
+FAVOURITE = "favourite"
+"""The tag that the page's star gives."""
+
+
+def _tag(text: str) -> str:
+    """A tag as it is kept: one line, single spaces."""
+    tag = " ".join(text.split())
+    if not (tag.isprintable() and 0 < len(tag) <= 100):
+        raise SearchError(f"{text[:100]!r} is no tag: give 1 to 100 letters")
+    return tag
 
 
 def matches(record: Record, about: Mapping[str, Any]) -> bool:

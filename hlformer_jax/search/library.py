@@ -51,6 +51,7 @@ class Hit(NamedTuple):
         ranker has no level, in a store or by a trained model.
       copies: the paths of further videos of the same content, which are no hits of their own.
       said: the passages of its subtitles that say the sentence (`said`), best first.
+      tags: those that it was given (`Library.tag`).
 
     A hit that is said and not among the best by sight has NaN for its score. Of one that is said
     and not seen, the moments are its passages.
@@ -70,6 +71,7 @@ class Hit(NamedTuple):
     seen: bool | None = None
     copies: tuple[str, ...] = ()
     said: tuple[Passage, ...] = ()
+    tags: tuple[str, ...] = ()
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -88,6 +90,7 @@ class Hit(NamedTuple):
             "seen": self.seen,
             "said": [instants(one, "start", "end") | {"text": one.text} for one in self.said],
             "copies": [legible(copy) for copy in self.copies],
+            "tags": list(self.tags),
             "moments": [
                 instants(one, "start", "end", "peak") | {"score": float(one.score)}
                 for one in self.moments
@@ -252,6 +255,18 @@ class Library:
         kept = said.read(index.text(index.manifest.videos[name].content))
         return kept["cues"] if kept else []
 
+    def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
+        """Gives tags to a video of an id or path, and takes others from it; returns all it has.
+
+        Raises:
+          SearchError: when there is no such video, a text is no tag, or another process writes.
+        """
+        index = Index.open(self._directory)
+        with index.writing():
+            name = index.name_of(id)
+            index.tag([name], add, drop)
+            return tuple(index.manifest.tags.get(index.manifest.videos[name].content, ()))
+
     def status(self) -> dict[str, Any]:
         """What the index holds (see `Index.summary`), and the name of the ranker."""
         return Index.open(self._directory).summary() | {"ranker": self.ranker_name}
@@ -316,6 +331,9 @@ class Library:
         min_score: float | None = None,
         offset: int = 0,
         only: str | None = None,
+        longer: float | None = None,
+        shorter: float | None = None,
+        tags: str | Sequence[str] = (),
     ) -> Hits:
         """Finds the videos that hold what a sentence says or a picture shows, and when.
 
@@ -326,7 +344,8 @@ class Library:
           sentence: what is looked for; may be empty beside a picture. Of several a video should
             have all, in any order (see `queries` for the scores of this and the next).
           k: how many videos at most.
-          folder: a path relative to the indexed folder: only videos in it and below.
+          folder: a path relative to the indexed folder: only videos in it and below; no letter's
+            case counts.
           since: only videos of that date or later; the year, month, day or time that a text such as
             2026-11 or 2026-11-22 names, or a date of Python. A video's date is that of its
             recording, or else of its file.
@@ -341,6 +360,9 @@ class Library:
           min_score: hits that are not said and of a smaller score are left out.
           offset: how many of the best are left out, to go on where a query before ended.
           only: "seen" or "said", to leave the other out; scores are then those of BM25.
+          longer: only videos of so many seconds or more.
+          shorter: only videos of so many seconds or less.
+          tags: only videos that have all of these tags (`tag`), in any case of letters.
 
         Returns:
           Hits, best first; of equally good ones in the order of their paths. Videos of the same
@@ -348,9 +370,9 @@ class Library:
 
         Raises:
           SearchError: for an empty sentence, a number out of its range, a text that is no date, a
-            folder without videos, an encoder that is not the one of the index, a file that is no
-            image, a video that is not in the index, or a query that the ranker or the store cannot
-            answer.
+            folder or tag without videos, an encoder that is not the one of the index, a file that
+            is no image, a video that is not in the index, or a query that the ranker or the store
+            cannot answer.
           DamagedError: when the manifest is damaged, or all vectors are.
         """
         sentences, then, without = map(_texts, (sentence, then, without))
@@ -393,7 +415,8 @@ class Library:
         now, encoder = self._ready()
         now.look()
         chosen = folder, since, until
-        passing = queries.mask(now.entries, *chosen)
+        tags = [tags] if isinstance(tags, str) else tags
+        passing = queries.mask(now.entries, *chosen, longer, shorter, tags)
         vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
         if image is not None:
             picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
@@ -445,7 +468,7 @@ class Library:
                     return self.query(
                         sentence, k, *chosen, moments, image=image, like=like, then=then,
                         within=within, without=without, min_score=min_score, offset=offset,
-                        only=only,
+                        only=only, longer=longer, shorter=shorter, tags=tags,
                     )  # fmt: skip
                 now.damaged |= error.contents
                 continue
@@ -578,7 +601,7 @@ class Library:
             score, raw = _readable(encoder, score), _readable(encoder, raw)
         return Hit(
             entry.id, entry.video, entry.folder, entry.path, score, best, arrays.times,
-            np.asarray(raw, np.float32), duration, entry.date, entry.date_of, seen,
+            np.asarray(raw, np.float32), duration, entry.date, entry.date_of, seen, tags=entry.tags,
         )  # fmt: skip
 
     def _listed(self) -> dict[str, Entry]:

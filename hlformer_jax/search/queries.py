@@ -29,13 +29,14 @@ distance from the median down to the quantile 0.1587, as far as a normal distrib
 What the archive lacks has about normal cosines, and what it shows now and then stands out above;
 where most of its frames show it, this fails, and of fewer than `FEW` frames nothing is said.
 
-A query may be limited to a folder, and by a video's date: that of its recording where the file
-states one, else that of its last modification.
+A query may be limited to a folder, to tags, by a video's length, and by its date: that of its
+recording where the file states one, else that of its last modification.
 """
 
 import datetime
 import heapq
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -263,20 +264,35 @@ _LENGTHS = {
 
 
 def mask(
-    entries: Sequence[Entry], folder: str | None, since: When, until: When
+    entries: Sequence[Entry],
+    folder: str | None = None,
+    since: When = None,
+    until: When = None,
+    longer: float | None = None,
+    shorter: float | None = None,
+    tags: Sequence[str] = (),
 ) -> Bool[np.ndarray, " V"]:
     """Which videos a search may return; see `Library.query`.
 
     Raises:
-      SearchError: when one is no date, or there is no such folder.
+      SearchError: when one is no date, or there is no such folder or tag.
     """
     kept = np.ones(len(entries), bool)
+    for tag in tags:
+        of = [{own.casefold() for own in entry.tags} for entry in entries]
+        kept &= np.asarray([tag.casefold() in own for own in of], bool)
+        if not kept.any() and not any(tag.casefold() in own for own in of):
+            near = suggestion(tag, {own for entry in entries for own in entry.tags})
+            raise SearchError(f"no video of the index has the tag {tag!r}{near}")
+    lengths = np.asarray([entry.duration for entry in entries], np.float64)
+    kept &= (lengths >= (longer or 0)) & (lengths <= (math.inf if shorter is None else shorter))
     folder = legible(folder or "")  # as it is shown: bytes that are no text are typed by nobody
-    wanted = PurePosixPath(folder.strip("/")).parts
+    wanted = PurePosixPath(folder.strip("/").casefold()).parts
     if wanted:
-        folders = [PurePosixPath(legible(one.folder)).parts[: len(wanted)] for one in entries]
-        kept &= np.asarray([parts == wanted for parts in folders], bool)
-        if not kept.any():
+        folders = [PurePosixPath(legible(one.folder).casefold()).parts for one in entries]
+        within = np.asarray([parts[: len(wanted)] == wanted for parts in folders], bool)
+        kept &= within
+        if not within.any():
             near = suggestion(folder, {legible(entry.folder) for entry in entries})
             raise SearchError(f"the index has no videos in a folder {folder!r}{near}")
     dates = np.asarray([entry.date for entry in entries], np.float64)

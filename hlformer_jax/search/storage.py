@@ -260,9 +260,8 @@ class Manifest:
     fps: float
     checkpoint: str = ""  # directory of the trained model that ranks by default; "" for none
     videos: dict[str, Record] = dataclasses.field(default_factory=dict)  # by path below the root
-    roots: dict[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # further folders, by their names
+    roots: dict[str, str] = dataclasses.field(default_factory=dict)  # further folders by name
+    tags: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by content
     excluded: set[str] = dataclasses.field(default_factory=set)  # removed, until they are added
 
     @property
@@ -279,6 +278,7 @@ class Manifest:
             "dtype": DTYPE,
             "root": self.root,
             "roots": self.roots,
+            "tags": self.tags,
             "encoder": vars(self.encoder),
             "fps": self.fps,
             "checkpoint": self.checkpoint,
@@ -515,14 +515,15 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
         raise ValueError(f"fps is {fps!r}")
     excluded = content["excluded"]
-    roots = content.get("roots", {})  # which older indexes lack
+    roots, tags = content.get("roots", {}), content.get("tags", {})  # which older indexes lack
     texts = [content["root"], content["checkpoint"], *excluded, *roots.values()]
+    texts += [tag for own in tags.values() for tag in own]
     if not isinstance(excluded, list) or not all(isinstance(one, str) for one in texts):
-        raise TypeError("root, checkpoint or excluded is no text")
+        raise TypeError("root, checkpoint, excluded or a tag is no text")
     if not all(name and "/" not in name for name in roots):
         raise ValueError("the name of a folder")
     return Manifest(content["root"], encoder, float(fps), content["checkpoint"],
-                    excluded=set(excluded), roots=dict(roots))  # fmt: skip
+                    excluded=set(excluded), roots=dict(roots), tags=dict(tags))  # fmt: skip
 
 
 def _check_record(name: str, record: Record) -> None:

@@ -517,7 +517,7 @@ def test_query_prints_a_table_or_exactly_the_list_that_programs_read(search, ind
     assert len(lines) == 3 and not done.errors
     done = search("query", "red", f"--index={index}", "--json", "--ranker=best_frame")
     hits = json.loads(done.out)
-    fields = {"id", "video", "date", "date_of", "score", "moments", "seen", "copies", "said"}
+    fields = {*"id video date date_of score moments seen copies said tags".split()}
     assert [set(hit) for hit in hits] == [fields] * 3
     assert hits[0]["video"] == "a.film"
     assert all(set(m) == {"start", "end", "peak", "score"} for h in hits for m in h["moments"])
@@ -531,6 +531,25 @@ def test_filters_reach_the_library(search, index):
     assert [hit["video"] for hit in json.loads(ask("--json", "--folder=trips"))] == ["trips/c.film"]
     assert json.loads(ask("--json", "--until=1999-01-01")) == []
     assert "nothing was found" in ask("--since=2999-01-01")
+    names = lambda *flags: {hit["video"] for hit in json.loads(ask("--json", *flags))}
+    assert names("--longer=0:17") == {"b.film", "trips/c.film"} and names("--shorter=16s") == {
+        "a.film"
+    }
+    done = search(
+        "tag", "a.film", "trips/c.film", f"--index={index}", "--add=Oma", "--add=favourite"
+    )
+    assert done.out.splitlines() == [f"{one}: Oma, favourite" for one in ("a.film", "trips/c.film")]
+    assert names("--tag=oma") == {"a.film", "trips/c.film"}
+    search("tag", "a.film", f"--index={index}", "--drop=favourite")
+    assert names("--tag=oma", "--tag=favourite") == {"trips/c.film"}
+    assert search("tag", f"--index={index}").out.startswith("a.film: Oma\ntrips/c.film: ")
+    assert search("tag", f"--index={index}", "--add=x").status == 1
+    assert "did you mean 'Oma'" in search("query", "red", f"--index={index}", "--tag=Opa").errors[0]
+    [hit] = library.Library(index).search("red", tags="oma", shorter=17.0)
+    assert hit.tags == ("Oma",) and hit.as_json()["tags"] == ["Oma"]
+    with Index.open(index).writing():
+        done = search("tag", "a.film", f"--index={index}", "--add=x")
+    assert done.status == 1 and "another process is writing" in done.errors[0]
 
 
 def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(

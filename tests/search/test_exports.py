@@ -101,7 +101,7 @@ def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path)
 
 def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
     never = lambda path: pytest.fail("no file is read for it")
-    hits = [hit("=1+2.mp4", (1.25, 3.5)), hit("ü.mp4", (2.0, 4.0))]
+    hits = [hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")), hit("ü.mp4", (2.0, 4.0))]
     exports.write(tmp_path / "x.m3u8", "t", hits, never)
     assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
         "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
@@ -110,6 +110,11 @@ def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
     table = tmp_path / "x.csv"
     assert exports.write(table, "t", hits, never) == 2
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
+    assert [line.rpartition(",")[2] for line in table.read_text().splitlines()] == [
+        "tags",
+        "b; c d",
+        "",
+    ]
     ids = [one.id for one in hits]
     assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
     with pytest.raises(OutputError):

@@ -196,3 +196,40 @@ def test_the_first_place_that_is_there_is_taken_unless_another_is_named(loaded, 
         assert loaded.pop() == expected and not loaded
     with pytest.raises(SearchError, match=f"{gone} .*--encoder="):
         reload_encoder(facts(gone))
+
+
+def test_tags_survive_whatever_happens_to_a_video_but_taking_them(index, films):
+    with index.writing():
+        index.tag(["a.film", "b.film"], ["Oma", " at  the sea"])
+        index.tag(["b.film"], ["OMA", "x"], ["at the sea", "never given"])
+        for wrong in ("", "a\0", "x" * 101):
+            with pytest.raises(SearchError, match="no tag"):
+                index.tag(["a.film"], [wrong])
+    tags = lambda: {
+        one.video: one.tags for one in Index.open(index.directory).entries() if one.tags
+    }
+    given = {"a.film": ("Oma", "at the sea"), "b.film": ("OMA", "x")}
+    assert tags() == given
+    (films / "copy.film").write_bytes((films / "a.film").read_bytes())
+    (films / "b.film").rename(films / "moved.film")
+    archive.fill(index)
+    given = {"a.film": given["a.film"], "copy.film": given["a.film"], "moved.film": given["b.film"]}
+    assert tags() == given
+    archive.film(films / "moved.film", ["white"] * 5)  # another content at the same path
+    archive.fill(index)
+    assert tags() == given
+    with index.writing():
+        index.drop("copy.film")
+        index.drop("a.film")
+        index.discard_unused()
+    archive.fill(index)
+    assert tags() == given
+    for name in ("manifest.json", "manifest.previous.json"):
+        (index.directory / name).write_bytes(b"")
+    assert tags() == given
+    archive.fill(Index.open(index.directory))
+    assert tags() == given and Index.open(index.directory).verify() == {}
+    again = Index.open(index.directory)
+    with again.writing():
+        again.tag(given, drop=["oma", "AT THE SEA", "x"])
+    assert tags() == {}

@@ -316,6 +316,31 @@ def test_filters_agree_with_a_loop_over_random_entries():
             assert kept == (within and first <= days <= last)
 
 
+def test_filters_by_length_tags_and_folders_of_any_case_agree_with_a_loop():
+    rng = np.random.default_rng(1)
+    entries = [
+        entry(str(rng.choice(["Trips/Sea", "trips", "x"])))._replace(
+            duration=float(seconds), tags=tuple(map(str, rng.choice(["Oma", "b", "c"], 2, False)))
+        )
+        for seconds in rng.integers(0, 20, 40)
+    ]
+    for longer, shorter, tags, folder in (
+        (5, None, (), None), (None, 9, (), "TRIPS"),
+        (3, 15, ["oma"], None), (0, 19, ["B", "oma"], "x"),
+    ):  # fmt: skip
+        found = queries.mask(entries, folder, longer=longer, shorter=shorter, tags=tags)
+        for one, kept in zip(entries, found, strict=True):
+            assert kept == (
+                (longer is None or one.duration >= longer)
+                and (shorter is None or one.duration <= shorter)
+                and all(tag.lower() in [own.lower() for own in one.tags] for tag in tags)
+                and (not folder or one.folder.lower().split("/")[0] == folder.lower())
+            )
+        assert 0 < found.sum() < len(entries)
+    with pytest.raises(SearchError, match="did you mean 'Oma'"):
+        queries.mask(entries, tags=["Omi"])
+
+
 def test_a_folder_whose_name_is_no_text_is_chosen_as_it_is_shown():
     entries = [entry(os.fsdecode(b"caf\xe9/x")), entry("caf")]
     assert queries.mask(entries, "caf\ufffd", None, None).tolist() == [True, False]

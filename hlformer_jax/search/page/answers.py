@@ -142,7 +142,7 @@ def _base_name(value: Any) -> Any:
 def _video(one: Any) -> dict[str, Any]:
     """What hits and entries have in common."""
     own = {name: getattr(one, name) for name in ("id", "video", "folder", "duration", "date_of")}
-    return own | {"date": queries.iso(one.date)}
+    return own | {"date": queries.iso(one.date), "tags": list(one.tags)}
 
 
 # Files

@@ -41,6 +41,7 @@ class Video(_Form):
     duration: float
     date: str
     date_of: Literal["recording", "file"]
+    tags: list[str]
     score: float | None
     moments: list[Moment]
     times: list[float]
@@ -85,9 +86,16 @@ class Status(_Form):
 
 
 class Folders(_Form):
-    """Folders that hold videos, themselves or below."""
+    """Folders that hold videos, themselves or below, and tags that videos have."""
 
     folders: list[str]
+    tags: list[str]
+
+
+class Tags(_Form):
+    """All tags of a video."""
+
+    tags: list[str]
 
 
 class Transcript(_Form):

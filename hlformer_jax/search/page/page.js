@@ -1,6 +1,6 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const player = $("player"), strip = $("strip"), FILTERS = ["then", "not", "only", "folder", "since", "until"];
+const player = $("player"), strip = $("strip"), CHOSEN = ["only", "folder", "tag", "longer", "shorter", "since", "until"], FILTERS = ["then", "not", ...CHOSEN];
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const FIELDS = ["q", "like", ...FILTERS], names = new Map();    // of videos that were shown, by their ids
 let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is shown
@@ -167,8 +167,7 @@ async function showHome() {
 function showHits(answer, asked) {
   hits = answer.hits;
   if (!hits.length) {
-    const filtered = ["folder", "since", "until"].some((name) => asked[name]);
-    const why = filtered ? "No video matches these filters. Try other dates, or all folders."
+    const why = CHOSEN.slice(1).some((name) => asked[name]) ? "No video matches these filters. Try other dates, or all folders."
       : "No indexed video matches.";
     return showNote("Nothing found", [why, ...answer.warnings].join(" "));
   }
@@ -223,6 +222,26 @@ function moreLike(hit, time) {
   scrollTo({ top: 0 });
   ask(0);
 }
+function star(hit, name) {    // makes a video a favourite, and no more one
+  const button = make("button", { type: "button", class: "star", "aria-label": `Favourite ${name}`,
+    onclick: async (event) => {
+      event.stopPropagation();
+      const change = { [hit.tags.includes("favourite") ? "drop" : "add"]: "favourite" };
+      try {
+        hit.tags = (await (await get(`api/tag/${hit.id}`, change, { method: "POST" })).json()).tags;
+        show();
+        choices();
+      } catch (error) { toast(error.message); }
+    } });
+  const show = () => {
+    const yes = hit.tags.includes("favourite");
+    button.textContent = yes ? "★" : "☆";
+    button.setAttribute("aria-pressed", yes);
+    button.title = hit.tags.join(", ") || "Make it a favourite";
+  };
+  show();
+  return button;
+}
 function card(hit, index) {
   names.set(hit.id, hit.video.split("/").pop());
   const name = hit.video.split("/").pop(), first = hit.moments[0];
@@ -243,7 +262,7 @@ function card(hit, index) {
     ...(hit.said?.length ? [make("button", { type: "button", class: "said", title: "Play what is said",
       onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.said[0].start, play: true }); } },
       `${clock(hit.said[0].start)} “${hit.said[0].text}”`)] : []),
-    make("div", { class: "chips" }, ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
+    make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => chip(index, m, name)),
       make("button", { type: "button", class: "chip like", "aria-label": `More like ${name} at ${clock(at)}`,
         onclick: (event) => { event.stopPropagation(); moreLike(hit, at); } }, "More like this")));
 }
@@ -426,7 +445,7 @@ function restore() {
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
     const value = given.get(name) || "", field = $(name);
-    if (name === "folder" && ![...field.options].some((one) => one.value === value)) {
+    if (CHOSEN.includes(name) && field.options && ![...field.options].some((one) => one.value === value)) {
       field.append(make("option", { value }, value));
     }
     field.value = value;
@@ -457,7 +476,7 @@ $("search").addEventListener("submit", (event) => {
   if (searching) { playFirst = true; ask(0); } else if (chosen >= 0) choose(chosen, { m: moment, play: true });
 });
 for (const name of ["q", "then", "not"]) $(name).addEventListener("input", () => ask(200));
-for (const name of ["only", "folder", "since", "until"]) $(name).addEventListener("change", () => ask(0));
+for (const name of CHOSEN) $(name).addEventListener("change", () => ask(0));
 $("clear").addEventListener("click", () => {
   for (const name of FILTERS) $(name).value = "";
   $("q").focus();
@@ -484,11 +503,15 @@ $("home").addEventListener("click", (event) => {
 addEventListener("hashchange", restore);
 // The token is a cookie by now, and stands in no history and no copied link.
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
-get("api/folders").then((response) => response.json()).then(({ folders }) => {
-  const kept = $("folder").value;
-  $("folder").replaceChildren(make("option", { value: "" }, "All folders"),
-    ...[...new Set([...folders, kept])].filter(Boolean).map((name) => make("option", { value: name }, name)));
-  $("folder").value = kept;
-}).catch(() => {});    // the search says what is wrong
+async function choices() {    // of folders and tags; the search says what is wrong
+  const { folders, tags } = await get("api/folders").then((response) => response.json()).catch(() => ({}));
+  for (const [id, known] of [["folder", folders], ["tag", tags]]) {
+    const kept = $(id).value;
+    $(id).replaceChildren($(id).options[0],
+      ...[...new Set([...known ?? [], kept])].filter(Boolean).map((name) => make("option", { value: name }, name)));
+    $(id).value = kept;
+  }
+}
+choices();
 restore();
 if (wants(values())) showHome();    // for the facts of the header

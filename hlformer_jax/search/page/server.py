@@ -153,6 +153,9 @@ def app(
         min_score: Annotated[float | None, Query(allow_inf_nan=False)] = None,
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
         only: Literal["seen", "said", ""] = "",
+        longer: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        shorter: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        tag: Sentences = (),
     ) -> Response:
         """Videos and moments of a sentence, a picture, or both.
 
@@ -166,6 +169,9 @@ def app(
             "min_score": min_score,
             "offset": offset,
             "only": only or None,
+            "longer": longer,
+            "shorter": shorter,
+            "tags": tag,
         }
         try:
             frame = queries.instant(like) if like else None
@@ -200,8 +206,16 @@ def app(
 
     @server.get("/api/folders", responses=description.answers(description.Folders))
     def folders() -> Response:
-        """The folders that a query may name."""
-        return Answer({"folders": answers.folders(library.videos())})
+        """The folders and tags that a query may name."""
+        entries = library.videos()
+        tags = sorted({tag for entry in entries for tag in entry.tags})
+        return Answer({"folders": answers.folders(entries), "tags": tags})
+
+    @server.post("/api/tag/{id}", responses=description.answers(description.Tags))
+    def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
+        """Gives tags to a video and takes others from it; `favourite` is the page's star."""
+        tags = library.tag(answers.indexed(library, id).id, add, drop)
+        return Answer({"tags": list(tags)})
 
     @server.get("/api/transcript/{id}", responses=description.answers(description.Transcript))
     def transcript(id: str) -> Response:

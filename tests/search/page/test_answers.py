@@ -252,7 +252,7 @@ def test_the_page_names_every_address_and_parameter_and_needs_no_other_server(cl
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     for path, methods in client.get("/api/openapi.json").json()["paths"].items():
         assert path in page.text
-        for name in (one["name"] for one in methods["get"].get("parameters", ())):
+        for name in (one["name"] for one in next(iter(methods.values())).get("parameters", ())):
             assert f"<b>{name}</b>" in page.text
     assert not re.search("<script|https?://|style=", page.text)
 

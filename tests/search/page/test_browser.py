@@ -276,6 +276,20 @@ def test_filters_by_folder_and_date_narrow_the_results(page):
     expect(page.locator("#note-text")).to_contain_text("filters")
 
 
+def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
+    search(page, "grey")
+    star = page.get_by_role("button", name="Favourite garden.mp4")
+    expect(star).to_have_attribute("aria-pressed", "false")
+    star.click()
+    expect(star).to_have_attribute("aria-pressed", "true")
+    page.get_by_label("Tag").select_option("favourite")
+    expect(page.locator("#results .open")).to_have_text(["garden.mp4"])
+    star.click()
+    expect(star).to_have_text("☆")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#results .open")).to_have_count(3)
+
+
 def test_the_keyboard_alone_is_enough(page):
     search(page, "red")
     first, second = (page.locator("#results .open").nth(i) for i in (0, 1))

@@ -43,6 +43,24 @@ def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
     assert library.asked[-1][2:5] == ("trips", "2026-06", "20260615")
 
 
+def test_a_video_is_tagged_and_found_by_its_tags(client, library):
+    garden = library.id("garden")
+    assert client.post(f"/api/tag/{garden}?add=favourite&add=b").json() == {
+        "tags": ["b", "favourite"]
+    }
+    assert client.post(f"/api/tag/{garden}", params={"drop": "b"}).json() == {"tags": ["favourite"]}
+    asked = {"q": "grey", "tag": "favourite", "longer": 1, "shorter": 60}
+    [hit] = client.get("/api/query", params=asked).json()["hits"]
+    assert hit["id"] == garden and hit["tags"] == ["favourite"]
+    assert library.asked[-1][7].items() >= {"longer": 1, "shorter": 60}.items()
+    assert client.get("/api/folders").json()["tags"] == ["favourite"]
+    assert client.post("/api/tag/nowhere?add=x").status_code == 404
+    crossing = {"Origin": "http://elsewhere.example"}
+    assert client.post(f"/api/tag/{garden}?add=x", headers=crossing).status_code == 403
+    assert client.get(f"/api/tag/{garden}?add=x").status_code == 405
+    client.post(f"/api/tag/{garden}?drop=favourite")
+
+
 def test_a_picture_is_asked_for_by_its_video_and_second(client, library):
     like = f"{library.id('garden')}@8.5"
     hits = client.get("/api/query", params={"like": like}).json()["hits"]
@@ -81,7 +99,8 @@ def test_parts_of_a_query_reach_the_library(client, library):
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
     assert len(answer["hits"]) == 1 and answer["good"] is True
     assert library.asked[-1][7] == {
-        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0, "only": None
+        "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0, "only": None,
+        "longer": None, "shorter": None, "tags": (),
     }  # fmt: skip
     for wrong in (
         {"within": "0"},
@@ -105,7 +124,7 @@ def test_the_status_counts_what_is_there_and_names_what_failed(client):
         "garden.m",
     ]
     assert status["index"] == {"age": None, "rate": 1, "path": "garden.mp4"}
-    assert client.get("/api/folders").json() == {"folders": ["trips", "trips/lake"]}
+    assert client.get("/api/folders").json() == {"folders": ["trips", "trips/lake"], "tags": []}
 
 
 def test_a_video_is_sent_whole_or_in_ranges(client, library):
@@ -339,7 +358,7 @@ def test_serve_says_where_it_is_answers_there_and_ends_with_ctrl_c():
         try:
             url = process.stdout.readline().split()[4]
             assert url.startswith("http://127.0.0.1:")
-            assert httpx.get(url + "api/folders", timeout=20).json() == {"folders": []}
+            assert httpx.get(url + "api/folders", timeout=20).json() == {"folders": [], "tags": []}
             process.send_signal(signal.SIGINT)
             assert process.wait(15) == 0 and process.stdout.read() == "stopped\n"
         finally:
