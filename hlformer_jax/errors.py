@@ -1,12 +1,17 @@
-"""The base of every error that a user can mend; commands show its message, not a traceback."""
+"""Errors that a user can mend, of which commands show the message and not a traceback; their words.
+
+On Linux a file's name is bytes. Those that are no UTF-8 stand in Python's texts as lone surrogates,
+which no JSON, page or terminal takes: such a name is shown with U+FFFD in their place (`legible`).
+"""
 
 import difflib
 import importlib
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,26 @@ class UserError(Exception):
 
 class MissingExtra(UserError, ImportError):
     """A package is not installed that one of this package's extras brings."""
+
+
+class SearchError(UserError, ValueError):
+    """An index, a question or a folder is not as it should be; the message says what to do."""
+
+
+class DamagedError(SearchError):
+    """A file of an index is missing, or not what was written.
+
+    `contents` has the contents whose vectors are damaged, each with its line.
+    """
+
+    contents: Mapping[str, str] = {}
+
+    @classmethod
+    def of(cls, contents: Mapping[str, str]) -> "DamagedError":
+        """An error about the vectors of contents."""
+        error = cls("; ".join(contents.values()))
+        error.contents = contents
+        return error
 
 
 def optional(module: str, extra: str) -> Any:
@@ -57,3 +82,14 @@ def _python() -> str:
         return "python"
     own = Path(sys.executable)
     return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)
+
+
+def legible(text: str) -> str:
+    """A text with U+FFFD for every byte that is no UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def printable(name: str) -> str:
+    """A name as one line of a terminal: legible, and quoted where it holds a newline, say."""
+    name = legible(name)
+    return name if name.isprintable() else repr(name)

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, legible
 
 WRITTEN = ".hlformer-written"
 """List of the files that were written into a directory, in the format of sha256sum."""
@@ -100,6 +100,19 @@ def discard(path: Path) -> None:
     mode = _mode(path)
     if mode is not None and stat.S_ISREG(mode):
         path.unlink(missing_ok=True)
+
+
+def jsonable(value: Any) -> Any:
+    """A value as JSON holds it: NaN as null, NumPy's numbers as Python's, texts legible."""
+    if isinstance(value, Mapping):
+        return {legible(str(key)): jsonable(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(child) for child in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else legible(str(value))
 
 
 def write_json(path: Path, content: Mapping[str, Any], replace: Replace = "any") -> None:

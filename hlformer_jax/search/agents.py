@@ -17,9 +17,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import UserError, optional
+from hlformer_jax.errors import SearchError, UserError, optional
 from hlformer_jax.search import exports
-from hlformer_jax.search.errors import SearchError, jsonable
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers
 
@@ -75,7 +74,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             )  # fmt: skip
             listed = [hit.as_json() for hit in hits]
             warnings = answers.warnings(library, hits)
-            shown: dict[str, Any] = jsonable(
+            shown: dict[str, Any] = files.jsonable(
                 {"hits": listed, "good": hits.good, "warnings": warnings}
             )
             return shown

@@ -22,8 +22,7 @@ import numpy as np
 
 from hlformer_jax import files
 from hlformer_jax.data import extracted, source
-from hlformer_jax.errors import suggestion
-from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.errors import optional
+from hlformer_jax.errors import SearchError, optional
 from hlformer_jax.search import extract
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Manifest

@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import command_line, optional
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    command_line,
+    optional,
+    printable,
+)
 from hlformer_jax.search import captions, exports, packed, queries, rankers, said, storage
-from hlformer_jax.search.errors import DamagedError, SearchError, jsonable, printable
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
@@ -468,7 +473,7 @@ def status(options: Options) -> None:
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
-        print(json.dumps(jsonable(of | lists), indent=2))
+        print(json.dumps(files.jsonable(of | lists), indent=2))
         return
     length = f"{clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
     rows = {

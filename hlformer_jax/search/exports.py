@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import optional
+from hlformer_jax.errors import SearchError, legible, optional
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import queries
-from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Hit
 
 _NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]

@@ -31,10 +31,16 @@ import numpy as np
 
 from hlformer_jax import command
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import UserError, command_line, optional
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UserError,
+    command_line,
+    optional,
+    printable,
+)
 from hlformer_jax.files import OutputError, digest
 from hlformer_jax.search import said
-from hlformer_jax.search.errors import DamagedError, SearchError, printable
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.rankers import segments
 from hlformer_jax.search.storage import Record, Stamp, VideoArrays

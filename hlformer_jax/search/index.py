@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import optional, suggestion
+from hlformer_jax.errors import DamagedError, SearchError, optional, suggestion
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.storage import (
     EncoderFacts,
     Manifest,

@@ -17,10 +17,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import command_line
+from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import queries, rankers, said, storage, store
-from hlformer_jax.search.errors import DamagedError, SearchError, legible
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained

@@ -31,8 +31,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
+from hlformer_jax.errors import DamagedError
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import PACKED, VideoArrays
 

@@ -47,9 +47,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import suggestion
+from hlformer_jax.errors import SearchError, legible, suggestion
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.rankers import Ranker, Untrained
 from hlformer_jax.search.storage import VideoArrays

@@ -56,9 +56,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.data.transforms import unit
-from hlformer_jax.errors import suggestion
+from hlformer_jax.errors import SearchError, suggestion
 from hlformer_jax.search import packed
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Record, VideoArrays
 

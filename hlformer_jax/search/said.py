@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, printable
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import printable
 from hlformer_jax.search.index import Index
 
 PAUSE = 5.0

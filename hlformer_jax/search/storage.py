@@ -29,8 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import command_line
-from hlformer_jax.search.errors import DamagedError, SearchError
+from hlformer_jax.errors import DamagedError, SearchError, command_line
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 _WRONG = AttributeError, KeyError, TypeError, ValueError

@@ -30,8 +30,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.errors import command_line, optional
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.errors import SearchError, command_line, optional
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.rankers import RowRanker
 from hlformer_jax.search.storage import VideoArrays

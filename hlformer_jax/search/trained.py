@@ -23,12 +23,12 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, models, parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data import extracted, transforms
+from hlformer_jax.errors import SearchError
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.retrieval import corpus, evaluation, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.scoring import MaximumSimilarity, Vectors
 from hlformer_jax.search import packed
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import EncoderFacts, Record, VideoArrays
 from hlformer_jax.training import loaded_run

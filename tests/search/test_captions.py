@@ -6,9 +6,9 @@ import pytest
 
 from hlformer_jax import search
 from hlformer_jax.data.extracted import ExtractedReader, contents
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import captions
 from hlformer_jax.search.captions import Caption, evaluate
-from hlformer_jax.search.errors import SearchError
 
 
 def test_lines_are_captions_and_times_may_be_missing(tmp_path):

@@ -14,9 +14,8 @@ import archive
 import processes
 import pytest
 
-from hlformer_jax.errors import MissingExtra
+from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search import cluster
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import Failed, Job
 from hlformer_jax.search.index import Index
 

@@ -14,8 +14,8 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import extract
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.extract import (
     CHUNK,
     Done,

@@ -11,8 +11,8 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index, load_encoder, reload_encoder
 from hlformer_jax.search.storage import EncoderFacts
 

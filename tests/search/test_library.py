@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search import queries
-from hlformer_jax.search.errors import DamagedError, SearchError
 
 DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
 

@@ -8,8 +8,8 @@ import archive
 import numpy as np
 import pytest
 
+from hlformer_jax.errors import DamagedError
 from hlformer_jax.search import packed, rankers
-from hlformer_jax.search.errors import DamagedError
 from hlformer_jax.search.extract import default_workers
 
 

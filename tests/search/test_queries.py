@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import packed, queries
-from hlformer_jax.search.errors import SearchError
 
 
 @pytest.fixture

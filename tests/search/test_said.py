@@ -8,8 +8,8 @@ import archive
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import library, said
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 
 WORDS = {

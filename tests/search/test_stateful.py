@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hlformer_jax import files, search
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search import packed, storage
-from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]

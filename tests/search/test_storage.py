@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hlformer_jax import search
+from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search import storage
-from hlformer_jax.search.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Stamp
 

@@ -17,8 +17,7 @@ import processes
 import pytest
 
 from hlformer_jax import search
-from hlformer_jax.errors import MissingExtra
-from hlformer_jax.search.errors import SearchError
+from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.rankers import Untrained
 from hlformer_jax.search.store import Store, Uploaded

@@ -12,8 +12,8 @@ from tiny import configuration, write_run
 from hlformer_jax import models, search
 from hlformer_jax.config import default
 from hlformer_jax.data import extracted
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import trained
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.training.loaded_run import LoadedRun
 

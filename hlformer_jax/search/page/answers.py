@@ -13,9 +13,8 @@ from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import queries
-from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Hits, Library
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")

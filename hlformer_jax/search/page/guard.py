@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.errors import jsonable
+from hlformer_jax.files import jsonable
 from hlformer_jax.search.page import answers
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})

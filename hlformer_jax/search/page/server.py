@@ -29,9 +29,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hlformer_jax import __version__, video
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import queries
-from hlformer_jax.search.errors import SearchError, legible
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, description, guard
 from hlformer_jax.search.page.guard import Answer, ParameterError
