@@ -2,7 +2,6 @@
 
 server      its addresses, and `serve`
 guard       who may ask, and how the others are refused: hosts, origins, tokens, errors
-answers     what the page is given: JSON, and files by their ids
-description the forms of those, and the page /api/docs
+answers     JSON and its forms, files by their ids, the page /api/docs
 index.html, page.css, page.js    the page, without a build and without anything from elsewhere
 """

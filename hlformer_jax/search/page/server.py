@@ -32,7 +32,7 @@ from hlformer_jax import __version__, video
 from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import queries
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.page import answers, description, guard
+from hlformer_jax.search.page import answers, guard
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
 STATIC = {
@@ -135,8 +135,8 @@ def app(
             _static(Path(__file__).with_name(name), media_type)
         )
 
-    @server.post("/api/query", responses=description.answers(description.Hits))
-    @server.get("/api/query", responses=description.answers(description.Hits))
+    @server.post("/api/query", responses=answers.responses(answers.Hits))
+    @server.get("/api/query", responses=answers.responses(answers.Hits))
     async def query(
         request: Request,
         q: Annotated[str, Query(max_length=MAX_SENTENCE)] = "",
@@ -196,14 +196,14 @@ def app(
 
     @server.get("/api/docs", include_in_schema=False)
     def docs() -> Response:
-        return Response(description.page(server), media_type="text/html; charset=utf-8")
+        return Response(answers.describe(server), media_type="text/html; charset=utf-8")
 
-    @server.get("/api/status", responses=description.answers(description.Status))
+    @server.get("/api/status", responses=answers.responses(answers.Status))
     def status() -> Response:
         """What the index holds, what failed, and the newest videos."""
         return Answer(answers.status(library))
 
-    @server.get("/api/folders", responses=description.answers(description.Folders))
+    @server.get("/api/folders", responses=answers.responses(answers.Folders))
     def folders() -> Response:
         """The folders and tags that a query may name."""
         entries = library.videos()
@@ -216,7 +216,7 @@ def app(
         tags = library.tag(answers.indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
-    @server.get("/api/transcript/{id}", responses=description.answers(description.Transcript))
+    @server.get("/api/transcript/{id}", responses=answers.responses(answers.Transcript))
     def transcript(id: str) -> Response:
         """All that is said in a video."""
         cues = library.transcript(answers.indexed(library, id).id)
