@@ -14,8 +14,7 @@
     agents       an archive for programs that speak MCP
     exports      moments for other programs: CSV, playlists, EDL, OpenTimelineIO
     store        search in PostgreSQL
-    regimes      the rankers compared on simulated archives
-    captions     sentences of which the answer is known: recalls, and a data set to train on
+    evaluation   rankers on captions of one's own and on simulated archives; captions to train on
     commands     the command line; demo: an archive to try it on; page: in the browser
 
 ```python

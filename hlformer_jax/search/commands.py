@@ -23,7 +23,7 @@ from hlformer_jax.errors import (
     optional,
     printable,
 )
-from hlformer_jax.search import captions, exports, packed, queries, rankers, said, storage
+from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
@@ -652,7 +652,7 @@ def _check_clip(index: Index, out: Path, flag: str) -> None:
         "--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
         required=True, metavar="FILE",
     ),
-    option("--split", "only captions of that split", choices=captions.SPLITS),
+    option("--split", "only captions of that split", choices=evaluation.SPLITS),
     path(
         "--checkpoint", "a trained model as well; any number of times", action="append",
         default=[], metavar="RUN",
@@ -670,7 +670,7 @@ def evaluate(options: Options) -> None:
         files.check_output(options.json, replace)
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is the file of the captions: name another")
-    asked = captions.read(options.captions)
+    asked = evaluation.read(options.captions)
     if options.split:
         asked = [caption for caption in asked if caption.split == options.split]
         if not asked:
@@ -681,7 +681,7 @@ def evaluate(options: Options) -> None:
     libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     with _bar("caption", len(asked) * len(libraries)) as bar:
-        table = {one.ranker_name: captions.evaluate(one, asked, bar.update) for one in libraries}
+        table = {one.ranker_name: evaluation.evaluate(one, asked, bar.update) for one in libraries}
     count = len(first.ranked())
     rows = dict(zip(told_apart(list(table)), table.values(), strict=True))
     ranking.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
@@ -699,7 +699,6 @@ def evaluate(options: Options) -> None:
 def simulate(options: Options) -> None:
     """Report recalls of each ranker on simulated archives of four kinds."""
     from hlformer_jax.retrieval import ranking
-    from hlformer_jax.search import regimes
 
     if options.videos < 2:
         raise SearchError(f"--videos={options.videos}: give 2 or more")
@@ -707,8 +706,8 @@ def simulate(options: Options) -> None:
     if options.json:
         files.check_output(options.json, replace)
     tables = {}
-    for name, regime in regimes.REGIMES.items():
-        tables[name] = regimes.recalls(regime, options.videos, options.seed)
+    for name, regime in evaluation.REGIMES.items():
+        tables[name] = evaluation.recalls(regime, options.videos, options.seed)
         ranking.print_table(f"{name}: {options.videos} videos; percent", tables[name])
     if options.json:
         files.write_json(options.json, tables, replace)
@@ -750,11 +749,11 @@ def features(options: Options) -> None:
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
     extracted.check_place(options.out, options.overwrite)
-    asked = captions.read(options.captions)
+    asked = evaluation.read(options.captions)
     directory = options.index or options.folder / ".hlformer-search"
     index, encoder = _prepared(directory, options.folder, options.encoder, options.fps)
     _extract(index, encoder, options)
-    counts = captions.write_features(
+    counts = evaluation.write_features(
         index, encoder, asked, options.out, options.seed, _report, options.overwrite
     )
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
@@ -779,7 +778,7 @@ def _text_features(options: Options) -> None:
     load = optional("hlformer_jax.encoders", "search").load_text
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=_report)
     with _bar("caption", len(sentences)) as bar:
-        features = captions.tokens(encoder, sentences, bar.update)
+        features = evaluation.tokens(encoder, sentences, bar.update)
         released.write_words(out, (encoder.name, encoder.fingerprint), features, replace)
     print(f"{out}: {len(sentences)} captions, features of width {encoder.token_width}")
 

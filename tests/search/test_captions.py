@@ -7,8 +7,8 @@ import pytest
 from hlformer_jax import search
 from hlformer_jax.data.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import captions
-from hlformer_jax.search.captions import Caption, evaluate
+from hlformer_jax.search import evaluation
+from hlformer_jax.search.evaluation import Caption, evaluate
 
 
 def test_lines_are_captions_and_times_may_be_missing(tmp_path):
@@ -18,7 +18,7 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         '{"video": "b/c.mp4", "sentence": "two", "start": null, "split": "val"}\n',
         encoding="utf-8",
     )
-    assert captions.read(path) == [
+    assert evaluation.read(path) == [
         Caption("a.mp4", "ein Kühlschrank", 1.0, 2.5),
         Caption("b/c.mp4", "two", split="val"),
     ]
@@ -30,7 +30,10 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         ("{", "captions.jsonl:2: this is no JSON"),
         ("[]", "captions.jsonl:2: a caption is a JSON object"),
         ('{"sentence": "x"}', 'captions.jsonl:2: "video" is missing'),
-        ('{"video": "a", "sentence": " "}', 'captions.jsonl:2: "sentence" is missing or no text'),
+        (
+            '{"video": "a", "sentence": " "}',
+            'captions.jsonl:2: "sentence" is missing or no text',
+        ),
         ('{"video": "a", "sentence": "x", "start": 3}', '"start" and "end" are 3 and None'),
         ('{"video": "a", "sentence": "x", "start": 3, "end": 3}', "the end after the start"),
         ('{"video": "a", "sentence": "x", "start": -1, "end": 3}', "are -1 and 3"),
@@ -43,7 +46,7 @@ def test_a_wrong_line_is_named(tmp_path, line, complaint):
     path = tmp_path / "captions.jsonl"
     path.write_text('{"video": "a", "sentence": "x"}\n' + line)
     with pytest.raises(SearchError) as error:
-        captions.read(path)
+        evaluation.read(path)
     assert complaint in str(error.value)
 
 
@@ -51,10 +54,10 @@ def test_an_empty_file_and_one_that_is_no_text_are_refused(tmp_path):
     path = tmp_path / "captions.jsonl"
     path.write_bytes(b"\n")
     with pytest.raises(SearchError, match="caption"):
-        captions.read(path)
+        evaluation.read(path)
     path.write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(SearchError, match="UTF-8"):
-        captions.read(path)
+        evaluation.read(path)
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ CAPTIONS = [
 def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(index, tmp_path):
     lines = []
     asked = [*CAPTIONS, Caption("gone.film", "red")]
-    counts = captions.write_features(
+    counts = evaluation.write_features(
         index, archive.Encoder(), asked, tmp_path / "out", report=lines.append
     )
     assert sum(counts.values()) == 4 and "gone.film" in lines[0]
@@ -107,19 +110,19 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
 
 def test_every_split_has_videos_of_its_own_and_the_seed_decides():
     asked = [Caption(f"{k}.mp4", "a sentence") for k in range(40)] * 2
-    drawn = [captions.divide(asked, seed) for seed in (0, 0, 1)]
+    drawn = [evaluation.divide(asked, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [len(drawn[0][split]) for split in ("train", "val", "test")] == [32, 4, 4]
     assert len(set().union(*drawn[0].values())) == 40
-    few = captions.divide(CAPTIONS, 0)
+    few = evaluation.divide(CAPTIONS, 0)
     assert [len(few[split]) for split in ("train", "val", "test")] == [1, 1, 1]
 
 
 def test_captions_that_cannot_be_divided_are_refused_in_one_line():
     named = [Caption("a.film", "red", split="train"), Caption("b.film", "green")]
     with pytest.raises(SearchError, match="'green'"):
-        captions.divide(named, 0)
+        evaluation.divide(named, 0)
     with pytest.raises(SearchError, match="'val'"):
-        captions.divide(named[:1], 0)
+        evaluation.divide(named[:1], 0)
     with pytest.raises(SearchError, match=" 2 "):
-        captions.divide(CAPTIONS[:2], 0)
+        evaluation.divide(CAPTIONS[:2], 0)

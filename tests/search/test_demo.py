@@ -11,9 +11,9 @@ import pytest
 
 from hlformer_jax import files, search, video
 from hlformer_jax.retrieval.localisation import intersection_over_union
-from hlformer_jax.search import captions, demo
-from hlformer_jax.search.captions import evaluate
+from hlformer_jax.search import demo, evaluation
 from hlformer_jax.search.demo import Scene, Thing
+from hlformer_jax.search.evaluation import evaluate
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((demo.HEIGHT, demo.WIDTH, 3), 60, np.uint8)
@@ -239,9 +239,9 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
     assert len(rendered) == 6
     every = [story for told in rendered.values() for story in told]
     assert len(every) == 240 and len({story.seed for story in [*every, *own]}) == 264
-    lines = captions.read(out / "training" / "captions.jsonl")
+    lines = evaluation.read(out / "training" / "captions.jsonl")
     videos = {
-        split: {line.video for line in lines if line.split == split} for split in captions.SPLITS
+        split: {line.video for line in lines if line.split == split} for split in evaluation.SPLITS
     }
     assert {split: len(of) for split, of in videos.items()} == {"train": 200, "val": 40, "test": 24}
     assert videos["test"] == {f"demo/{story.name}" for story in own}
@@ -262,7 +262,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.slow
 def test_sentences_find_their_video_and_their_moment(made):
-    asked = captions.read(made / "captions.jsonl")
+    asked = evaluation.read(made / "captions.jsonl")
     videos = {path.relative_to(made / "videos").as_posix() for path in made.rglob("*.mp4")}
     assert {caption.video for caption in asked} <= videos
     metrics = evaluate(search.open(made / "index", ranker="best_frame"), asked)
@@ -292,7 +292,7 @@ def test_the_page_plays_the_moment_that_was_asked_for(made, tmp_path):
     library = search.open(made / "index", ranker="best_frame")
     asked, moment = next(
         (caption, hit.moments[0])
-        for caption in captions.read(made / "captions.jsonl")
+        for caption in evaluation.read(made / "captions.jsonl")
         if (hit := library.query(caption.sentence, k=1)[0]).video == caption.video
         and intersection_over_union(hit.moments[0], caption.start, caption.end) > 0.7
     )
