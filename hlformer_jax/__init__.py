@@ -18,7 +18,7 @@ As a library, where a namespace is loaded at its first use:
 
     import hlformer_jax as hl
 
-    hl.lorentz, hl.poincare, hl.cones, hl.means    geometry: functions of arrays
+    hl.lorentz, hl.poincare, hl.cones, hl.statistics    functions of hyperbolic space
     hl.manifolds, hl.optim                         spaces as pytrees, optimisers of points
     hl.attention, hl.windows, hl.nn                layers
     hl.losses, hl.retrieval                        losses; ranks, recalls, a corpus to search
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         cones,
         lorentz,
         manifolds,
-        means,
         optim,
         poincare,
+        statistics,
         windows,
     )
 
@@ -49,7 +49,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "losses": "",
         "nn": "",
-        "ops": "attention cones lorentz manifolds means optim poincare windows",
+        "ops": "attention cones lorentz manifolds optim poincare statistics windows",
         "retrieval": "",
     },
 )

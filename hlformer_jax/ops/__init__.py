@@ -3,8 +3,7 @@
     lorentz          the Lorentz model; its docstring has the rule for c and for shapes
     poincare         the Poincaré ball, and the way to the Lorentz model and back
     cones            entailment cones in both
-    means            Fréchet means
-    distributions    the wrapped normal distribution
+    statistics       Fréchet means, the wrapped normal distribution
     horopca          Busemann functions, and principal components of points
     manifolds        spaces as pytrees: both models, spheres, Euclidean space, products
     optim            optax optimisers of points

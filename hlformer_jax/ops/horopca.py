@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.ops import lorentz, means, poincare
+from hlformer_jax.ops import lorentz, poincare, statistics
 from hlformer_jax.ops.lorentz import Scalar
 from hlformer_jax.ops.numerics import (
     align,
@@ -181,7 +181,7 @@ def fit(
         raise ComponentsError(f"{len(points)} point has no components: give two or more")
     c = jnp.asarray(c, points.dtype)
     if base is None:
-        base = means.lorentz_mean(points, c=c)[0]
+        base = statistics.lorentz_mean(points, c=c)[0]
     base = jnp.asarray(base, points.dtype)
     # From here on of curvature −1, as seen from the base point.
     seen = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)

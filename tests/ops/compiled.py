@@ -12,15 +12,7 @@ from types import FunctionType, SimpleNamespace
 
 import jax
 
-from hlformer_jax.ops import (
-    cones,
-    distributions,
-    horopca,
-    lorentz,
-    means,
-    numerics,
-    poincare,
-)
+from hlformer_jax.ops import cones, horopca, lorentz, numerics, poincare, statistics
 
 STATIC = {"dims", "exact", "shape", "tolerance"}
 """Parameters that are no arrays."""
@@ -40,7 +32,7 @@ def _compiled(module):
     return SimpleNamespace(**{name: _whole(value) for name, value in named.items()})
 
 
-cones, distributions, horopca, means = map(_compiled, (cones, distributions, horopca, means))
+cones, horopca, statistics = map(_compiled, (cones, horopca, statistics))
 lorentz, numerics, poincare = map(_compiled, (lorentz, numerics, poincare))
 
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from compiled import lorentz, means, poincare
+from compiled import lorentz, poincare, statistics
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -173,7 +173,7 @@ attend = jax.jit(lambda q, k, v, mask: (
 def test_the_order_of_points_changes_no_mean(vectors, weights, order):
     points = np.asarray(lorentz.from_space(vectors))
     sums = lambda points, weights: lorentz.centroid(points, weights, exact=False)
-    for mean in (lorentz.centroid, sums, means.lorentz_mean):
+    for mean in (lorentz.centroid, sums, statistics.lorentz_mean):
         one, other = mean(points, weights), mean(points[:, order], weights[..., order])
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 

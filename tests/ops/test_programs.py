@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from hlformer_jax.ops import cones, distributions, lorentz, poincare
+from hlformer_jax.ops import cones, lorentz, poincare, statistics
 from hlformer_jax.ops.manifolds import Lorentz, Poincare
 from hlformer_jax.ops.optim import riemannian, scale_by_length_adam
 
@@ -101,9 +101,9 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
 
     def divergence(params, key, draws):
         mean, scale = poincare.exp_map0(params["mean"], c), jnp.exp(params["log_scale"])
-        z = distributions.poincare_sample(key, mean, scale, c, (draws,))
-        inside = distributions.poincare_log_density(z, mean[None], scale, c)
-        return z, inside - distributions.poincare_log_density(z, prior[None], 1.0, c)
+        z = statistics.poincare_sample(key, mean, scale, c, (draws,))
+        inside = statistics.poincare_log_density(z, mean[None], scale, c)
+        return z, inside - statistics.poincare_log_density(z, prior[None], 1.0, c)
 
     def elbo(params, key, draws):
         z, terms = divergence(params, key, draws)
@@ -123,7 +123,7 @@ def test_a_step_of_a_vae_with_the_wrapped_normal():
     area = np.repeat(np.diff(edge) / np.sqrt(c) * radius, 60) * np.pi / 30
     volume = area * poincare.conformal_factor(grid, c) ** 2
     mean, scale = poincare.exp_map0(params["mean"], c)[None], jnp.exp(params["log_scale"])
-    density = jax.jit(distributions.poincare_log_density)
+    density = jax.jit(statistics.poincare_log_density)
     log_q = density(grid, mean, scale, c)
     log_p = density(grid, prior[None], 1.0, c)
     q = volume * jnp.exp(log_q)

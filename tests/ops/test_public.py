@@ -20,14 +20,14 @@ import processes
 import pytest
 from jaxtyping import AbstractArray
 
-from hlformer_jax.ops import cones, distributions, horopca, lorentz, means, poincare
+from hlformer_jax.ops import cones, horopca, lorentz, poincare, statistics
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 TABLE = Path(__file__).parents[2] / "docs" / "geometry.md"
 MODULES = {
     module.__name__.rpartition(".")[-1]: module
-    for module in (cones, distributions, horopca, lorentz, means, poincare)
+    for module in (cones, horopca, lorentz, poincare, statistics)
 }
 N = 5  # dimension of the spaces
 SIZES = {"n": N, "n1": N + 1, "d": N + 1, "L": 4, "M": 3, "N": 4, "k": 2, "m": 3, "classes": 3}
@@ -154,7 +154,12 @@ SLOW = {
     f"{module}.{name}"
     for module in ("lorentz", "poincare")
     for name in ("tangent_norm", "squared_distance", "parallel_transport", "exp_map0", "log_map0")
-} | {"lorentz.direction", "lorentz.project_tangent", "cones.half_aperture", "means.lorentz_mean"}
+} | {
+    "lorentz.direction",
+    "lorentz.project_tangent",
+    "cones.half_aperture",
+    "statistics.lorentz_mean",
+}
 
 
 def test_the_table_has_every_public_function():

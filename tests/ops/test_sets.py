@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from compiled import distributions, lorentz, means, poincare
+from compiled import lorentz, poincare, statistics
 from derivatives import check_curvature, check_slopes, check_two_derivatives
 from mpmath import mpf
 from reference import BOUND, DTYPES, POINTS, PRECISIONS, assert_close, pairs
@@ -345,7 +345,7 @@ def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
     @jax.jit
     def excess(x, w):
         points = lorentz.exp_map0(x, c[:, None])
-        mean = means.lorentz_mean(points, w, c)
+        mean = statistics.lorentz_mean(points, w, c)
         steps = lorentz.log_map(mean[:, :, None], points[:, None], c[:, None, None])
         total = jnp.einsum("bml,bmln->bmn", w, steps) / jnp.sum(w, -1, keepdims=True)
         length = lorentz.tangent_norm(mean, total, c[:, None])
@@ -363,11 +363,11 @@ def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
     x, _ = _weighted(0.5)
     points = lorentz.exp_map0(x, C[:, None])
     two = points[:, :2]
-    got = means.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
+    got = statistics.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
     want = [lorentz.geodesic(share, two[:, 0], two[:, 1], C) for share in (0.5, 0.25, 1.0)]
     np.testing.assert_allclose(got, np.stack(want, 1), rtol=1e-12, atol=1e-13)
     same = jnp.broadcast_to(points[:, :1], points.shape)
-    np.testing.assert_allclose(means.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
+    np.testing.assert_allclose(statistics.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
 
 
 @pytest.mark.slow
@@ -375,11 +375,11 @@ def test_the_ball_has_the_same_mean_and_moves_with_its_weighted():
     x, w = _weighted(0.3)
     points = lorentz.exp_map0(x, C[:, None])
     p = poincare.from_lorentz(points, C[:, None])
-    got = means.poincare_mean(p, w, C)
-    want = poincare.from_lorentz(means.lorentz_mean(points, w, C), C[:, None])
+    got = statistics.poincare_mean(p, w, C)
+    want = poincare.from_lorentz(statistics.lorentz_mean(points, w, C), C[:, None])
     np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
     a = p[:, :1] * 0.7
-    moved = means.poincare_mean(poincare.mobius_add(a, p, C[:, None]), w, C)
+    moved = statistics.poincare_mean(poincare.mobius_add(a, p, C[:, None]), w, C)
     np.testing.assert_allclose(moved, poincare.mobius_add(a, got, C[:, None]), rtol=1e-11)
 
 
@@ -389,7 +389,7 @@ def test_derivatives_of_the_mean_are_implicit_and_right():
 
     def mean(x, w, c):
         points = lorentz.from_space(x, c[:, None])
-        return means.lorentz_mean(points, w, c)[..., 1:]
+        return statistics.lorentz_mean(points, w, c)[..., 1:]
 
     check_two_derivatives(mean, (x, w + 0.1, jnp.asarray(C)))
 
@@ -397,8 +397,8 @@ def test_derivatives_of_the_mean_are_implicit_and_right():
 def test_a_loose_tolerance_bounds_the_distance_from_the_mean():
     x, w = _weighted(2.0)
     points = lorentz.exp_map0(x, C[:, None])
-    mean = means.lorentz_mean(points, w, C)
-    loose = means.lorentz_mean(points, w, C, tolerance=0.05)
+    mean = statistics.lorentz_mean(points, w, C)
+    loose = statistics.lorentz_mean(points, w, C, tolerance=0.05)
     away = lorentz.distance(loose, mean, C[:, None])
     spread = lorentz.distance(mean[:, :, None], points[:, None], C[:, None, None])
     assert (away <= 0.06 * jnp.sqrt(jnp.max(spread**2, -1))).all()
@@ -416,8 +416,8 @@ def test_the_density_integrates_to_one_in_both_models():
     mean = lorentz.exp_map0(jnp.asarray([[[0.6, -0.9]]]), c)
     x = lorentz.exp_map0(jnp.asarray(u), c)
     for density in (
-        distributions.lorentz_log_density(x, mean, scale, c),
-        distributions.poincare_log_density(
+        statistics.lorentz_log_density(x, mean, scale, c),
+        statistics.poincare_log_density(
             poincare.from_lorentz(x, c), poincare.from_lorentz(mean, c), scale, c
         ),
     ):
@@ -430,18 +430,18 @@ def test_samples_have_the_moments_of_the_normal_and_are_the_same_in_both_models(
     c, scale = np.array([0.5, 2.0]), np.array([[0.3, 0.6, 0.9], [0.2, 0.2, 0.4]])
     mean = lorentz.exp_map0(np.random.default_rng(0).normal(size=(2, 3)), c)
     key = jax.random.key(1)
-    x = distributions.lorentz_sample(key, mean, scale, c, (20000,))
+    x = statistics.lorentz_sample(key, mean, scale, c, (20000,))
     assert x.shape == (20000, 2, 4)
     ball_mean = poincare.from_lorentz(mean, c)
-    p = distributions.poincare_sample(key, ball_mean, scale, c, (20000,))
+    p = statistics.poincare_sample(key, ball_mean, scale, c, (20000,))
     np.testing.assert_allclose(poincare.to_lorentz(p, c), x, rtol=1e-8, atol=1e-10)
     u = np.asarray(lorentz.log_map0(lorentz.boost(lorentz.antipode(mean, c)[None], x, c), c))
     deviation = np.std(u, axis=0)
     # The standard errors are scale / √20000 and scale / √40000.
     np.testing.assert_allclose(np.mean(u, axis=0) / scale, 0, atol=5 / 20000**0.5)
     np.testing.assert_allclose(deviation / scale, 1, atol=5 / 40000**0.5)
-    one = distributions.lorentz_log_density(x, mean[None], scale, c)
-    other = distributions.poincare_log_density(p, ball_mean[None], scale, c)
+    one = statistics.lorentz_log_density(x, mean[None], scale, c)
+    other = statistics.poincare_log_density(p, ball_mean[None], scale, c)
     np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
     flat = -np.sum((u / scale) ** 2 / 2 + np.log(scale * np.sqrt(2 * np.pi)), -1)
     a = np.sqrt(c) * np.linalg.norm(u, axis=-1)
@@ -456,10 +456,10 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
         mean, x = lorentz.exp_map0(u, c), lorentz.exp_map0(v, c)
         p, q = poincare.exp_map0(u / 3, c), poincare.exp_map0(v / 3, c)
         return (
-            distributions.lorentz_sample(key, mean, scale, c),
-            distributions.poincare_sample(key, p, scale, c),
-            distributions.lorentz_log_density(x, mean, scale, c),
-            distributions.poincare_log_density(q, p, scale, c),
+            statistics.lorentz_sample(key, mean, scale, c),
+            statistics.poincare_sample(key, p, scale, c),
+            statistics.lorentz_log_density(x, mean, scale, c),
+            statistics.poincare_log_density(q, p, scale, c),
         )
 
     u, v = np.random.default_rng(0).normal(size=(2, 3, 2))
