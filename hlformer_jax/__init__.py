@@ -20,7 +20,7 @@ As a library, where a namespace is loaded at its first use:
 
     hl.lorentz, hl.poincare, hl.cones, hl.statistics    functions of hyperbolic space
     hl.manifolds, hl.optim                         spaces as pytrees, optimisers of points
-    hl.attention, hl.windows, hl.nn                layers
+    hl.attention, hl.nn                            windows and attention; layers
     hl.losses, hl.retrieval                        losses; ranks, recalls, a corpus to search
     hl.ops                                         all modules of functions of arrays
 """
@@ -31,16 +31,7 @@ from hlformer_jax import lazy
 
 if TYPE_CHECKING:
     from hlformer_jax import losses, nn, ops, retrieval
-    from hlformer_jax.ops import (
-        attention,
-        cones,
-        lorentz,
-        manifolds,
-        optim,
-        poincare,
-        statistics,
-        windows,
-    )
+    from hlformer_jax.ops import attention, cones, lorentz, manifolds, optim, poincare, statistics
 
 __version__ = "0.1.0"
 
@@ -49,7 +40,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "losses": "",
         "nn": "",
-        "ops": "attention cones lorentz manifolds optim poincare statistics windows",
+        "ops": "attention cones lorentz manifolds optim poincare statistics",
         "retrieval": "",
     },
 )

@@ -7,8 +7,7 @@
     horopca          Busemann functions, and principal components of points
     manifolds        spaces as pytrees: both models, spheres, Euclidean space, products
     optim            optax optimisers of points
-    attention        attention in both geometries
-    windows          windows over positions
+    attention        windows over positions, and attention under them in both geometries
     dropout          dropout from a cheap generator; random keys derived by name
     numerics         safe primitives, each with its gradient at the edge
 
