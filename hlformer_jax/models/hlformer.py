@@ -14,7 +14,7 @@ from hlformer_jax.models.two_branch import (
     VideoEncoding,
     curvature_bounds,
 )
-from hlformer_jax.nn.fusion import AttentionPooling
+from hlformer_jax.nn.blocks import AttentionPooling
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.numerics import limit_norm
 from hlformer_jax.typing import Array, Captions, Videos

@@ -21,8 +21,7 @@ from jaxtyping import ArrayLike, Bool, Float
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax.nn import blocks, layers
-from hlformer_jax.nn.blocks import BlockOptions
-from hlformer_jax.nn.fusion import AttentionPooling
+from hlformer_jax.nn.blocks import AttentionPooling, BlockOptions
 from hlformer_jax.ops import cones, lorentz, poincare
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import (

@@ -22,15 +22,17 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import (
+    FUSIONS,
+    AttentionPooling,
     BankOptions,
     BlockOptions,
+    FusionInputs,
     GaussianBank,
     LorentzAttention,
     LorentzOptions,
     Windows,
     make_windows,
 )
-from hlformer_jax.nn.fusion import FUSIONS, AttentionPooling, FusionInputs
 from hlformer_jax.ops.numerics import as_float, wide
 from hlformer_jax.typing import Array, Captions, Videos
 
@@ -298,5 +300,5 @@ class GMMFormerV2(TwoBranch):
     """GMMFormer v2: one bank a branch, under temporal consolidation.
 
     At every position the weights of the blocks are asked for by one learned token, which the
-    branches share (`nn.fusion.TemporalConsolidation`).
+    branches share (`nn.blocks.TemporalConsolidation`).
     """

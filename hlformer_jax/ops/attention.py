@@ -47,8 +47,8 @@ def log_attention_windows(
 ) -> Float[Array, "K L L"]:
     """Logarithms of the windows of K widths over L positions; row i attends to column j.
 
-    They are constants, computed in float64 whatever the dtype. ValueError is raised for a kind that
-    is not in `WINDOWS`, a negative width or a length below 1 (HLFormer eq. 10; GMMFormer v2 eq. 13).
+    They are constants, computed in float64 whatever the dtype. ValueError is raised for a kind not
+    in `WINDOWS`, a negative width or a length below 1 (HLFormer eq. 10; GMMFormer v2 eq. 13).
     """
     return jnp.asarray(_log_windows(widths, length, kind), dtype)
 

@@ -14,7 +14,7 @@ from hlformer_jax import models
 from hlformer_jax.config import check, load
 from hlformer_jax.models.registry import cost, describe, meaning
 from hlformer_jax.models.two_branch import block_widths
-from hlformer_jax.nn import fusion
+from hlformer_jax.nn import blocks
 from hlformer_jax.ops import attention
 from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
@@ -49,7 +49,7 @@ def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_paramet
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", fusion.FUSIONS)
+@pytest.mark.parametrize("kind", blocks.FUSIONS)
 def test_any_combination_of_options_can_be_traced(model, kind):
     """Shapes alone; every model with every aggregation, the rest drawn among what makes sense."""
     drawn = random.Random(f"{model} {kind}")

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import tiny
 
-from hlformer_jax.nn import blocks, fusion, layers
+from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import (
+    FUSIONS,
+    AttentionPooling,
     BankOptions,
     BlockOptions,
+    BlockWeights,
+    Concatenation,
     EuclideanBlock,
+    FusionInputs,
     GaussianBank,
     LorentzAttention,
     LorentzBlock,
@@ -100,19 +105,19 @@ def test_dropout_is_the_identity_unless_a_model_is_trained():
 
 def test_learned_weights_of_equal_logits_are_the_mean():
     blocks = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 8)), jnp.float32)
-    weights = fusion.BlockWeights(BlockOptions(2, 0.0))
-    inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(0.5), None), False
+    weights = BlockWeights(BlockOptions(2, 0.0))
+    inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(0.5), None), False
     params = weights.init(jax.random.key(0), *inputs)
     np.testing.assert_allclose(weights.apply(params, *inputs), blocks.mean(0), rtol=1e-5, atol=1e-6)
     params["params"]["logits"] = jnp.asarray([0.0, 0.0, 50.0])
     np.testing.assert_allclose(weights.apply(params, *inputs), blocks[2], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n, f in fusion.FUSIONS.items() if f.uses_token])
+@pytest.mark.parametrize("name", [n for n, f in FUSIONS.items() if f.uses_token])
 def test_a_fusion_that_asks_with_a_token_refuses_to_do_without(name):
-    fuse, blocks = fusion.FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
+    fuse, blocks = FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
     with pytest.raises(ValueError):
-        inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(1), None)
+        inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), None)
         fuse.init(jax.random.key(0), inputs, False)
 
 
@@ -121,7 +126,7 @@ def test_pooling_weighs_positions_by_a_softmax_and_leaves_padding_out():
     x = rng.normal(size=(2, 4, 3)).astype(np.float32)
     mask = np.array([[True, True, True, False], [True, False, False, False]])
     kernel = rng.normal(size=(3, 1)).astype(np.float32)
-    apply = lambda mask: fusion.AttentionPooling().apply({"params": {"kernel": kernel}}, x, mask)
+    apply = lambda mask: AttentionPooling().apply({"params": {"kernel": kernel}}, x, mask)
     for given, real in ((None, np.ones_like(mask)), (mask, mask)):
         weights = np.exp(x @ kernel)[..., 0] * real
         weights /= weights.sum(-1, keepdims=True)
@@ -132,8 +137,8 @@ def test_pooling_weighs_positions_by_a_softmax_and_leaves_padding_out():
 
 def test_a_concatenation_is_one_linear_map_of_all_blocks():
     blocks = np.random.default_rng(0).normal(size=(3, 2, 4, 5)).astype(np.float32)
-    fuse = fusion.Concatenation(BlockOptions(2, 0.0))
-    inputs = fusion.FusionInputs(blocks, blocks[0], None, jnp.float32(1), None), False
+    fuse = Concatenation(BlockOptions(2, 0.0))
+    inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), None), False
     params = fuse.init(jax.random.key(0), *inputs)
     kernel = np.asarray(params["params"]["dense"]["kernel"]).reshape(3, 5, 5)
     expected = np.einsum("kvlh,khj->vlj", blocks, kernel)
