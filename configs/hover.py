@@ -16,8 +16,7 @@ own rows contradict).
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, default, on_data_set, preset, variant
-from hlformer_jax.config.published import PRESETS
+from hlformer_jax.config import PRESETS, ConfigError, default, on_data_set, preset, variant
 
 DATA_SETS = {"activitynet": "anet", "charades": "charades", "tvr": "tvr"}
 

@@ -9,8 +9,7 @@ the colon, and after a comma "released", "printed" or "debug": `configs/hover_ow
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, default, preset, variant
-from hlformer_jax.config.published import PRESETS
+from hlformer_jax.config import PRESETS, ConfigError, default, preset, variant
 from hlformer_jax.data.extracted import COLLECTION, contents
 
 

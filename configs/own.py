@@ -9,8 +9,7 @@ The folder stands behind the colon, and after a comma another model than HLForme
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, of_model, variant
-from hlformer_jax.config.published import DEFINITIONS
+from hlformer_jax.config import DEFINITIONS, ConfigError, of_model, variant
 from hlformer_jax.data.extracted import COLLECTION, contents
 
 

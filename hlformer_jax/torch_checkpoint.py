@@ -4,7 +4,7 @@
 
 Sizes are read off the tensors; the number of heads, the temperature, the weights of the scores and
 the collection off the options saved with them (MS-SL and DL-DKD save neither the weights nor the
-collection); the rest is the model's definition (config/published.py). The command prints how OUT is
+collection); the rest is the model's definition (config.py). The command prints how OUT is
 evaluated.
 
 A checkpoint is a zip file of one pickle and the elements of its tensors, and a pickle is a program
@@ -30,7 +30,7 @@ import ml_dtypes
 import numpy as np
 from absl import app
 
-from hlformer_jax.config.published import DATA_SETS, DEFINITIONS
+from hlformer_jax.config import DATA_SETS, DEFINITIONS
 from hlformer_jax.errors import UserError, command_line
 from hlformer_jax.training import checkpoints
 

@@ -12,8 +12,7 @@ features that its authors made; nothing is published of HLFormer.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import parts_of
-from hlformer_jax.config.published import DATA_SET_TITLES
+from hlformer_jax.config import DATA_SET_TITLES, parts_of
 from hlformer_jax.sweep.definition import define, metrics
 
 MODELS = {"GMMFormer v2": "gmmformer_v2", "GMMFormer": "gmmformer", "MS-SL": "ms_sl"}

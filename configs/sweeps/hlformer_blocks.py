@@ -11,8 +11,7 @@ Windows are the default ones of each number of blocks: none, 2, 4, 8, … for ea
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import parts_of
-from hlformer_jax.config.published import DATA_SET_TITLES
+from hlformer_jax.config import DATA_SET_TITLES, parts_of
 from hlformer_jax.sweep.definition import define, metrics
 
 PUBLISHED = {

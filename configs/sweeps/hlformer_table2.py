@@ -9,8 +9,7 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import parts_of
-from hlformer_jax.config.published import DATA_SET_TITLES
+from hlformer_jax.config import DATA_SET_TITLES, parts_of
 from hlformer_jax.sweep.definition import define, metrics
 
 VARIANTS = {

@@ -11,8 +11,7 @@ the order; "× 30" weighs both thirty times as much, with lengths that are learn
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import default
-from hlformer_jax.config.published import FLAT
+from hlformer_jax.config import FLAT, default
 from hlformer_jax.sweep.definition import define
 
 METRICS = (

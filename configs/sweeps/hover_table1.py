@@ -12,7 +12,7 @@ beside it are those of CLIP4Clip, which is trained whole.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.published import FLAT
+from hlformer_jax.config import FLAT
 from hlformer_jax.sweep.definition import define
 
 COLUMNS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")

@@ -18,8 +18,7 @@ videos of TVR (RTX 3080 Ti): MS-SL 1.29 GFLOPs, 4.85 M parameters, 12.93 ms, 250
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import parts_of
-from hlformer_jax.config.published import DATA_SET_TITLES
+from hlformer_jax.config import DATA_SET_TITLES, parts_of
 from hlformer_jax.sweep.definition import define, metrics
 
 FILES = {

@@ -45,7 +45,7 @@ MAX_CURVATURE_FACTOR = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class TwoBranchOptions:
-    """Options of a `TwoBranch`; the fields of `config.model`, see config/fields.py.
+    """Options of a `TwoBranch`; the fields of `config.model`, see config.py.
 
     Positions of either branch share a table of `max_frames` rows. With `shared_curvature` all
     Lorentz blocks learn one curvature, from 1, else fixed; `curvature` is that of the lift.

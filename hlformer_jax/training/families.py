@@ -81,7 +81,7 @@ if not TYPE_CHECKING:
     Family = Any
 
 FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hover": HOVER}
-"""What makes a family of a configuration and devices; names as in `config.fields`."""
+"""What makes a family of a configuration and devices; names as in `config`."""
 
 
 def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:

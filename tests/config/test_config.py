@@ -14,6 +14,8 @@ from processes import ROOT
 from hlformer_jax import config as package
 from hlformer_jax import models
 from hlformer_jax.config import (
+    DEFINITIONS,
+    FIELDS,
     ConfigError,
     check,
     default,
@@ -23,8 +25,6 @@ from hlformer_jax.config import (
     load,
     of_model,
 )
-from hlformer_jax.config.fields import FIELDS
-from hlformer_jax.config.published import DEFINITIONS
 from hlformer_jax.training import prvr
 
 

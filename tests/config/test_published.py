@@ -3,8 +3,16 @@
 import pytest
 from processes import ROOT
 
-from hlformer_jax.config import ConfigError, check, debug, load, of_model, parts_of
-from hlformer_jax.config.published import DATA_SETS, DEFINITIONS
+from hlformer_jax.config import (
+    DATA_SETS,
+    DEFINITIONS,
+    ConfigError,
+    check,
+    debug,
+    load,
+    of_model,
+    parts_of,
+)
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)

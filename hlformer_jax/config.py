@@ -1,20 +1,170 @@
-"""Every field of a configuration, of each family: its default, what it may be, and its meaning.
+"""The configuration: every field with its rule, published values, loading and checking.
 
 The defaults of partially relevant retrieval are those of HLFormer's released code on ActivityNet
 Captions. Lengths and widths have the letters of the axis glossary (hlformer_jax/typing.py). A rule
 has bounds that no run exceeds, so that a slip of the keyboard is refused by name instead of filling
 the memory.
+
+A model is defined by more than `config.model.name`: by its blocks, their aggregation and its
+losses, which are fields of their own, so that every part plugs into every model. A file in
+``configs/`` starts from `of_model` or `default` and sets what its result needs; nothing else has
+defaults. Nothing here loads JAX, so that a wrong command is answered at once.
 """
 
 import dataclasses
+import importlib.util
+import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.published import DEFINITIONS
+from hlformer_jax.errors import UserError, suggestion
+
+# Published models, data sets and forms
+
+Values = Mapping[str, Mapping[str, Any]]
+"""Values of fields by section and name."""
+
+_PLAIN_BLOCK = {
+    "euclidean_blocks": 1,
+    "lorentz_blocks": 0,
+    "euclidean_widths": (),
+    "lorentz_widths": (),
+    "fusion": "mean",
+    "video_level": False,
+}
+_CONTRASTIVE = {
+    "query_diversity": 0.0,
+    "diversity_form": "pairs",
+    "partial_order": 0.0,
+    "optimal_matching": 0.0,
+}
+
+_ONE_VECTOR = {
+    "model": _PLAIN_BLOCK | {"video_level": True, "glance": False},
+    "loss": _CONTRASTIVE | {"frame_triplet": 0.0, "frame_nce": 0.5},
+}
+
+DEFINITIONS: Mapping[str, Values] = {
+    "hlformer": {
+        "model": _PLAIN_BLOCK | {"euclidean_blocks": 4, "lorentz_blocks": 4, "fusion": "maim"},
+        "loss": _CONTRASTIVE | {"query_diversity": 0.003, "partial_order": 0.001},
+    },
+    "gmmformer_v2": {
+        "model": _PLAIN_BLOCK
+        | {
+            "euclidean_blocks": 8,
+            "euclidean_widths": (0.0, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0),
+            "fusion": "consolidation",
+        },
+        "loss": _CONTRASTIVE | {"query_diversity": 0.003, "optimal_matching": 0.11},
+    },
+    "gmmformer": {
+        "model": _PLAIN_BLOCK
+        | {
+            "euclidean_blocks": 4,
+            "euclidean_widths": (0.0, 0.5, 1.0, 5.0),
+            "video_level": True,
+        },
+        "loss": _CONTRASTIVE | {"query_diversity": 0.015, "diversity_form": "captions"},
+    },
+    "ms_sl": {"model": _PLAIN_BLOCK, "loss": _CONTRASTIVE},
+    "dl_dkd": {
+        "model": _PLAIN_BLOCK,
+        "loss": _CONTRASTIVE | {"clip_nce": 0.04, "distillation": 0.1, "hard_negative_epoch": 0},
+        "data": {"teacher_dim": 512},
+    },
+    "clip4clip_meanp": _ONE_VECTOR,
+    "clip4clip_seqtransf": _ONE_VECTOR,
+}
+"""The fields that define a model; weights of its losses are those on ActivityNet Captions."""
+
+DATA_SETS: Mapping[str, Mapping[str, Any]] = {
+    "anet": {"collection": "activitynet", "feature": "i3d", "visual_dim": 1024, "text_dim": 1024},
+    "tvr": {"collection": "tvr", "feature": "i3d_resnet", "visual_dim": 3072, "text_dim": 768},
+    "charades": {
+        "collection": "charades",
+        "feature": "i3d_rgb_lgi",
+        "visual_dim": 1024,
+        "text_dim": 1024,
+    },
+}
+"""The released features of a data set."""
+
+DATA_SET_TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "tvr": "TVR"}
+"""What the papers call the data sets, in the order of their tables."""
+
+PRESETS: Mapping[str, Values] = {
+    "corrected": {},
+    # What the released code computes: A2 and A9 to A18 of its differences from the paper.
+    "released": {
+        "model": {
+            "scale": 100.0,
+            "hyperbolic_init": "kaiming",
+            "max_radius": 0.999,
+            "riemannian_factor": True,
+        },
+        "loss": {
+            "form": "released",
+            "mask_related": "none",
+            "order": 0.0,
+            "order_base": "released",
+        },
+        "optim": {"hyperbolic_rate": 1e-7, "scale_rate": 1e-7, "weight_decay": 0.3},
+        "trees": {"short_video": "whole"},
+    },
+    # What the paper prints.
+    "printed": {
+        "model": {"scale": 1.0, "learned_scale": False},
+        "loss": {"form": "printed", "mask_related": "none", "tree_reduction": "sum"},
+    },
+}
+"""The forms of HOVER as a whole, by the name behind the colon of `configs/hover.py`."""
+
+FLAT: Values = {
+    "model": {"geometry": "euclidean", "metric": "cosine"},
+    "loss": {"tree": 0.0, "chain": 0.0, "order": 0.0},
+}
+"""HOVER's flat baseline: cosines after a linear layer, and the alignment alone."""
+
+_DEBUG = {
+    "compile_fast": True,
+    "data.synthetic_videos": (24, 8, 8),
+    "model.hidden_size": 16,
+    "train.epochs": 2,
+    "train.batch_size": 8,
+    "train.log_every": 1,
+}
+DEBUG: Mapping[str, Mapping[str, Any]] = {
+    "prvr": _DEBUG
+    | {
+        "data.max_frames": 32,
+        "data.max_clips": 8,
+        "model.lorentz_dim": 15,
+        "loss.hard_negative_epoch": 1,
+        "eval.video_batch": 8,
+        "eval.query_batch": 16,
+    },
+    "hover": _DEBUG
+    | {
+        "data.max_words": 16,
+        "trees.node_frames": 4,
+        "trees.train_subset": "full",
+        "model.hyperbolic_dim": 16,
+        "eval.node_batch": 32,
+        "eval.query_batch": 32,
+    },
+}
+"""Sizes and epochs, by family, with which a configuration runs in seconds on a CPU."""
+
+
+# Fields and their rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,3 +586,232 @@ def _hover_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 CONFLICTS = {"prvr": _prvr_conflicts, "hover": _hover_conflicts}
+
+
+# Configurations
+
+
+class ConfigError(UserError, ValueError):
+    """A field has a value that is unknown or makes no sense; the message names the field."""
+
+
+def default(family: str = "prvr") -> ConfigDict:
+    """Returns the complete configuration of a family, locked: an unknown field is an error."""
+    values = {
+        name: field.default
+        if isinstance(field, Field)
+        else {key: inner.default for key, inner in field.items()}
+        for name, field in _known("family of models", family, FIELDS).items()
+    }
+    return ConfigDict(values).lock()
+
+
+def of_model(name: str) -> ConfigDict:
+    """Returns the default configuration with the fields that define a model."""
+    config = _updated(default(), _known("model", name, DEFINITIONS))
+    config.model.name = name
+    return config
+
+
+def on_data_set(config: ConfigDict, data_set: str) -> ConfigDict:
+    """Sets the fields that say which of the released features, of `DATA_SETS`, a run is on."""
+    return _updated(config, {"data": DATA_SETS[data_set]})
+
+
+def preset(config: ConfigDict, name: str) -> ConfigDict:
+    """Sets the fields of a form of HOVER, of `PRESETS`; returns the configuration."""
+    return _updated(config, _known("form of HOVER", name, PRESETS))
+
+
+def debug(config: ConfigDict) -> ConfigDict:
+    """Shrinks a configuration until it runs in seconds on a CPU, without any features.
+
+    What makes the result is kept (losses, weights, optimiser, options of the model); sizes,
+    epochs and the number of blocks are not. Without `manual_dir` the data is synthetic, with the
+    widths that the configuration has, so that released features work as well.
+    """
+    family = family_of(config)
+    config.update_from_flattened_dict(DEBUG[family])
+    if family == "prvr":
+        for geometry in ("euclidean", "lorentz"):
+            blocks = min(config.model[f"{geometry}_blocks"], 2)
+            config.model[f"{geometry}_blocks"] = blocks
+            config.model[f"{geometry}_widths"] = tuple(config.model[f"{geometry}_widths"])[:blocks]
+    return config
+
+
+def variant(config: ConfigDict, name: str) -> ConfigDict:
+    """The variant of a configuration that stands behind the colon of `configs/x.py:NAME`."""
+    if name not in ("", "debug"):
+        raise ConfigError(f"there is no variant {name!r} of the configuration: only 'debug'")
+    return debug(config) if name else config
+
+
+def parts_of(name: str, data_sets: Sequence[str] = tuple(DATA_SETS)) -> tuple[str, str]:
+    """What stands behind the colon of `configs/x.py:NAME`: the data set, and "debug" or "".
+
+    The first of the data sets that a file has is its default.
+    """
+    known = {"": (data_sets[0], ""), "debug": (data_sets[0], "debug")}
+    for data_set in data_sets:
+        known |= {data_set: (data_set, ""), f"{data_set}-debug": (data_set, "debug")}
+    return _known("variant", name, known)
+
+
+def family_of(config: ConfigDict) -> str:
+    """The name of the family that a configuration is of; "prvr" where its model is unknown."""
+    section = config.get("model")
+    name = section.get("name") if isinstance(section, ConfigDict) else None
+    of_hover = dict(leaves("hover"))["model.name"].rule.holds(name)
+    return "hover" if of_hover else "prvr"
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a configuration that no run could mean, naming the field, what it is and may be."""
+    family = family_of(config)
+    known, given = {name for name, _ in leaves(family)}, set(flat(config))
+    for name in sorted(given - known):
+        raise ConfigError(f"config.{name}: there is no such field{suggestion(name, known)}")
+    for name in sorted(known - given):
+        start = "" if family == "prvr" else repr(family)
+        raise ConfigError(
+            f"config.{name} is missing: start from hlformer_jax.config.default({start})"
+        )
+    if other := _owner_of_blocks(config):
+        name = config.model.name
+        file = {"hlformer": "anet"}.get(name, "clip" if "clip4clip" in name else name)
+        raise ConfigError(
+            f"config.model.name is {name!r}, but the blocks and their aggregation are those of"
+            f" {other}: start from configs/{file}.py, in Python from config.of_model({name!r})"
+        )
+    check_values(config)
+
+
+def check_values(config: ConfigDict, prefix: str = "") -> None:
+    """Refuses values of the fields that begin with `prefix`, by their rules, then beside others."""
+    family = family_of(config)
+    for name, field in leaves(family):
+        value = _value(config, name)
+        if name.startswith(prefix) and not field.rule.holds(value):
+            near = suggestion(value, field.rule.choices) if isinstance(value, str) else ""
+            raise ConfigError(_refusal(config, name, field.rule.meaning) + near)
+    for name, meaning in conflicts(config, family):
+        if name.startswith(prefix):
+            raise ConfigError(_refusal(config, name, meaning))
+
+
+def _owner_of_blocks(config: ConfigDict) -> str | None:
+    """The other model whose blocks and aggregation a configuration has, all of them.
+
+    They are compared as they are published and as `debug` shrinks them. Where one of them differs,
+    somebody chose the combination. One plain block, as of MS-SL and DL-DKD, is an ablation of any
+    model.
+    """
+    if config.model.name not in DEFINITIONS:
+        return None
+    for name, fields in DEFINITIONS.items():
+        if fields["model"]["euclidean_blocks"] == 1:
+            continue
+        for published in (of_model(name), debug(of_model(name))):
+            if all(config.model[field] == published.model[field] for field in fields["model"]):
+                return None if name == config.model.name else name
+    return None
+
+
+def _refusal(config: ConfigDict, name: str, meaning: str) -> str:
+    try:
+        shown = repr(_value(config, name))
+    except ValueError:  # Python writes no whole number of thousands of digits
+        shown = "a number of thousands of digits"
+    shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
+    return f"config.{name} is {shown}: it must be {meaning}"
+
+
+def _value(config: ConfigDict, name: str) -> Any:
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
+    """Nested fields by their full names, such as "model.dropout"."""
+    named: dict[str, Any] = {}
+    for key, value in fields.items():
+        inner = isinstance(value, Mapping | ConfigDict)
+        named |= flat(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
+    return named
+
+
+def _known(what: str, name: str, known: Any) -> Any:
+    if name not in known:
+        names = ", ".join(filter(None, known))
+        raise ConfigError(f"there is no {what} {name!r}: use {names}{suggestion(name, known)}")
+    return known[name]
+
+
+def _updated(config: ConfigDict, values: Any) -> ConfigDict:
+    config.update({section: dict(fields) for section, fields in values.items()})
+    return config
+
+
+CONFIGS = Path(__file__).parent / "configs"
+"""The configuration files of the package; in a checkout a link to configs/."""
+
+
+def locate(file: str | os.PathLike[str]) -> Path:
+    """A configuration file: of this path, else the package's, as `sweeps/robust`."""
+    path = Path(file).expanduser()
+    own = CONFIGS.joinpath(*path.parts[path.parts[:1] == ("configs",) :])
+    if not path.is_file() and not path.is_absolute() and own != CONFIGS:
+        own = own if own.suffix == ".py" else own.with_name(f"{own.name}.py")
+        return own if own.is_file() else path
+    return path
+
+
+def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
+    """Returns the configuration of a file, as `locate` finds it, which is executed.
+
+    `name` is what would stand behind a colon on the command line, for example "debug". What a file
+    does wrong is a ConfigError that has its line.
+    """
+    path = locate(file)
+    if not path.is_file():
+        known = [str(own.relative_to(CONFIGS).with_suffix("")) for own in CONFIGS.rglob("*.py")]
+        raise ConfigError(
+            f"{path}: there is no such configuration file{suggestion(path.with_suffix(''), known)}"
+        )
+    spec: Any = importlib.util.spec_from_file_location(f"hlformer_config_{path.stem}", path)
+    if spec is None:
+        raise ConfigError(f"{path}: a configuration file is a .py file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise ConfigError("it is no configuration file: it does not define get_config")
+        takes_name = bool(inspect.signature(module.get_config).parameters)
+        if name and not takes_name:
+            raise ConfigError(f"it has no variant {name!r}: its get_config takes no name")
+        config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except Exception as error:  # whatever a file does wrong, its line says it best
+        raise ConfigError(_fault(path, error)) from error
+    return config
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """Where a configuration file failed, what stands there, and the first line of the error."""
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
+    # ml_collections quotes an error within an error, and lists all fields that there are.
+    reason = (str(error).strip().splitlines() or [kind])[0]
+    reason = reason.partition(" Other fields present")[0].strip("\"'")[:200]
+    lines = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path.resolve()
+    ]
+    if not lines:
+        return f"{path}: {reason} ({kind})"
+    return f"{path}:{lines[-1].lineno}: {lines[-1].line}: {reason} ({kind})"
