@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import models, torch_checkpoint
 from hlformer_jax.config import default
 from hlformer_jax.losses import numbers
-from hlformer_jax.losses.ranking import NegativeRanks
+from hlformer_jax.losses.retrieval import NegativeRanks
 from hlformer_jax.retrieval.scoring import Similarities
 from hlformer_jax.training import prvr
 from hlformer_jax.training.prvr import Negatives

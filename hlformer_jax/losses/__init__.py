@@ -1,7 +1,7 @@
 """Training losses as pure functions of arrays.
 
-    ranking        triplet and contrastive losses of the scores of captions and videos
-    embeddings     diversity, optimal matching, partial order and distillation
+    retrieval      triplet and contrastive losses of scores; diversity, optimal matching, partial
+                   order and distillation of embeddings
     trees          alignment, tree, chain and order of action trees (HOVER)
 
 Padding never reaches a value or a gradient, whatever it holds. What a model is trained by is a
@@ -28,9 +28,8 @@ else:  # for who has no configuration, and need not load them
 __getattr__, __dir__, _public = lazy.namespace(
     __name__,
     {
-        "ranking": "NegativeRanks Pairs draw_negative_ranks identity_pairs joint_nce nce triplet",
-        "embeddings": "caption_diversity distillation optimal_matching partial_order"
-        " query_diversity",
+        "retrieval": "NegativeRanks Pairs caption_diversity distillation draw_negative_ranks"
+        " identity_pairs joint_nce nce optimal_matching partial_order query_diversity triplet",
         "trees": "alignment entailment hinge tree",
     },
 )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.losses.ranking import masked_mean
+from hlformer_jax.losses.retrieval import masked_mean
 from hlformer_jax.typing import Array
 
 FORMS = ("corrected", "printed", "released")

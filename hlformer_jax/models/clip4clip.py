@@ -4,7 +4,7 @@ A video is the mean of its frames' unit vectors, made a unit vector itself; a ca
 vector of its sentence, the last of its rows. seqTransf first adds to the frames, as a residual, a
 transformer of them with positions (the paper's "sequential type"). Similarity is the cosine times a
 learned scale, of at most 100, and the loss the symmetric cross-entropy (eqs 7 to 9): half of
-`losses.ranking.nce`, which where captions share a video adds up the captions that are right.
+`losses.retrieval.nce`, which where captions share a video adds up the captions that are right.
 
 The authors train CLIP itself. Here its features are given and it stays fixed; in its place a linear
 map of each modality is trained, the identity at the start, as CLIP ends with. At the start meanP so

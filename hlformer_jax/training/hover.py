@@ -19,7 +19,7 @@ from hlformer_jax import parallel
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
-from hlformer_jax.losses.ranking import zero_padding
+from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import hover
 from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.models.registry import Cost, describe

@@ -20,8 +20,8 @@ from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.released import CLIP_SPACE
 from hlformer_jax.data.split import Split
-from hlformer_jax.losses import Terms, embeddings, numbers, options, ranking, weighted_sum
-from hlformer_jax.losses.ranking import NegativeRanks, Pairs
+from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
+from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Model
 from hlformer_jax.models.registry import Cost, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
@@ -112,25 +112,25 @@ class Objective:
         pairs = Pairs.of(batch)
         similar: Any = scorer.similarities(queries, videos, pairs.video)
         caption_columns = scorer.frame_columns == "captions"
-        columns = ranking.identity_pairs(pairs) if caption_columns else pairs
+        columns = retrieval.identity_pairs(pairs) if caption_columns else pairs
         clip_queries = scorer.of_branches(queries)["clips"]
         margin = values["margin"]
 
         def frame_nce() -> Float[Array, ""]:
             if caption_columns:
-                return ranking.joint_nce(similar.frame_dot, pairs.caption_mask)
-            return ranking.nce(similar.frame_dot, pairs)
+                return retrieval.joint_nce(similar.frame_dot, pairs.caption_mask)
+            return retrieval.nce(similar.frame_dot, pairs)
 
         def query_diversity() -> Float[Array, ""]:
             constants = values["diversity_margin"], values["diversity_scale"]
             if self.options.diversity_form == "captions":
-                return embeddings.caption_diversity(queries, pairs, *constants)
+                return retrieval.caption_diversity(queries, pairs, *constants)
             gamma = values["diversity_gamma"]
-            return embeddings.query_diversity(queries, pairs, *constants, gamma)
+            return retrieval.query_diversity(queries, pairs, *constants, gamma)
 
         def partial_order() -> Float[Array, ""]:
             lifted = models.lift(model, params, videos, queries)
-            return embeddings.partial_order(*lifted, pairs, values["min_radius"])
+            return retrieval.partial_order(*lifted, pairs, values["min_radius"])
 
         def divergence() -> Float[Array, ""]:
             teacher, temperature = batch.captions.teacher, values["distillation_temperature"]
@@ -139,20 +139,20 @@ class Objective:
                     "the batch has no teacher: its split was opened without data.teacher_dim"
                 )
             frames = videos.clips, teacher, batch.videos.frame_mask
-            return embeddings.distillation(clip_queries, *frames, pairs, temperature)
+            return retrieval.distillation(clip_queries, *frames, pairs, temperature)
 
         terms = {
-            "clip_triplet": lambda: ranking.triplet(
+            "clip_triplet": lambda: retrieval.triplet(
                 similar.clip_cosine, pairs, negatives.clip, margin
             ),
-            "frame_triplet": lambda: ranking.triplet(
+            "frame_triplet": lambda: retrieval.triplet(
                 similar.frame_cosine, columns, negatives.frame, margin
             ),
-            "clip_nce": lambda: ranking.nce(similar.clip_dot, pairs),
+            "clip_nce": lambda: retrieval.nce(similar.clip_dot, pairs),
             "frame_nce": frame_nce,
             "query_diversity": query_diversity,
             "partial_order": partial_order,
-            "optimal_matching": lambda: embeddings.optimal_matching(
+            "optimal_matching": lambda: retrieval.optimal_matching(
                 clip_queries, videos.clips, pairs, self.max_captions
             ),
             "distillation": divergence,
@@ -228,11 +228,11 @@ def draw_negatives(
     """
     clip_key, frame_key = jax.random.split(key)
     pairs = Pairs.of(batch)
-    clip = ranking.draw_negative_ranks(clip_key, pairs, hard, pool)
+    clip = retrieval.draw_negative_ranks(clip_key, pairs, hard, pool)
     if frame_columns == "captions":
-        own = ranking.identity_pairs(pairs)
-        return Negatives(clip, ranking.draw_negative_ranks(frame_key, own, hard, pool, pool))
-    return Negatives(clip, ranking.draw_negative_ranks(frame_key, pairs, hard, pool))
+        own = retrieval.identity_pairs(pairs)
+        return Negatives(clip, retrieval.draw_negative_ranks(frame_key, own, hard, pool, pool))
+    return Negatives(clip, retrieval.draw_negative_ranks(frame_key, pairs, hard, pool))
 
 
 class PRVR:

@@ -263,7 +263,7 @@ def test_decay_falls_on_the_parameters_that_the_released_code_decays(recording):
 
 @pytest.mark.parametrize("video", range(4))
 def test_the_recorded_assignments(video):
-    """What `embeddings.optimal_matching` asks of optax, on the released code's costs."""
+    """What `losses.optimal_matching` asks of optax, on the released code's costs."""
     golden = released.GMMFORMER_V2.golden
     cost = jnp.asarray(golden[f"f64/opt_match/cost_{video}"], jnp.float32)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

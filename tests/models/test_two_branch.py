@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from hlformer_jax import models
-from hlformer_jax.losses import embeddings, ranking
+from hlformer_jax.losses import retrieval
 from hlformer_jax.models import hlformer, ms_sl
 from hlformer_jax.models.dl_dkd import repeat_first
 from hlformer_jax.retrieval import scoring
@@ -186,11 +186,11 @@ def test_the_lift_is_limited_and_its_gradient_finite():
 @jax.jit
 def _order_loss(videos, captions, c):
     """The partial-order loss of tangents, and its gradients."""
-    pairs = ranking.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
+    pairs = retrieval.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
 
     def loss(videos, captions, c):
         lifted = hlformer.lift(videos, c), hlformer.lift(captions, c)
-        return embeddings.partial_order(*lifted, c, pairs, 0.1)
+        return retrieval.partial_order(*lifted, c, pairs, 0.1)
 
     return jax.value_and_grad(loss, (0, 1, 2))(videos, captions, c)
 

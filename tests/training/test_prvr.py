@@ -12,8 +12,8 @@ from tiny import Linear, cosine_maxima
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
-from hlformer_jax.losses import embeddings, ranking
-from hlformer_jax.losses.ranking import Pairs
+from hlformer_jax.losses import retrieval
+from hlformer_jax.losses.retrieval import Pairs
 from hlformer_jax.training import checkpoints, loop, prvr
 from hlformer_jax.training.prvr import draw_negatives
 
@@ -130,13 +130,13 @@ def _expected_terms(batch, negatives):
     clip_cosine, clip_dot = cosine_maxima(queries, batch.videos.clips @ PARAMS)
     frame_cosine, frame_dot = cosine_maxima(queries, batch.videos.frames @ PARAMS)
     pairs = Pairs(batch.captions.video, batch.captions.mask, batch.videos.mask)
-    triplet, nce = jax.jit(ranking.triplet), jax.jit(ranking.nce)
+    triplet, nce = jax.jit(retrieval.triplet), jax.jit(retrieval.nce)
     return {
         "clip_triplet": triplet(clip_cosine, pairs, negatives.clip, 0.2),
         "frame_triplet": triplet(frame_cosine, pairs, negatives.frame, 0.2),
         "clip_nce": nce(clip_dot, pairs),
         "frame_nce": nce(frame_dot, pairs),
-        "query_diversity": jax.jit(embeddings.query_diversity)(queries, pairs, 0.2, 32.0, 1.0),
+        "query_diversity": jax.jit(retrieval.query_diversity)(queries, pairs, 0.2, 32.0, 1.0),
     }
 
 

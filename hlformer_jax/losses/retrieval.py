@@ -1,0 +1,411 @@
+"""Losses of partially relevant retrieval, of scores and of embeddings, exact under padding.
+
+Scores are [Q, V]: row q a caption, column v a video. They are ranked (triplet, contrastive).
+Captions of one video are pushed apart (diversity) or to clips of their own (optimal matching), and
+kept inside the entailment cone of their video (partial order); a student of a teacher learns which
+frames they are near (distillation).
+
+Padded rows and columns (`Captions.mask`, `Videos.mask`) reach neither a value nor a gradient; the
+capacity they fill does not matter. Every mean is over real captions or real videos; a batch without
+a comparison to make gives 0.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import ArrayLike, Bool, Float, Int
+
+from hlformer_jax.ops import cones
+from hlformer_jax.ops.numerics import check_shape, exact_precision, unit
+from hlformer_jax.typing import Array, Batch
+
+
+class Pairs(NamedTuple):
+    """Which caption belongs to which video, with padding; what every loss needs to know.
+
+    Attributes:
+      video: column of each caption's video.
+      caption_mask: True for real captions.
+      video_mask: True for real videos.
+    """
+
+    video: Int[Array, " Q"]
+    caption_mask: Bool[Array, " Q"]
+    video_mask: Bool[Array, " V"]
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Pairs":
+        """The captions and videos of a batch."""
+        return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
+
+    def own(self) -> Bool[Array, "Q V"]:
+        """True where a real caption meets its own video."""
+        columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
+        return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
+
+    def check(self, scores: Float[Array, "Q V"]) -> None:
+        """Raises ValueError where scores have other captions or videos than these."""
+        check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
+
+    def real(self) -> Bool[Array, "Q V"]:
+        """True where a real caption meets a real video."""
+        return self.caption_mask[:, None] & self.video_mask[None]
+
+
+def identity_pairs(pairs: Pairs) -> Pairs:
+    """Captions paired with columns of which every caption has one of its own."""
+    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
+
+
+class NegativeRanks(NamedTuple):
+    """How far down its sorted negatives the triplet loss looks; 0 is the hardest.
+
+    Attributes:
+      video: for each caption, its index among the other videos.
+      caption: for each video, its index among the captions of other videos.
+    """
+
+    video: Int[Array, " Q"]
+    caption: Int[Array, " V"]
+
+
+def draw_negative_ranks(
+    key: Array,
+    pairs: Pairs,
+    hard: Bool[Array, ""] | bool,
+    pool: int | Int[Array, ""],
+    caption_pool: int | Int[Array, ""] = 1,
+) -> NegativeRanks:
+    """Draws the negatives of the triplet loss, as released.
+
+    Text to video: uniform over all other videos; in the hard phase over the `pool` hardest. Video
+    to text: uniform over the captions of other videos; in the hard phase over the hardest.
+
+    Args:
+      key: random key; row i depends on (key, i) alone, so that padding changes no draw.
+      pairs: captions and videos.
+      hard: whether the hard phase has begun.
+      pool: number of hardest videos to draw from.
+      caption_pool: number of hardest captions to draw from.
+
+    Returns:
+      Ranks below the number of negatives there are (0 where there are none).
+    """
+    own = pairs.own()
+    other_videos = _count(pairs.video_mask) - 1
+    other_captions = _count(pairs.caption_mask) - _count(own, axis=0)
+    video_key, caption_key = jax.random.split(key)
+    among = jnp.where(hard, jnp.minimum(other_videos, pool), other_videos)
+    video = _draw(video_key, jnp.broadcast_to(among, pairs.video.shape))
+    among_captions = jnp.where(hard, jnp.minimum(other_captions, caption_pool), other_captions)
+    caption = _draw(caption_key, among_captions)
+    return NegativeRanks(video, caption)
+
+
+def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
+    """Uniform integers in [0, count), one a row; 0 for an empty range."""
+    rows = jnp.arange(counts.shape[0], dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+    draw = lambda key, count: jax.random.randint(key, (), 0, jnp.maximum(count, 1), jnp.int32)
+    return jax.vmap(draw)(keys, counts)
+
+
+def triplet(
+    scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: ArrayLike
+) -> Float[Array, ""]:
+    """Triplet ranking loss on cosine scores, both directions.
+
+    Text to video: max(0, margin + negative - positive), mean over captions. Video to text: the
+    positive is the mean over the video's captions; mean over videos.
+
+    Args:
+      scores: cosine maxima of one branch.
+      pairs: captions and videos.
+      negatives: rank of the negatives in descending order of score.
+      margin: m.
+
+    References:
+      HLFormer eq. 29.
+    """
+    pairs.check(scores)
+    own, real = pairs.own(), pairs.real()
+    lowest = jnp.finfo(scores.dtype).min
+    candidates = jnp.where(real & ~own, scores, lowest)
+
+    negative, exists = _at_rank(candidates, negatives.video)
+    positive: Array = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
+    text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
+
+    negative, exists = _at_rank(candidates.T, negatives.caption)
+    positive = masked_mean(scores, own, axis=0)  # of the video's captions
+    described = jnp.any(own, axis=0)
+    video = jnp.where(exists & described, jax.nn.relu(margin + negative - positive), 0)
+    return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
+
+
+def _at_rank(
+    candidates: Float[Array, "M X"], rank: Int[Array, " M"]
+) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
+    """The candidate at that rank of each row in descending order, and whether it is one."""
+    order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
+    index = jnp.take_along_axis(order, rank[:, None], axis=-1)
+    value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
+    exists = value > jnp.finfo(candidates.dtype).min
+    return jnp.where(exists, value, 0), exists
+
+
+def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
+    """Contrastive loss on un-normalised dot products, both directions, no temperature.
+
+    Text to video: logsumexp over videos less the positive, mean over captions. Video to text:
+    logsumexp over all captions less logsumexp over the video's own, mean over videos.
+
+    Args:
+      scores: dot-product maxima of one branch.
+      pairs: captions and videos.
+
+    References:
+      HLFormer eq. 30, as in the released code.
+    """
+    pairs.check(scores)
+    own, real = pairs.own(), pairs.real()
+    positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
+    text = _logsumexp(scores, real, axis=-1) - positive
+    video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, own, axis=0)
+    described = pairs.video_mask & jnp.any(own, axis=0)
+    video = jnp.where(described, video, 0)
+    return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
+
+
+def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Array, ""]:
+    """Contrastive loss of captions and their own vectors, both directions under one logarithm.
+
+    Args:
+      scores: row q a caption, column r a vector that belongs to caption r.
+      mask: True for real captions.
+
+    Returns:
+      Mean over captions of the logsumexp of row and column of q together, less its own score.
+
+    References:
+      MS-SL's frame loss, as in the released code.
+    """
+    check_shape("scores", scores, (*mask.shape, *mask.shape))
+    both = jnp.concatenate([scores, scores.T], axis=-1)
+    real = jnp.broadcast_to(jnp.concatenate([mask, mask])[None], both.shape)
+    loss = _logsumexp(both, real, axis=-1) - jnp.diagonal(scores)
+    return masked_mean(loss, mask)
+
+
+def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
+    # A finite filler keeps rows without any real entry finite; their weight is 0 later.
+    filler = jnp.finfo(scores.dtype).min / 2
+    return jax.nn.logsumexp(jnp.where(where, scores, filler), axis=axis)
+
+
+def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:
+    """Sets padded rows to 0: NaN in one, times a weight of 0, would be NaN in every gradient."""
+    return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+
+
+def masked_mean(values: Array, mask: Array, axis: int | None = None) -> Array:
+    """Mean of the values where the mask is True; 0 where it is nowhere."""
+    count = jnp.maximum(_count(mask, axis), 1)
+    return jnp.sum(jnp.where(mask, values, 0), axis=axis) / count.astype(values.dtype)
+
+
+def _count(mask: Array, axis: int | None = None) -> Array:
+    return jnp.sum(mask, axis=axis, dtype=jnp.int32)
+
+
+# Embeddings
+
+
+def query_diversity(
+    queries: Float[Array, "Q H"],
+    pairs: Pairs,
+    margin: ArrayLike,
+    scale: ArrayLike,
+    gamma: ArrayLike,
+) -> Float[Array, ""]:
+    """Pushes apart the captions of one video, with a focal factor.
+
+    Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
+    margin))), summed and divided by the number of captions.
+
+    Args:
+      queries: sentence embeddings.
+      pairs: captions and videos.
+      margin: delta.
+      scale: alpha.
+      gamma: exponent of the focal factor; 0 is HLFormer's printed form.
+
+    References:
+      HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
+    """
+    cosine, same = _same_video(queries, pairs)
+    # Rounding may put 1 + cos at or below 0, where a power has no gradient.
+    focal = 1 + cosine
+    positive = focal > 0
+    focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
+    terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
+    return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask, dtype=terms.dtype), 1)
+
+
+def caption_diversity(
+    queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
+) -> Float[Array, ""]:
+    """GMMFormer's first form of `query_diversity`: one logarithm for each caption.
+
+    Mean over captions i of log(1 + the sum over other captions j of the video of e^(scale (cos +
+    margin))).
+
+    Args:
+      queries: sentence embeddings.
+      pairs: captions and videos.
+      margin: delta.
+      scale: alpha.
+
+    References:
+      GMMFormer's query diverse loss, as in the released code.
+    """
+    cosine, same = _same_video(queries, pairs)
+    exponents = jnp.where(same, scale * (cosine + margin), jnp.finfo(cosine.dtype).min / 2)
+    terms = jnp.logaddexp(jnp.zeros((), cosine.dtype), jax.nn.logsumexp(exponents, axis=-1))
+    return masked_mean(terms, pairs.caption_mask)
+
+
+def _same_video(
+    queries: Float[Array, "Q H"], pairs: Pairs
+) -> tuple[Float[Array, "Q Q"], Bool[Array, "Q Q"]]:
+    """Cosines of all captions, and which are two different ones of one video."""
+    check_shape("queries", queries, (*pairs.video.shape, queries.shape[-1]))
+    units = unit(zero_padding(queries, pairs.caption_mask))
+    both = pairs.caption_mask[:, None] & pairs.caption_mask[None]
+    same = both & (pairs.video[:, None] == pairs.video[None])
+    same = same & ~jnp.eye(same.shape[0], dtype=bool)
+    return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), same
+
+
+def optimal_matching(
+    queries: Float[Array, "Q H"],
+    clips: Float[Array, "V C H"],
+    pairs: Pairs,
+    max_captions: int | None = None,
+) -> Float[Array, ""]:
+    """Pulls captions to different clips of their video: to those of the best assignment.
+
+    For every video with at least two captions, the assignment of its captions to its clips with
+    the largest sum of cosines (no clip twice; where there are more captions than clips, the best
+    that many are assigned); 1 - cosine, mean over all assigned pairs of the batch.
+
+    Args:
+      queries: sentence embeddings.
+      clips: encoded clips.
+      pairs: captions and videos.
+      max_captions: at least the number of captions of any video, by which time and memory grow;
+        None: the capacity of the batch.
+
+    Returns:
+      The loss; 0 where no video has two captions (the released code fails there).
+
+    References:
+      GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
+    """
+    check_shape("clips", clips, (*pairs.video_mask.shape, *clips.shape[1:]))
+    queries = zero_padding(queries, pairs.caption_mask)
+    clips = zero_padding(clips, pairs.video_mask)
+    cosine = jnp.einsum(
+        "qh,qch->qc", unit(queries), unit(clips)[pairs.video], precision=exact_precision()
+    )
+    own = pairs.own()
+    capacity = min(max_captions or len(own), len(own))
+    counts = jnp.sum(own, axis=0, dtype=jnp.int32)
+    several = pairs.caption_mask & (counts[pairs.video] > 1)
+    # The index of a caption among those of its video; rows that stay empty cost more than any
+    # real one (a cosine is at most 1), so they never take its clip.
+    index = jnp.take_along_axis(jnp.cumsum(own, axis=0), pairs.video[:, None], axis=-1)[:, 0] - 1
+    index = jnp.where(several, index, capacity)  # beyond the last: dropped
+    cost = jax.lax.stop_gradient(-cosine)
+    cost = jnp.where(jnp.isfinite(cost), cost, 1)  # the search must end, the loss may be NaN
+    costs = jnp.full((len(clips), capacity, clips.shape[1]), 3, cost.dtype)
+    costs = costs.at[pairs.video, index].set(cost, mode="drop")
+    rows, columns = jax.vmap(optax.assignment.hungarian_algorithm)(costs)
+    videos = jnp.arange(len(clips), dtype=jnp.int32)[:, None]
+    clip = jnp.full(costs.shape[:2], -1, jnp.int32).at[videos, rows].set(columns.astype(jnp.int32))
+    clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
+    matched = several & (clip >= 0)
+    chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    return masked_mean(1 - chosen, matched)
+
+
+def partial_order(
+    videos: Float[Array, "V n1"],
+    captions: Float[Array, "Q n1"],
+    curvature: Float[Array, ""],
+    pairs: Pairs,
+    min_radius: ArrayLike,
+) -> Float[Array, ""]:
+    """Keeps a caption inside the entailment cone of its video.
+
+    Args:
+      videos: lifted videos, points with n + 1 coordinates, time first.
+      captions: lifted captions.
+      curvature: c; the curvature of the space is -c.
+      pairs: captions and videos.
+      min_radius: sets the aperture near the origin.
+
+    Returns:
+      Mean over captions of `cones.energy`, apex at the video.
+
+    References:
+      HLFormer eq. 18-20.
+    """
+    captions = zero_padding(captions, pairs.caption_mask)
+    videos = zero_padding(videos, pairs.video_mask)
+    outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
+    return masked_mean(outside, pairs.caption_mask)
+
+
+def distillation(
+    queries: Float[Array, "Q H"],
+    frames: Float[Array, "V F H"],
+    teacher: Float[Array, "Q F"],
+    frame_mask: Bool[Array, "V F"],
+    pairs: Pairs,
+    temperature: ArrayLike,
+) -> Float[Array, ""]:
+    """Kullback-Leibler divergence of a student from a teacher over the frames of a video.
+
+    Each has cosines of a caption and every frame of its own video, and as distributions over the
+    frames, softmax(cosine / temperature), the student's is drawn to the teacher's.
+
+    Args:
+      queries: sentence embeddings of the student.
+      frames: its encoded frames.
+      teacher: the teacher's cosines of each caption and the frames of its own video.
+      frame_mask: True for real frames.
+      pairs: captions and videos.
+      temperature: divides the cosines of both.
+
+    Returns:
+      KL(teacher || student), summed over captions as released: it grows with the batch.
+
+    References:
+      DL-DKD's distillation loss, as in the released code.
+    """
+    real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
+    queries = zero_padding(queries, pairs.caption_mask)
+    own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
+    cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own), precision=exact_precision())
+    target = _log_softmax(jax.lax.stop_gradient(teacher).astype(cosine.dtype) / temperature, real)
+    log_student = _log_softmax(cosine / temperature, real)
+    return jnp.sum(jnp.where(real, jnp.exp(target) * (target - log_student), 0))
+
+
+def _log_softmax(logits: Float[Array, "Q F"], real: Bool[Array, "Q F"]) -> Float[Array, "Q F"]:
+    # A finite filler keeps the rows of padded captions finite; nothing of them is counted.
+    return jax.nn.log_softmax(jnp.where(real, logits, jnp.finfo(logits.dtype).min / 2), axis=-1)
