@@ -12,7 +12,7 @@ import numpy as np
 from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.data import extracted
-from hlformer_jax.models.registry import Model
+from hlformer_jax.models import Model
 from hlformer_jax.models.two_branch import VideoEncoding
 from hlformer_jax.training import checkpoints, prvr
 from hlformer_jax.typing import Batch, Captions, Videos

@@ -28,7 +28,7 @@ from hlformer_jax import models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
 from hlformer_jax.errors import UserError, optional
-from hlformer_jax.models.registry import cost
+from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator

@@ -1,30 +1,259 @@
-"""The models of the papers, one file each; docs/training.md says how one is added.
+"""The models of the papers, one file each, by name; and what every one can do.
 
-    registry      the models by name; parameters, encoding, description and cost of every one
     two_branch    what the models share: query encoder, branches, options; GMMFormer and its v2
     hlformer, ms_sl, dl_dkd, clip4clip    the others
     hover         the model of another family: nodes of action trees in hyperbolic space
 
 A model is a Linen module with the methods `encode_query` and `encode_video`, and `lift` if it has a
-hyperbolic lift; `build` gives it with its hyperparameters, as a pytree.
+hyperbolic lift; `build` gives it with its hyperparameters, as a pytree. Here are its parameters,
+encoding, description and cost. docs/training.md says how one is added.
 """
 
-from hlformer_jax.models.registry import (
-    MODELS,
-    TITLES,
-    Model,
-    build,
-    describe,
-    encode_query,
-    encode_video,
-    init_params,
-    lift,
-    project,
-    zero_batch,
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from hlformer_jax import parallel
+from hlformer_jax.config import check_values
+from hlformer_jax.models import two_branch
+from hlformer_jax.models.clip4clip import CLIP4ClipMeanP, CLIP4ClipSeqTransf
+from hlformer_jax.models.dl_dkd import DLDKD
+from hlformer_jax.models.hlformer import HLFormer, Lifted
+from hlformer_jax.models.ms_sl import MSSL
+from hlformer_jax.models.two_branch import (
+    GMMFormer,
+    GMMFormerV2,
+    Hyperparameters,
+    TwoBranch,
+    VideoEncoding,
+    block_widths,
 )
-from hlformer_jax.models.two_branch import TwoBranch, VideoEncoding
+from hlformer_jax.ops.dropout import derive_key
+from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 __all__ = [
-    "MODELS", "TITLES", "Model", "TwoBranch", "VideoEncoding", "build", "describe", "encode_query",
-    "encode_video", "init_params", "lift", "project", "zero_batch",
+    "MODELS", "TITLES", "Cost", "Model", "TwoBranch", "VideoEncoding", "build", "cost", "describe",
+    "encode_query", "encode_video", "init_params", "lift", "meaning", "project", "zero_batch",
 ]  # fmt: skip
+
+MODELS: Mapping[str, type[TwoBranch]] = {
+    "hlformer": HLFormer,
+    "gmmformer_v2": GMMFormerV2,
+    "gmmformer": GMMFormer,
+    "ms_sl": MSSL,
+    "dl_dkd": DLDKD,
+    "clip4clip_meanp": CLIP4ClipMeanP,
+    "clip4clip_seqtransf": CLIP4ClipSeqTransf,
+}
+"""The models of partially relevant retrieval by `config.model.name`."""
+
+TITLES: Mapping[str, str] = {
+    "hlformer": "HLFormer",
+    "gmmformer_v2": "GMMFormer v2",
+    "gmmformer": "GMMFormer",
+    "ms_sl": "MS-SL",
+    "dl_dkd": "DL-DKD",
+    "clip4clip_meanp": "CLIP4Clip-meanP",
+    "clip4clip_seqtransf": "CLIP4Clip-seqTransf",
+    "hover": "HOVER",
+}
+"""What the papers call the models, by `config.model.name`; `hover` is of another family."""
+
+NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
+"""Fields of `config.model` that may differ between training and evaluation."""
+
+
+@flax.struct.dataclass
+class Model:
+    """A model as an argument of programs, of which its hyperparameters are inputs."""
+
+    module: TwoBranch = flax.struct.field(pytree_node=False)
+    hyperparameters: Hyperparameters
+
+    def apply(
+        self, params: Any, *inputs: Any, method: str | Callable[..., Any], **options: Any
+    ) -> Any:
+        """Calls a method of the module with these parameters."""
+        # JAX vmaps no NumPy constant of a function with a gradient of its own.
+        params = jax.tree.map(jnp.asarray, params)
+        return self.module.apply({"params": params}, *inputs, method=method, **options)
+
+
+def build(config: ConfigDict) -> Model:
+    """Returns the model that `config.model` asks for."""
+    check_values(config, "model.")
+    return Model(MODELS[config.model.name].from_config(config), two_branch.hyperparameters(config))
+
+
+def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
+    """A batch of zeros, none of them padding: shapes to initialise or compile with."""
+    data = config.data
+    return Batch(
+        Videos(
+            jnp.zeros((videos, data.max_clips, data.visual_dim)),
+            jnp.zeros((videos, data.max_frames, data.visual_dim)),
+            jnp.ones((videos, data.max_frames), bool),
+            jnp.ones(videos, bool),
+        ),
+        Captions(
+            jnp.zeros((captions, data.max_words, data.text_dim)),
+            jnp.ones((captions, data.max_words), bool),
+            jnp.zeros(captions, jnp.int32),
+            jnp.ones(captions, bool),
+        ),
+    )
+
+
+def init_params(model: Model, config: ConfigDict) -> Any:
+    """Initial parameters, float32, a function of the model and `config.seed`."""
+    key = derive_key(config.seed, "params")
+    init = lambda hyperparameters, key, batch: model.module.init(key, *batch, hyperparameters)
+    params = jax.jit(init)(model.hyperparameters, key, zero_batch(config))["params"]
+    return project(model, params)
+
+
+def project(model: Model, params: Any) -> Any:
+    """Clamps stored scalars to the bounds that the model declares, as released before each forward.
+
+    Learned curvatures are kept within a factor of ten of their initial value; the logarithms of the
+    scales before the exponential maps (`*_alpha`) at most 0.
+    """
+    bounds = model.module.bounds
+
+    def clamp(path: Any, value: Array) -> Array:
+        name = path[-1].key
+        return jnp.clip(value, *bounds[name]) if name in bounds else value
+
+    return jax.tree_util.tree_map_with_path(clamp, params)
+
+
+def encode_query(
+    model: Model, params: Any, captions: Captions, dropout_key: Array | None = None
+) -> Float[Array, "Q H"]:
+    """Sentence embeddings, float32 at least.
+
+    Args:
+      model: a model of `build`.
+      params: parameters of the model.
+      captions: a batch of captions.
+      dropout_key: random key of the dropout; None switches it off.
+    """
+    inputs = captions, dropout_key is not None
+    encoded: Array = model.apply(params, *inputs, method="encode_query", rngs=_rngs(dropout_key))
+    return encoded
+
+
+def encode_video(
+    model: Model,
+    params: Any,
+    videos: Videos,
+    dropout_key: Array | None = None,
+    parts: int = 1,
+) -> Any:
+    """Videos encoded at both granularities.
+
+    Args:
+      model: a model of `build`.
+      params: parameters of the model.
+      videos: a batch of videos.
+      dropout_key: random key of the dropout; None switches it off.
+      parts: number of parts of the batch, of equal size, that are encoded one after another, and
+        once more when a gradient is asked for: memory for arithmetic. Without dropout, changes
+        results by rounding alone; the masks of dropout are each part's own.
+
+    Returns:
+      The encoded videos, float32 at least: a `VideoEncoding`, or what the model has in its place.
+
+    Raises:
+      ValueError: when there are no parts of equal size.
+    """
+
+    def encode(videos: Videos, dropout_key: Array | None) -> Any:
+        inputs = videos, model.hyperparameters, dropout_key is not None
+        return model.apply(params, *inputs, method="encode_video", rngs=_rngs(dropout_key))
+
+    if parts == 1:
+        return encode(videos, dropout_key)
+    if len(videos.mask) % parts:
+        raise ValueError(f"{len(videos.mask)} videos do not make {parts} parts of equal size")
+
+    # In a loop XLA need not be kept from taking the second computation for the first.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def encode_part(index: Array, part: Videos) -> Any:
+        key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
+        return encode(part, key)
+
+    # Part p has videos p, p + parts, …, so that each device has its share of every part.
+    split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
+    join = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+    indexed = jnp.arange(parts, dtype=jnp.uint32), jax.tree.map(split, videos)
+    return jax.tree.map(join, jax.lax.map(lambda part: encode_part(*part), indexed))
+
+
+def lift(model: Model, params: Any, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
+    """Videos and sentences as points of the hyperboloid of the partial order loss."""
+    lifted: Lifted = model.apply(params, videos, queries, method="lift")
+    return lifted
+
+
+def _rngs(dropout_key: Array | None) -> dict[str, Array] | None:
+    return None if dropout_key is None else {"dropout": dropout_key}
+
+
+def describe(
+    config: ConfigDict,
+    free: Sequence[str] = NOT_OF_THE_MODEL,
+    data: Sequence[str] = ("visual_dim", "text_dim", "max_frames", "max_clips", "max_words"),
+) -> dict[str, Any]:
+    """The fields that a checkpoint must share with a configuration that evaluates it, as JSON.
+
+    Those of `config.model` that are not `free`, and the sizes of the data.
+    """
+    fields = {f"model.{name}": x for name, x in config.model.items() if name not in free}
+    fields |= {f"data.{name}": config.data[name] for name in data}
+    return json.loads(json.dumps(fields))
+
+
+def meaning(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `describe` with a width for each block, however they are written."""
+    meaning = dict(fields)
+    for geometry in ("euclidean", "lorentz"):
+        blocks, widths = fields[f"model.{geometry}_blocks"], fields[f"model.{geometry}_widths"]
+        meaning[f"model.{geometry}_widths"] = list(block_widths(widths, blocks))
+    if not fields["model.lorentz_blocks"]:
+        meaning["model.lorentz_dim"] = None  # of no block
+    return meaning
+
+
+class Cost(NamedTuple):
+    """Parameters, and operations of encoding a video and a caption; NaN where not counted."""
+
+    parameters: int
+    flops_video: float
+    flops_caption: float
+
+
+def cost(config: ConfigDict) -> Cost:
+    """Counts a configuration's parameters and, by the compiler's count, its operations.
+
+    Nothing is computed.
+    """
+    model = build(config)
+    params, batch = jax.eval_shape(lambda: (init_params(model, config), zero_batch(config)))
+
+    def flops(function: Any, inputs: Any) -> float:
+        return parallel.count_flops(lambda params, x: function(model, params, x), params, inputs)
+
+    return Cost(
+        sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
+        flops(encode_video, batch.videos),
+        flops(encode_query, batch.captions),
+    )

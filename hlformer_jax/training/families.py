@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from hlformer_jax import parallel
 from hlformer_jax.config import family_of
 from hlformer_jax.data.feed import Group
-from hlformer_jax.models.registry import Cost
+from hlformer_jax.models import Cost
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.prvr import PRVR

@@ -20,9 +20,8 @@ from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
-from hlformer_jax.models import hover
+from hlformer_jax.models import Cost, describe, hover
 from hlformer_jax.models.hover import Hover, Points, angles
-from hlformer_jax.models.registry import Cost, describe
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim

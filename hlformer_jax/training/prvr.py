@@ -22,8 +22,7 @@ from hlformer_jax.data.released import CLIP_SPACE
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
 from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
-from hlformer_jax.models import Model
-from hlformer_jax.models.registry import Cost, cost, meaning
+from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
 from hlformer_jax.retrieval import evaluation, scoring

@@ -21,7 +21,7 @@ import processes
 import pytest
 
 from hlformer_jax.benchmark import plan
-from hlformer_jax.models.registry import TITLES
+from hlformer_jax.models import TITLES
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
 BUDGET = pathlib.Path(__file__).parent / "budget.json"

@@ -158,7 +158,7 @@ def test_the_scale_ends_at_a_hundred_and_clips_are_refused():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_configurations_count_parameters_and_operations(name):
-    from hlformer_jax.models.registry import cost
+    from hlformer_jax.models import cost
 
     config = load(ROOT / "configs" / "clip.py", f"{name}-tvr")
     check(config)

@@ -12,7 +12,7 @@ import tiny
 
 from hlformer_jax import models
 from hlformer_jax.config import check, load
-from hlformer_jax.models.registry import cost, describe, meaning
+from hlformer_jax.models import cost, describe, meaning
 from hlformer_jax.models.two_branch import block_widths
 from hlformer_jax.nn import blocks
 from hlformer_jax.ops import attention
@@ -146,7 +146,7 @@ def test_videos_encoded_in_parts_have_the_same_loss_and_gradient(name):
 def test_parameters_may_be_numpy_constants_of_a_compiled_function():
     config = tiny.config(**tiny.EUCLIDEAN, **tiny.ONE_BRANCH)
     model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))
-    videos = models.registry.zero_batch(config).videos
+    videos = models.zero_batch(config).videos
     held = jax.jit(lambda videos: models.encode_video(model, params, videos))(videos)
     given = jax.jit(models.encode_video)(model, params, videos)
     np.testing.assert_allclose(held.clips, given.clips, atol=1e-6)
