@@ -33,7 +33,6 @@ from ml_collections import ConfigDict, config_flags
 from hlformer_jax import command, files, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Options, Row
-from hlformer_jax.benchmark.pytorch_peer import Released
 from hlformer_jax.config import ConfigError, check, default, family_of
 from hlformer_jax.errors import UserError, optional
 
@@ -100,6 +99,8 @@ def main(argv: Sequence[str]) -> int:
         if PEER.value:
             if name != "step":
                 return command.fail("--peer goes with step")
+            from hlformer_jax.benchmark.step import Released
+
             # It needs room beside us, of which JAX would take most at its start.
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
