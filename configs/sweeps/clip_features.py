@@ -13,7 +13,7 @@ features that its authors made; nothing is published of HLFormer.
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 MODELS = {"GMMFormer v2": "gmmformer_v2", "GMMFormer": "gmmformer", "MS-SL": "ms_sl"}
 VECTORS = {"CLIP4Clip-meanP": "clip4clip_meanp", "CLIP4Clip-seqTransf": "clip4clip_seqtransf"}

@@ -9,7 +9,7 @@ then falls. Default: γ = 1, SumR 154.9. 0 is the loss without its focal factor.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
 

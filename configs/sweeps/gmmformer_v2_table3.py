@@ -10,7 +10,7 @@ of Gaussian blocks with temporal consolidation, Exp. 4 query diversity, Exp. 5 o
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 ONE_LAYER = {
     "euclidean_blocks": 1,

@@ -8,7 +8,7 @@ Published: temporal consolidation is the best, SumR 154.9; average pooling has 1
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

@@ -10,7 +10,7 @@ with its own four blocks is its own configuration.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 WIDTHS = {
     2: (0.0, 0.1),

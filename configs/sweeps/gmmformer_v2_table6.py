@@ -11,7 +11,7 @@ side by side, and the matching of the branch that inherits with its frames.
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DEFINITIONS
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

@@ -8,7 +8,7 @@ Published: the Gaussian is the best, SumR 154.9; the boxcar has 150.3. All have 
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

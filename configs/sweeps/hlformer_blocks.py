@@ -12,7 +12,7 @@ Windows are the default ones of each number of blocks: none, 2, 4, 8, … for ea
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 PUBLISHED = {
     "anet": metrics(8.7, 27.1, 40.1, 79.0, 154.9),

@@ -12,7 +12,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 WIDTHS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
 

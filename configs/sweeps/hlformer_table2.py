@@ -10,7 +10,7 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 VARIANTS = {
     "full": {},

@@ -12,7 +12,7 @@ the order; "× 30" weighs both thirty times as much, with lengths that are learn
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import FLAT, default
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 METRICS = (
     *("t2v/R@1", "t2v/R@10", "v2t/MRR", "hierarchy/cross/NormAcc", "hierarchy/cross/OrderAcc"),

@@ -13,7 +13,7 @@ beside it are those of CLIP4Clip, which is trained whole.
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import FLAT
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 COLUMNS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")
 METRICS = (*(f"leaves={k}/{name}" for k in (1, 2, 3, 4, 5) for name in COLUMNS), *COLUMNS)

@@ -11,7 +11,7 @@ Beside "flat", the baseline on frozen features, are the published figures of CLI
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import FLAT
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")
 

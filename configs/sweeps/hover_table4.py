@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import default
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "t2v/MRR")
 

@@ -10,7 +10,7 @@ released one alone: SumR 154.9.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:

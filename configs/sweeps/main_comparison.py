@@ -19,7 +19,7 @@ videos of TVR (RTX 3080 Ti): MS-SL 1.29 GFLOPs, 4.85 M parameters, 12.93 ms, 250
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep.definition import define, metrics
+from hlformer_jax.sweep import define, metrics
 
 FILES = {
     "MS-SL": "ms_sl.py",

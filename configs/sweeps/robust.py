@@ -17,7 +17,7 @@ import itertools
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 FAMILY = ("MS-SL", "GMMFormer", "GMMFormer v2", "HLFormer")
 

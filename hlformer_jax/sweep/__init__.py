@@ -1,8 +1,294 @@
 """Sweeps: variants of a configuration, each trained with several seeds, and their table.
 
 __main__      the command
-definition    what a file of configs/sweeps defines, and the runs that it expands to; no JAX
 runs          trains the runs one after another; each leaves result.json or failure.json
 tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print;
               which differences are real: a paired bootstrap over queries
+
+Here is what a sweep is, and the runs that it expands to. A file in ``configs/sweeps/`` calls
+`define`, whose arguments are the fields of the configuration that it gives. Of those, `base` and
+`bases` are complete configurations: what the command line changes of `base`
+(`--config.base.train.epochs=3`) it changes of all bases (a value that `base` had already is no
+change); `defined` is `base` as the file gives it, to know what was changed.
+
+Nothing here loads JAX, so that a configuration file loads in no time.
 """
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from hlformer_jax.config import ConfigError, check, flat, load
+from hlformer_jax.errors import suggestion
+
+METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
+"""Test metrics of partially relevant video retrieval, which its papers publish."""
+
+
+class Run(NamedTuple):
+    """One training run of a sweep, with its complete configuration."""
+
+    variant: str
+    seed: int
+    config: ConfigDict
+    directory: Path  # relative to the sweep's
+    corpus: str = ""
+    timed: bool = False
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        corpus = f", corpus {self.corpus}" if self.corpus else ""
+        return f"{self.variant}{corpus}, seed {self.seed}"
+
+
+def define(
+    file: str,
+    name: str,
+    *,
+    title: str,
+    base: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
+    cited: Mapping[str, Mapping[str, float]] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    quantity: str = "",
+    values: Mapping[str, float] | None = None,
+    series: Mapping[str, str] | None = None,
+    bases: Mapping[str, str] | None = None,
+    metrics: Sequence[str] = METRICS,
+    settings: Mapping[str, Any] | None = None,
+    corpora: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
+    relative: Mapping[str, str] | None = None,
+    timed: bool = False,
+) -> ConfigDict:
+    """The configuration of a sweep.
+
+    Args:
+      file: the file that defines it (`__file__`); other paths are relative to it.
+      name: "" or "debug": bases that run in seconds, for one epoch and with one seed, which
+        compare with nothing published.
+      title: the title of the table and the plot.
+      base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
+      variants: name -> the fields in which a variant differs, nested like the configuration;
+        "base": NAME takes one of `bases` in place of `base`.
+      published: name -> published metrics of a variant, as far as known.
+      cited: name -> published metrics of a method that is not trained here, a row of its own.
+      seeds: the seeds that each variant is trained with.
+      quantity: the swept quantity, the axis of the plot; "" for variants that are categories.
+      values: name -> value of that quantity; math.inf is drawn at the right end, and a variant
+        without a value across.
+      series: name -> the line of the plot that a variant is a point of; all are one by default.
+      bases: name -> further configuration files, written like `base`.
+      metrics: test metrics that the tables show, those of a part of the test split (named as
+        "leaves=2/t2v/MRR") in a table of their own; the plots show the last.
+      settings: fields that all bases have otherwise than their files, nested.
+      corpora: name -> folder below `data.manual_dir`: every variant is trained on each of them;
+        without any, on what the configuration says.
+      pairs: pairs of variants that are compared query by query (`tables`).
+      relative: name -> the variant that its last metric is divided by, for a column of changes.
+      timed: whether results have what a single query costs in a corpus of 2,500 videos.
+    """
+    if name not in ("", "debug"):
+        raise ConfigError(f"there is no variant {name!r} of this sweep: only 'debug'")
+    folder = Path(file).parent
+    first = _load(folder, base, name, settings or {})
+    others = {
+        key: _load(folder, other, name, settings or {}) for key, other in (bases or {}).items()
+    }
+    content = {
+        "title": f"{title} (debug)" if name else title,
+        "base": first,
+        "variants": {key: dict(fields) for key, fields in variants.items()},
+        "published": {} if name else {key: dict(x) for key, x in (published or {}).items()},
+        "cited": {} if name else {key: dict(x) for key, x in (cited or {}).items()},
+        "seeds": tuple(seeds)[: 1 if name else None],
+        "quantity": quantity,
+        "values": dict(values or {}),
+        "series": dict(series or {}),
+        "bases": others,
+        "metrics": tuple(metrics),
+        "corpora": dict(corpora or {}),
+        "pairs": tuple(pairs),
+        "relative": dict(relative or {}),
+        "timed": timed,
+        "defined": first.copy_and_resolve_references(),
+    }
+    # Plain dictionaries stay what they are: a name of a variant may have a dot, a field may not.
+    return ConfigDict(content, convert_dict=False).lock()
+
+
+def metrics(*figures: float) -> dict[str, float]:
+    """Published figures by name: those of `METRICS`, or SumR alone."""
+    names = METRICS[-1:] if len(figures) == 1 else METRICS
+    return dict(zip(names, figures, strict=True))
+
+
+def expand(sweep: ConfigDict) -> list[Run]:
+    """The runs of a sweep: all variants with the first seed on each corpus, then with the next.
+
+    Raises:
+      ConfigError: when the sweep is empty, names what does not exist, would put two runs into one
+        directory, or has a variant whose configuration makes no sense.
+    """
+    _check_names(sweep)
+    changed = _changes(sweep.defined, sweep.base)
+    if "seed" in changed:
+        raise ConfigError("a sweep sets the seed of its runs: give --config.seeds, not base.seed")
+    variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
+    runs = []
+    for seed, corpus in itertools.product(sweep.seeds, sweep.corpora or [""]):
+        for name, config in variants.items():
+            one = config.copy_and_resolve_references()
+            one.seed = seed
+            if corpus:
+                one.data.manual_dir = str(Path(one.data.manual_dir, sweep.corpora[corpus]))
+            try:
+                check(one)
+            except ConfigError as error:
+                raise ConfigError(f"variant {name!r}: {error}") from None
+            directory = Path(_slug(name), _slug(corpus), f"seed{seed}")
+            runs.append(Run(name, seed, one, directory, corpus, sweep.timed))
+    _check_directories(runs)
+    return runs
+
+
+def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
+    """The runs of one of several tasks: every `tasks`-th, from index `task` on."""
+    if not 0 <= task < tasks:
+        raise ConfigError(
+            f"--task={task} --tasks={tasks}: give a task of at least 0 and below --tasks"
+        )
+    return list(runs[task::tasks])
+
+
+def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
+    """What the command line changed of the base, by the fields' full names."""
+    return flat(_changes(sweep.defined, sweep.base))
+
+
+def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The index of this task in a Slurm array and the count of its tasks; 0 and 1 outside of one.
+
+    Refuses indices with gaps that differ, and a task of several processes.
+    """
+    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        raise ConfigError("srun: a sweep is one process a task: use --array, as launch/ does")
+    if "SLURM_ARRAY_TASK_COUNT" not in environment:
+        return 0, 1
+    slurm = lambda name, default: int(environment.get(f"SLURM_ARRAY_TASK_{name}", default))
+    tasks = slurm("COUNT", 1)
+    task, rest = divmod(slurm("ID", 0) - slurm("MIN", 0), max(slurm("STEP", 1), 1))
+    if rest or not 0 <= task < tasks:
+        raise ConfigError("--array: number the tasks without gaps, for example --array=0-7")
+    return task, tasks
+
+
+def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
+    file, _, data_set = base.partition(":")
+    config = load(folder / file, "-".join(filter(None, (data_set, name))))
+    _apply(config, settings, "settings")
+    if name == "debug":
+        config.train.epochs = 1
+    return config
+
+
+def _check_names(sweep: ConfigDict) -> None:
+    if not sweep.variants:
+        raise ConfigError("the sweep has no variants")
+    if not sweep.seeds:
+        raise ConfigError("the sweep has no seeds")
+    if not all(isinstance(seed, int) for seed in sweep.seeds):
+        raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
+    if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
+        raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
+    for field in ("published", "values", "series", "pairs", "relative"):
+        named = sweep.relative.items() if field == "relative" else sweep[field]
+        flat = field in ("pairs", "relative")
+        for name in itertools.chain.from_iterable(named) if flat else named:
+            if name not in sweep.variants:
+                near = suggestion(name, sweep.variants)
+                raise ConfigError(f"config.{field}: there is no variant {name!r}{near}")
+    for name in sweep.cited:
+        if name in sweep.variants:
+            raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
+    for field in ("published", "cited"):
+        for name, figures in sweep[field].items():
+            for metric in figures:
+                if metric not in sweep.metrics:
+                    known = ", ".join(sweep.metrics)
+                    raise ConfigError(
+                        f"config.{field}, {name!r}: {metric!r} is no metric: use {known}"
+                    )
+    if bool(sweep.quantity) != bool(sweep["values"]):
+        raise ConfigError("config.quantity and config.values go together: give both or none")
+
+
+def _check_directories(runs: Sequence[Run]) -> None:
+    known: dict[str, Run] = {}
+    for run in runs:
+        # Some file systems do not tell small letters from capitals.
+        other = known.setdefault(str(run.directory).casefold(), run)
+        if other is not run:
+            raise ConfigError(
+                f"{other.title!r} and {run.title!r} would share the directory {run.directory}:"
+                " rename one"
+            )
+
+
+def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> ConfigDict:
+    overrides = dict(sweep.variants[name])
+    where = f"variant {name!r}"
+    if not _slug(name):
+        raise ConfigError(f"{where}: a name needs a letter or a digit, for its directory")
+    other = overrides.pop("base", None)
+    if other is None:
+        config = sweep.base.copy_and_resolve_references()
+    elif other in sweep.bases:
+        config = sweep.bases[other].copy_and_resolve_references()
+        _apply(config, changed, "--config.base")
+    else:
+        raise ConfigError(f"{where}: there is no base {other!r}{suggestion(other, sweep.bases)}")
+    if "seed" in overrides:
+        raise ConfigError(f"{where}: the seeds of a sweep are config.seeds")
+    _apply(config, overrides, where)
+    return config
+
+
+def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: str = "") -> None:
+    for key, value in fields.items():
+        name = f"{section}{key}"
+        if key not in config:
+            raise ConfigError(f"{where}: there is no field config.{name}{suggestion(key, config)}")
+        if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
+            kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
+            raise ConfigError(f"{where}: config.{name} is {kind}, and {value!r} is not")
+        if isinstance(value, Mapping):
+            _apply(config[key], value, where, f"{name}.")
+            continue
+        try:
+            config[key] = value
+        except TypeError:
+            kind = type(config[key]).__name__
+            raise ConfigError(f"{where}: config.{name} is {value!r}: it must be a {kind}") from None
+
+
+def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
+    """The fields of `after` that differ, nested."""
+    changes = {}
+    for key, value in after.items():
+        if isinstance(value, ConfigDict):
+            if inner := _changes(before[key], value):
+                changes[key] = inner
+        elif value != before[key]:
+            changes[key] = value
+    return changes
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
 from hlformer_jax.errors import UserError
-from hlformer_jax.sweep import definition
+from hlformer_jax.sweep import Run, expand, share, task_of_array
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -55,10 +55,10 @@ def main(argv: Sequence[str]) -> int:
             return command.fail(
                 "--config is no sweep: give a file of configs/sweeps, or train by hlformer_jax.main"
             )
-        planned = definition.expand(sweep)
+        planned = expand(sweep)
         if task is None or tasks is None:
-            task, tasks = definition.task_of_array(os.environ)
-        mine = definition.share(planned, task, tasks)
+            task, tasks = task_of_array(os.environ)
+        mine = share(planned, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
     except UserError as error:
@@ -70,8 +70,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _perform(
     sweep: ConfigDict,
-    planned: Sequence[definition.Run],
-    mine: Sequence[definition.Run],
+    planned: Sequence[Run],
+    mine: Sequence[Run],
     root: Path,
 ) -> int:
     """Trains this task's runs and prints the table of all; returns the exit status."""
@@ -81,7 +81,7 @@ def _perform(
     from hlformer_jax.sweep import runs, tables
     from hlformer_jax.training.loop import Stopped
 
-    def after(run: definition.Run) -> None:
+    def after(run: Run) -> None:
         try:
             curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a picture that fails is no reason to end the sweep

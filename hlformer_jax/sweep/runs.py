@@ -24,12 +24,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, models, parallel
+from hlformer_jax import files, models, parallel, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.sweep.definition import Run
-from hlformer_jax.training import checkpoints, families, loop
+from hlformer_jax.sweep import Run
+from hlformer_jax.training import checkpoints, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -43,7 +43,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
     """
     for run in {run.variant: run for run in runs}.values():
         try:
-            families.build(run.config).check_trainable()
+            training.build(run.config).check_trainable()
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
@@ -113,14 +113,14 @@ def open_data(runs: Sequence[Run], root: Path) -> None:
         sections = [run.config[name] for name in ("data", "trees") if name in run.config]
         key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
-            fingerprints[key] = families.build(run.config).fingerprint
+            fingerprints[key] = training.build(run.config).fingerprint
         checkpoints.check_workdir(root / run.directory, run.config, fingerprints[key])
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
     with parallel.configured(run.config):
         outcome = loop.train(run.config, directory)
-        costs = families.build(run.config).cost()._asdict()
+        costs = training.build(run.config).cost()._asdict()
         if run.timed:
             costs |= _query_costs(run.config)
     progress = outcome.progress

@@ -49,7 +49,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import localisation, ranking
 from hlformer_jax.retrieval.ranking import QUERIES_FILE, RECALLS
-from hlformer_jax.sweep.definition import Run, changed_fields
+from hlformer_jax.sweep import Run, changed_fields
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]

@@ -222,7 +222,7 @@ def test_a_configuration_file_may_take_a_name(tmp_path, takes):
 
 def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():
     code = (
-        "import sys, hlformer_jax.config, hlformer_jax.sweep.definition, hlformer_jax.main;"
+        "import sys, hlformer_jax.config, hlformer_jax.sweep, hlformer_jax.main;"
         f"hlformer_jax.config.load({str(ROOT / 'configs/sweeps/hlformer_table2.py')!r});"
         "sys.exit('jax' in sys.modules)"
     )

@@ -3,7 +3,7 @@
 import pytest
 from processes import ROOT
 
-from hlformer_jax.sweep import definition
+from hlformer_jax import sweep as definition
 
 
 @pytest.fixture

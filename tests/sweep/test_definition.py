@@ -7,10 +7,10 @@ import pytest
 from processes import ROOT
 
 from hlformer_jax import models
+from hlformer_jax import sweep as definition
 from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import definition, runs
-from hlformer_jax.sweep.definition import METRICS, expand, share, task_of_array
+from hlformer_jax.sweep import METRICS, expand, runs, share, task_of_array
 
 FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
 

@@ -12,8 +12,9 @@ import shutil
 import processes
 import pytest
 
+from hlformer_jax import sweep as definition
 from hlformer_jax.config import load
-from hlformer_jax.sweep import definition, runs, tables
+from hlformer_jax.sweep import runs, tables
 
 FILES = sorted(path.stem for path in (processes.ROOT / "configs" / "sweeps").glob("*.py"))
 

@@ -11,8 +11,7 @@ from hlformer_jax import files
 from hlformer_jax.config import ConfigError
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import tables
-from hlformer_jax.sweep.definition import Run, expand
+from hlformer_jax.sweep import Run, expand, tables
 
 # Tables
 
