@@ -177,7 +177,8 @@ import numpy as np
 from hlformer_jax import parallel
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import Schedule
-from hlformer_jax.training import families, step
+from hlformer_jax import training
+from hlformer_jax.training import step
 
 config = debug(default("hover"))
 config.data.update(data_dir=sys.argv[1], visual_dim=6, text_dim=5, synthetic_videos=(9, 3, 5))
@@ -188,7 +189,7 @@ config.optim.warmup = 0.0
 found = []
 for number in (1, 8):
     mesh = parallel.mesh(jax.devices()[:number])
-    family = families.build(config, mesh)
+    family = training.build(config, mesh)
     feed = family.feed(Schedule(family.num_examples, 7, 0).groups(1, 2)[:2])
     optimiser = family.optimiser(10)
     state = parallel.replicate(mesh, step.init_state(family.init_params(), optimiser))

@@ -18,13 +18,13 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from hlformer_jax import training
 from hlformer_jax.config import family_of
 from hlformer_jax.data.dataset import Data
 from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.released import Collection
 from hlformer_jax.data.split import SimulatedVideos, Split
 from hlformer_jax.data.synthetic import Corpus, write_corpus
-from hlformer_jax.training import families
 from hlformer_jax.typing import Batch
 
 
@@ -155,7 +155,7 @@ def simulated_family(
     """
     config = config.copy_and_resolve_references()
     config.data.resident = "always" if resident else "never"
-    family: Any = families.build(config, mesh)
+    family: Any = training.build(config, mesh)
     if family_of(config) == "prvr":
         split = simulated_split(videos, captions, config)
         family.data = Data(split, split, split, "simulated")

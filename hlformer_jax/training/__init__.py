@@ -1,6 +1,5 @@
-"""Training: a family's loss, the step, and the loop around it.
+"""Training: what a family of models gives the trainer, and which one a configuration is of.
 
-    families      what a family of models gives the trainer, and the families by name
     prvr          the family of HLFormer and its ancestors, with its objective
     hover         the family of HOVER, with its objective
     step          the state, the step, and compiled chunks of steps
@@ -9,6 +8,92 @@
     checkpoints   the directory of a run: whose it is, and its checkpoints
     loaded_run    config and best parameters of a run; evaluation of a checkpoint, sentences asked
 
+A family brings its data, its parameters, its loss and its metrics; the trainer brings the order of
+the data, the steps, checkpoints, logs, early stopping and signals. A further one trains unchanged.
+
 A loss is a weighted sum of terms (`hlformer_jax.losses`). A new term is a function there, an entry
 in the family's `TERMS` and objective, and a weight in the fields of `config.loss`.
 """
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import optax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from hlformer_jax import parallel
+from hlformer_jax.config import family_of
+from hlformer_jax.data.feed import Group
+from hlformer_jax.models import Cost
+from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.training.hover import HOVER
+from hlformer_jax.training.prvr import PRVR
+from hlformer_jax.training.step import Feed, Loss
+
+
+class Family(Protocol):
+    """A family of models on its data, as the trainer, evaluation and sweeps want one."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data, so that a run does not resume on other data."""
+
+    @property
+    def num_examples(self) -> int:
+        """Number of training examples, which the schedule orders."""
+
+    def check_trainable(self) -> None:
+        """Refuses a configuration that cannot be trained, before its data is opened."""
+
+    def init_params(self) -> Any:
+        """Initial parameters, a function of the configuration alone."""
+
+    def project(self, params: Any) -> Any:
+        """Moves parameters to where they satisfy their constraints; applied after every step."""
+
+    def loss(self, steps_per_epoch: int) -> Loss:
+        """The training loss."""
+
+    def optimiser(self, total_steps: int) -> optax.GradientTransformation:
+        """The optimiser of a run of so many steps."""
+
+    def feed(self, groups: Sequence[Group]) -> Feed:
+        """Brings the training batches of these groups of steps to the devices."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint must share with a configuration that evaluates it, as JSON has it."""
+
+    def validate(self, params: Any) -> Result:
+        """Metrics of the validation split."""
+
+    def test(self, params: Any) -> Result:
+        """Metrics of the test split."""
+
+    def references(self) -> dict[str, Result]:
+        """Test metrics of what the models are held against, by name; empty for none."""
+
+    def close(self) -> None:
+        """Gives back what validation keeps on the devices."""
+
+    def meaning(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `describe` in a form in which those of equal models are equal."""
+
+    def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
+        """Metrics of the test split, and its scores with the names of their rows and columns."""
+
+    def cost(self) -> Cost:
+        """What the model costs: its parameters, and the operations of encoding."""
+
+
+if not TYPE_CHECKING:
+    # Where annotations are executed, to look at the properties of a family would open its data.
+    Family = Any
+
+FAMILIES: dict[str, Callable[[ConfigDict, Mesh], Family]] = {"prvr": PRVR, "hover": HOVER}
+"""What makes a family of a configuration and devices; names as in `config`."""
+
+
+def build(config: ConfigDict, mesh: Mesh | None = None) -> Family:
+    """The family of models that a configuration asks for, on its data."""
+    return FAMILIES[family_of(config)](config, parallel.mesh() if mesh is None else mesh)

@@ -18,15 +18,14 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files, parallel, training
 from hlformer_jax.config import default, family_of, leaves
 from hlformer_jax.data import dataset, synthetic
 from hlformer_jax.data.split import Split
 from hlformer_jax.errors import UserError, suggestion
 from hlformer_jax.retrieval import evaluation, localisation, ranking
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.training import checkpoints, families
-from hlformer_jax.training.families import Family
+from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.prvr import PRVR
 
 
@@ -75,7 +74,7 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun
     known = {name: value for name, value in (changes or {}).items() if name in fields}
     config.update_from_flattened_dict(known)
     mesh = parallel.mesh()
-    family = families.build(config, mesh)
+    family = training.build(config, mesh)
     with contextlib.closing(checkpoints.open_params(directory)) as saved:
         return LoadedRun(directory, config, family, _restored(saved, family, mesh))
 
@@ -122,7 +121,7 @@ def open_checkpoint(
     config: ConfigDict, path: Path, report: Callable[[str], None], mesh: Mesh
 ) -> tuple[Family, Any]:
     """The family of a configuration, and the parameters of a checkpoint that is of its model."""
-    family = families.build(config, mesh)
+    family = training.build(config, mesh)
     with contextlib.closing(checkpoints.open_params(path)) as saved:
         info = saved.info()
         _check_same_model(path, info, family)

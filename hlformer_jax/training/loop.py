@@ -32,15 +32,14 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from hlformer_jax import files, parallel
+from hlformer_jax import files, parallel, training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.feed import Schedule
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.training import checkpoints, families
+from hlformer_jax.training import Family, checkpoints
 from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
-from hlformer_jax.training.families import Family
 from hlformer_jax.training.step import (
     Chunk,
     Feed,
@@ -285,7 +284,7 @@ def start(
     No other process may use the directory until the block ends.
     """
     mesh = parallel.mesh() if mesh is None else mesh
-    family = family or families.build(config, mesh)
+    family = family or training.build(config, mesh)
     family.check_trainable()
     fingerprint, train = family.fingerprint, config.train
     with parallel.first_alone("workdir"):

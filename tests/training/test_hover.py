@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.training import checkpoints, families, hover, loaded_run, loop, optim
+from hlformer_jax import training
+from hlformer_jax.training import checkpoints, hover, loaded_run, loop, optim
 
 DIRECTIONS = ("t2v", "v2t")
 
@@ -68,13 +69,13 @@ def test_the_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypat
 
     monkeypatch.setattr(hover, "open_trees", open_trees)
     elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
-    family = families.build(runs.hover(trees_dir, **elsewhere))
+    family = training.build(runs.hover(trees_dir, **elsewhere))
     assert len(family.data) == 4 and " " in family.fingerprint
     assert opened[1] == ("charades", "other") != opened[0]
 
 
 def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_dir):
-    family = families.build(runs.hover(trees_dir))
+    family = training.build(runs.hover(trees_dir))
     assert isinstance(family, hover.HOVER)
     assert family.meaning(family.describe()) == family.describe()
     cost = family.cost()
@@ -85,7 +86,7 @@ def test_a_family_of_the_registry_is_what_evaluation_and_sweeps_ask_for(trees_di
 def test_the_rates_of_the_groups_and_the_schedule_are_those_of_the_released_code(trees_dir):
     rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
     config = runs.hover(trees_dir, **{f"optim.{name}": value for name, value in rates.items()})
-    transform = families.build(config).optimiser(10)
+    transform = training.build(config).optimiser(10)
     params = {"log_scale": np.float32(1), "lift": {"hyperbolic": np.ones(2, np.float32)}, "x": 1.0}
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, jax.numpy.float32), params)
     state = transform.init(params)
