@@ -11,8 +11,8 @@ import tiny
 from derivatives import check_curvature
 from jax.test_util import check_grads
 
-from hlformer_jax.losses import embeddings, ranking, trees
-from hlformer_jax.losses.ranking import NegativeRanks, Pairs
+from hlformer_jax.losses import retrieval, trees
+from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.ops import lorentz
 
 COUNTS = (3, 1, 2, 4)  # captions of each video
@@ -101,14 +101,14 @@ def test_losses_equal_loops_over_videos_and_captions(float64):
     pairs, rng = _pairs(), np.random.default_rng(2)
     scores, ranks, queries = _scores(pairs), _ranks(pairs), rng.normal(size=(sum(COUNTS), 6))
     square = rng.normal(size=(7, 7)), np.ones(7, bool)
-    diversity = embeddings.query_diversity, _numpy_diversity
+    diversity = retrieval.query_diversity, _numpy_diversity
     for ours, theirs, given, rtol in (
-        (ranking.triplet, _numpy_triplet, (scores, pairs, ranks, 0.3), 1e-13),
-        (ranking.nce, _numpy_nce, (5 * scores, pairs), 1e-13),
-        (ranking.joint_nce, _numpy_joint_nce, square, 1e-13),
+        (retrieval.triplet, _numpy_triplet, (scores, pairs, ranks, 0.3), 1e-13),
+        (retrieval.nce, _numpy_nce, (5 * scores, pairs), 1e-13),
+        (retrieval.joint_nce, _numpy_joint_nce, square, 1e-13),
         *((*diversity, (queries, pairs, 0.15, 32.0, gamma), 1e-12) for gamma in (0.0, 1.0, 2.5)),
         (
-            embeddings.caption_diversity,
+            retrieval.caption_diversity,
             _numpy_caption_diversity,
             (queries, pairs, 0.15, 32.0),
             1e-12,
@@ -132,7 +132,7 @@ def _numpy_matching(queries, clips, pairs):
 @pytest.mark.parametrize("most", [None, 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most):
     pairs = _pairs()
-    loss = jax.jit(lambda q, c: embeddings.optimal_matching(q, c, pairs, most))
+    loss = jax.jit(lambda q, c: retrieval.optimal_matching(q, c, pairs, most))
     for seed in (0, 1):
         rng = np.random.default_rng(seed)
         queries = rng.normal(size=(sum(COUNTS), 5))
@@ -149,7 +149,7 @@ def test_optimal_matching_does_not_depend_on_the_order_of_the_captions(float64):
     queries, clips = rng.normal(size=(sum(COUNTS), 5)), rng.normal(size=(len(COUNTS), 6, 5))
     order = rng.permutation(sum(COUNTS))
     mixed = pairs._replace(video=pairs.video[order])
-    loss = jax.jit(embeddings.optimal_matching)
+    loss = jax.jit(retrieval.optimal_matching)
     np.testing.assert_allclose(
         loss(queries[order], clips, mixed), loss(queries, clips, pairs), rtol=1e-13
     )
@@ -159,7 +159,7 @@ def test_optimal_matching_without_two_captions_or_with_nan():
     pairs = Pairs(np.arange(3, dtype=np.int32), np.ones(3, bool), np.ones(3, bool))
     rng = np.random.default_rng(0)
     queries, clips = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (3, 5, 4)))
-    loss = jax.jit(jax.value_and_grad(embeddings.optimal_matching))
+    loss = jax.jit(jax.value_and_grad(retrieval.optimal_matching))
     value, gradient = loss(queries, clips, pairs)
     assert value == 0
     assert not np.any(gradient)
@@ -177,23 +177,23 @@ def _terms(pairs, filler):
     texts = grow(rng.normal(size=(sum(COUNTS), 4)), len(pairs.video))
     videos = grow(rng.normal(size=(len(COUNTS), 4)), len(pairs.video_mask))
     c = jnp.asarray(1.3)
-    cone = lambda v, t: embeddings.partial_order(
+    cone = lambda v, t: retrieval.partial_order(
         lorentz.exp_map0(v, c), lorentz.exp_map0(t, c), c, pairs, 0.1
     )
     return {
-        "triplet": (lambda s: ranking.triplet(s, pairs, ranks, 0.3), (scores,)),
-        "nce": (lambda s: ranking.nce(s, pairs), (scores,)),
-        "diversity": (lambda q: embeddings.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
+        "triplet": (lambda s: retrieval.triplet(s, pairs, ranks, 0.3), (scores,)),
+        "nce": (lambda s: retrieval.nce(s, pairs), (scores,)),
+        "diversity": (lambda q: retrieval.query_diversity(q, pairs, 0.2, 32.0, 1.0), (queries,)),
         "caption diversity": (
-            lambda q: embeddings.caption_diversity(q, pairs, 0.2, 32.0),
+            lambda q: retrieval.caption_diversity(q, pairs, 0.2, 32.0),
             (queries,),
         ),
         "joint nce": (
-            lambda q: ranking.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
+            lambda q: retrieval.joint_nce(jnp.einsum("ih,jh->ij", q, q), pairs.caption_mask),
             (queries,),
         ),
         "matching": (
-            lambda q, c: embeddings.optimal_matching(q, c, pairs, 4),
+            lambda q, c: retrieval.optimal_matching(q, c, pairs, 4),
             (queries, grow(rng.normal(size=(len(COUNTS), 6, 5)), len(pairs.video_mask))),
         ),
         "partial_order": (cone, (videos, texts)),
@@ -234,7 +234,7 @@ def test_nan_in_padded_rows_does_not_reach_the_gradient_of_the_curvature(float64
     )
     # Wherever a padded caption says that it belongs.
     pairs = pairs._replace(video=np.where(pairs.caption_mask, pairs.video, len(COUNTS)))
-    loss = lambda c: embeddings.partial_order(videos, captions, c, pairs, 0.1)
+    loss = lambda c: retrieval.partial_order(videos, captions, c, pairs, 0.1)
     assert np.isfinite(jax.jit(jax.grad(loss))(jnp.asarray(1.3)))
 
 
@@ -250,7 +250,7 @@ def test_numerical_gradients(float64, name):
 @pytest.mark.parametrize("hard", [False, True])
 def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
     pairs = _pairs(extra_videos=2, extra_captions=3)
-    draw = jax.jit(lambda key: ranking.draw_negative_ranks(key, pairs, hard, 2))
+    draw = jax.jit(lambda key: retrieval.draw_negative_ranks(key, pairs, hard, 2))
     drawn = [draw(jax.random.key(seed)) for seed in range(60)]
     video = np.stack([ranks.video for ranks in drawn])[:, : sum(COUNTS)]
     caption = np.stack([ranks.caption for ranks in drawn])[:, : len(COUNTS)]
@@ -263,7 +263,7 @@ def test_drawn_ranks_stay_within_the_negatives_and_reach_all_of_them(hard):
 
 
 def test_draws_do_not_depend_on_the_capacity():
-    draw = jax.jit(lambda key, pairs: ranking.draw_negative_ranks(key, pairs, False, 2))
+    draw = jax.jit(lambda key, pairs: retrieval.draw_negative_ranks(key, pairs, False, 2))
     small, large = (draw(jax.random.key(5), pairs) for pairs in (_pairs(), _pairs(2, 9)))
     np.testing.assert_array_equal(large.video[: sum(COUNTS)], small.video)
     np.testing.assert_array_equal(large.caption[: len(COUNTS)], small.caption)
@@ -276,8 +276,8 @@ def test_a_batch_of_one_video_has_finite_losses(captions):
 
     @jax.jit
     def both(key, scores):
-        ranks = ranking.draw_negative_ranks(key, pairs, False, 20)
-        terms = lambda s: ranking.triplet(s, pairs, ranks, 0.2), lambda s: ranking.nce(s, pairs)
+        ranks = retrieval.draw_negative_ranks(key, pairs, False, 20)
+        terms = lambda s: retrieval.triplet(s, pairs, ranks, 0.2), lambda s: retrieval.nce(s, pairs)
         return [jax.value_and_grad(term)(scores) for term in terms]
 
     (value, gradient), nce = both(jax.random.key(0), scores)
@@ -292,7 +292,7 @@ def test_diversity_is_finite_for_opposite_and_equal_captions():
     pairs = Pairs(np.zeros(4, np.int32), np.ones(4, bool), np.ones(1, bool))
     queries = np.array([[1, 0], [-1, 0], [1, 0], [0, 0]], np.float32)
     for gamma in (0.0, 0.5, 1.0):
-        loss = lambda q, g=gamma: embeddings.query_diversity(q, pairs, 0.2, 32.0, g)
+        loss = lambda q, g=gamma: retrieval.query_diversity(q, pairs, 0.2, 32.0, g)
         value, gradient = jax.jit(jax.value_and_grad(loss))(queries)
         assert np.isfinite(value)
         assert np.all(np.isfinite(gradient))
@@ -310,7 +310,7 @@ def _softmax(x):
     return e / e.sum()
 
 
-_divergence = jax.jit(embeddings.distillation)
+_divergence = jax.jit(retrieval.distillation)
 
 
 def _loss(queries=QUERIES, frames=FRAMES, batch=BATCH, pairs=PAIRS, temperature=0.2):
@@ -370,11 +370,11 @@ def _unit(x):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda pairs, x: ranking.nce(x[:, :3], pairs),
-        lambda pairs, x: ranking.triplet(x[:, :3], pairs, _ranks(pairs), 0.2),
-        lambda pairs, x: ranking.joint_nce(x, pairs.caption_mask[:8]),
-        lambda pairs, x: embeddings.query_diversity(x[:8], pairs, 0.2, 32, 2),
-        lambda pairs, x: embeddings.optimal_matching(x, np.ones((3, 2, 4)), pairs),
+        lambda pairs, x: retrieval.nce(x[:, :3], pairs),
+        lambda pairs, x: retrieval.triplet(x[:, :3], pairs, _ranks(pairs), 0.2),
+        lambda pairs, x: retrieval.joint_nce(x, pairs.caption_mask[:8]),
+        lambda pairs, x: retrieval.query_diversity(x[:8], pairs, 0.2, 32, 2),
+        lambda pairs, x: retrieval.optimal_matching(x, np.ones((3, 2, 4)), pairs),
     ],
 )
 def test_arrays_of_other_captions_or_videos_are_refused(function):
@@ -503,7 +503,7 @@ def test_entailment_is_the_mean_over_real_edges_of_both_choices_of_the_modality(
 def test_padding_is_put_to_the_origin_and_its_gradient_with_it():
     points = np.array([[1.0, 2.0], [np.nan, np.inf]], np.float32)
     mask = np.array([True, False])
-    value = lambda points: jnp.sum(ranking.zero_padding(points, mask) ** 2)
+    value = lambda points: jnp.sum(retrieval.zero_padding(points, mask) ** 2)
     found, gradient = jax.value_and_grad(value)(points)
     assert found == 5
     np.testing.assert_array_equal(gradient, [[2, 4], [0, 0]])

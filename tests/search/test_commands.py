@@ -14,10 +14,10 @@ import processes
 import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader
+from hlformer_jax.errors import SearchError
 from hlformer_jax.search import commands, exports, extract, library, queries, rankers, storage
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
-from hlformer_jax.search.errors import SearchError
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
 from hlformer_jax.video import subtitles
 

@@ -12,8 +12,7 @@ from processes import calls
 
 from hlformer_jax import files
 from hlformer_jax.config import ConfigError, debug, default
-from hlformer_jax.sweep import runs, tables
-from hlformer_jax.sweep.definition import METRICS, expand
+from hlformer_jax.sweep import METRICS, expand, runs, tables
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
 from hlformer_jax.training.loop import NonFiniteLossError
@@ -159,7 +158,7 @@ def test_a_wrong_command_is_one_clear_line(case, done):
 
 EPOCHS = 24  # enough to be stopped before the last
 SWEEP = """
-from hlformer_jax.sweep.definition import define
+from hlformer_jax.sweep import define
 
 def get_config(name=""):
     variants = {"w/ MAIM": {}, "w/ MP": {"model": {"fusion": "mean"}}}

@@ -12,12 +12,11 @@ import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
 
-from hlformer_jax import files, parallel
-from hlformer_jax.config import ConfigError
-from hlformer_jax.config.fields import FIELDS
+from hlformer_jax import files, parallel, training
+from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
-from hlformer_jax.training import checkpoints, families, loop
+from hlformer_jax.training import checkpoints, loop
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
@@ -235,14 +234,14 @@ def test_ctrl_c_that_a_shell_told_its_jobs_to_ignore_stays_ignored():
 
 
 def test_what_can_be_configured_can_be_trained():
-    assert list(families.FAMILIES) == list(FIELDS)
+    assert list(training.FAMILIES) == list(FIELDS)
 
 
 @pytest.mark.parametrize(
     ("make", "family"), [(runs.retrieval, PRVR), (runs.hover, HOVER)], ids=["prvr", "hover"]
 )
 def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_path, make, family):
-    found = families.build(make(tmp_path / "data"))
+    found = training.build(make(tmp_path / "data"))
     assert type(found) is family
     assert found.describe()["model.name"] == make(tmp_path / "data").model.name
     assert not list(tmp_path.iterdir())
@@ -250,10 +249,10 @@ def test_a_configuration_is_of_the_family_of_its_model_and_opens_no_data(tmp_pat
 
 def test_the_devices_are_those_that_are_given_or_all(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setitem(families.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
+    monkeypatch.setitem(training.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
     mesh = parallel.mesh(parallel.mesh().devices.ravel().tolist()[:1])
-    families.build(runs.hover(tmp_path), mesh)
-    families.build(runs.hover(tmp_path))
+    training.build(runs.hover(tmp_path), mesh)
+    training.build(runs.hover(tmp_path))
     assert given[0] is mesh and given[1] == parallel.mesh()
 
 

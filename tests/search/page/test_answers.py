@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.errors import jsonable
-from hlformer_jax.search.page import answers, description
+from hlformer_jax.files import jsonable
+from hlformer_jax.search.page import answers
 
 NAME = os.fsdecode(b"caf\xe9.mp4")
 """A name that is no UTF-8."""
@@ -231,11 +231,11 @@ def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, c
 @pytest.mark.parametrize(
     ("address", "form"),
     [
-        ("/api/query?q=captain%20red", description.Hits),
-        ("/api/query?q=nothing", description.Hits),
-        ("/api/status", description.Status),
-        ("/api/folders", description.Folders),
-        ("/api/query", description.Problem),
+        ("/api/query?q=captain%20red", answers.Hits),
+        ("/api/query?q=nothing", answers.Hits),
+        ("/api/status", answers.Status),
+        ("/api/folders", answers.Folders),
+        ("/api/query", answers.Problem),
     ],
 )
 def test_an_answer_has_the_described_form(client, address, form):
@@ -259,5 +259,5 @@ def test_the_page_names_every_address_and_parameter_and_needs_no_other_server(cl
 
 def test_names_are_escaped():
     server = FastAPI()
-    server.get("/x/<b>", responses=description.answers(description.Folders))(lambda: None)
-    assert "/x/&lt;b&gt;" in description.page(server)
+    server.get("/x/<b>", responses=answers.responses(answers.Folders))(lambda: None)
+    assert "/x/&lt;b&gt;" in answers.describe(server)
