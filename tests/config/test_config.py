@@ -20,7 +20,6 @@ from hlformer_jax.config import (
     check,
     default,
     family_of,
-    fields,
     leaves,
     load,
     of_model,
@@ -307,15 +306,15 @@ def test_no_rule_accepts_what_no_run_could_mean(family, name):
 def test_bounds_are_part_of_a_rule_or_are_not_as_its_words_say():
     nearly_one = math.nextafter(1, 0)
     for rule, inside, outside in (
-        (fields.whole(1, 8), (1, 8, np.int32(3)), (0, 9, 3.0)),
-        (fields.real(0, 2), (0, 2, 0.5), (-1e-300, math.nextafter(2, 3))),
-        (fields.positive(2), (1e-300, 2), (0, 0.0, math.nextafter(2, 3))),
-        (fields.SHARE, (0, nearly_one), (1, 1.0, -1e-300)),
-        (fields.WIDTHS, ((), [0, 1e6], (0.5,)), ((1e6 + 1,), 0.5)),
-        (fields.split_sizes(9), ((0, 0, 0), [1, 9, 1]), ((0, 1, 1), (1, 1), (1, 1, 10))),
-        (fields.wholes(1, 9), ((), (1, 9), [2]), ((0,), (10,), (2.0,), ("2",), 2, "2", (True,))),
-        (fields.FOLDER, ("i3d", "a b", "ü"), (".i3d", "~i3d", "a/", "a\\b")),
-        (fields.PATH, ("", "~/a/../b"), ("a\tb", None)),
+        (package.whole(1, 8), (1, 8, np.int32(3)), (0, 9, 3.0)),
+        (package.real(0, 2), (0, 2, 0.5), (-1e-300, math.nextafter(2, 3))),
+        (package.positive(2), (1e-300, 2), (0, 0.0, math.nextafter(2, 3))),
+        (package.SHARE, (0, nearly_one), (1, 1.0, -1e-300)),
+        (package.WIDTHS, ((), [0, 1e6], (0.5,)), ((1e6 + 1,), 0.5)),
+        (package.split_sizes(9), ((0, 0, 0), [1, 9, 1]), ((0, 1, 1), (1, 1), (1, 1, 10))),
+        (package.wholes(1, 9), ((), (1, 9), [2]), ((0,), (10,), (2.0,), ("2",), 2, "2", (True,))),
+        (package.FOLDER, ("i3d", "a b", "ü"), (".i3d", "~i3d", "a/", "a\\b")),
+        (package.PATH, ("", "~/a/../b"), ("a\tb", None)),
     ):
         for value in inside:
             assert rule.holds(value), (rule.meaning, value)
