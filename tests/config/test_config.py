@@ -226,7 +226,6 @@ def test_neither_a_configuration_nor_a_sweep_nor_a_command_loads_jax():
         "sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-    assert set(package.__all__) >= {"check", "debug", "default", "load", "variant"}
 
 
 @pytest.mark.parametrize(

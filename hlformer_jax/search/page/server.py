@@ -210,7 +210,7 @@ def app(
         tags = sorted({tag for entry in entries for tag in entry.tags})
         return Answer({"folders": answers.folders(entries), "tags": tags})
 
-    @server.post("/api/tag/{id}", responses=description.answers(description.Tags))
+    @server.post("/api/tag/{id}", responses=answers.responses(answers.Tags))
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
         """Gives tags to a video and takes others from it; `favourite` is the page's star."""
         tags = library.tag(answers.indexed(library, id).id, add, drop)
