@@ -1,15 +1,10 @@
-"""QVHighlights in the layout of Moment-DETR's authors: lines of JSON, and npz files.
+"""QVHighlights in the layout of Moment-DETR's authors: lines of JSON, and npz files (docs/data.md).
 
-    {manual_dir}/qvhighlights/data/highlight_{train,val,test}_release.jsonl
-    {manual_dir}/qvhighlights/features/slowfast_features/{vid}.npz        features [T, 2304]
-    {manual_dir}/qvhighlights/features/clip_features/{vid}.npz            features [T, 512]
-    {manual_dir}/qvhighlights/features/clip_text_features/qid{qid}.npz    last_hidden_state [W, 512]
-
-An annotated clip is `{youtube id}_{start}_{end}`, in seconds, a row for each two of them. Retrieval
-has two protocols here. Of clips (`CLIPS`): a clip is a video, and each of the three lists a split.
-Regrouped (`REGROUPED`), as MSC's paper does: a YouTube id is a video, the rows of its annotated
-clips one after another; what is tested is val, on which its figures are. How MSC's authors joined
-clips is not known; between two of them seconds may be missing.
+An annotated clip is `{youtube id}_{start}_{end}`, in seconds, a row for each two of them. Of clips
+(`CLIPS`), a clip is a video, and each of the three lists a split. Regrouped (`REGROUPED`), as MSC's
+paper does, a YouTube id is a video, the rows of its annotated clips one after another; what is
+tested is val. How MSC's authors joined clips is not known; between two of them seconds may be
+missing.
 
 As Moment-DETR reads them, each modality is divided by its norm, both are cut to the shorter one and
 to 75 rows, and SlowFast's stands first. Windows and saliency are not read: a query may have several

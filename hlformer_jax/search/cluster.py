@@ -1,20 +1,11 @@
 """Extraction on several machines, by Ray Data: actors decode and encode, this process writes.
 
-    python -m hlformer_jax.search index FOLDER --index=DIR --ray=ADDRESS
-
-ADDRESS is that of a running cluster (HOST:PORT, ray://HOST:PORT, or auto for the one this machine
-belongs to), or `local`, which starts Ray on this machine alone. There is an actor for each GPU;
-where the cluster has none, one for each machine, as the encoder computes on all of its cores. An
-actor does with its videos what a run without Ray does, in the same batches: so the files are the
-same, byte for byte where the machines are of one kind; other processors round float32 differently,
-by which coordinates in float16 may differ in their last bit.
-
-Every machine needs this package with the extras `search` and `ray`; the videos at the same paths;
-and the encoder, from the same folder or from the hub. A video that is not there or has another size
-fails and names the machine; another encoder ends the run. A machine that is lost has its videos
-done by the others. The index is written by this process, a few videos of an actor at a time; what
-was complete when a run ended is not done again. Tested with a cluster of three nodes on one
-machine, one of them killed midway.
+docs/search.md has the command, and what the machines need. An actor does with its videos what a run
+without Ray does, in the same batches; processors of another kind round float32 differently, by
+which coordinates in float16 may differ in their last bit. A video that is not there or has another
+size fails and names the machine; another encoder ends the run. A machine that is lost has its
+videos done by the others. The index is written a few videos of an actor at a time; what was
+complete when a run ended is not done again.
 """
 
 import contextlib

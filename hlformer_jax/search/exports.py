@@ -5,16 +5,10 @@
     .edl             CMX 3600: an event for each moment, one after the other
     .otio            OpenTimelineIO: a clip for each moment, with a marker at its best frame
 
-Videos are named by their absolute paths. Editing programs count frames: second t of a video of
-rate r is its frame round(t r), and the last frame of a moment is the one before its end. r is the
-nearest rate that is in use, where it is within a hundredth, or else the nearest whole one: a
-phone's 29.87 frames a second on average count as 29.97. Source times begin with the timecode of the
-file, where it has one, and else with 0.
-
-Timecode counts whole numbers of frames a second. At 29.97 and 59.94 "drop frame" leaves out the
-first 2 or 4 numbers of every minute but each tenth, so that it keeps up with the clock; there is
-none at 23.976. A file's own timecode says which it is; without one it is drop frame where there is.
-An EDL has one rate and one way to count.
+Videos are named by their absolute paths. Second t of a video of rate r is its frame round(t r), and
+the last frame of a moment is the one before its end. docs/search.md says which rate and which
+timecode a file has. "Drop frame" leaves out the first 2 or 4 numbers of every minute but each
+tenth, at 29.97 and 59.94 frames a second, so that timecode keeps up with the clock.
 """
 
 import csv

@@ -6,14 +6,8 @@ or of several equal videos, is
     Σ_b weight_b · (mean of the `top` largest ⟨query_b, row⟩ of branch b)
 
 with one branch for the rankers without training; a trained model has one for its clips and one for
-its frames. The server multiplies all rows of the contents that pass the filters, without an
-approximate index, so the ranking is that without a store but for rounding of float32. The moments
-of the best videos are computed here, from their files in the index: this machine needs the index
-and the encoder, and keeps none of the other vectors in memory.
-
-An upload adds the contents that are missing and deletes those that the index has no more. Each is
-a transaction, so what a killed upload leaves is whole, and the next goes on from there; of two at
-once the second is refused. The tables of the schema:
+its frames. There is no approximate index. The moments of the best videos are computed here, from
+their files in the index. docs/search.md says what an upload does. The tables of the schema:
 
     facts      name, value                     of which encoder, ranker and folder the rows are
     contents   number, content                 SHA-256 of a video's bytes
