@@ -60,14 +60,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, parse_object(line, where)
 
 
-def write_json_lines(
-    path: Path, records: Iterable[Mapping[str, Any]], replace: files.Replace = "any"
-) -> None:
-    """Writes JSON objects, one a line, whole or not at all."""
-    lines = (json.dumps(record, ensure_ascii=False) for record in records)
-    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
-
-
 def parse_object(text: str, where: str) -> dict[str, Any]:
     """Parses a JSON object; a DataError also of NaN, infinities and a key that stands twice."""
 
@@ -234,7 +226,8 @@ class TimedVideo(NamedTuple):
 
 def write_moments(path: Path, videos: Iterable[TimedVideo], replace: files.Replace = "any") -> None:
     """Writes a file of moments, whole or not at all."""
-    write_json_lines(path, map(moments_to_json, videos), replace)
+    lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
+    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
 
 
 def moments_to_json(video: TimedVideo) -> dict[str, Any]:

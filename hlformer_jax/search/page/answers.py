@@ -61,22 +61,12 @@ MEDIA_TYPES = {
 
 
 def hits(library: Library, best: archive.Hits) -> dict[str, Any]:
-    """Hits of the library as JSON; curves of scores have at most `MAX_POINTS` points."""
+    """`Hit.as_json` of each, with a curve of scores of `MAX_POINTS` points at most."""
     shown = []
     for hit in best:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
-        names = ("start", "end", "peak", "score")
-        moments = [{name: getattr(moment, name) for name in names} for moment in hit.moments]
-        curve = {
-            "seen": hit.seen,
-            "copies": list(hit.copies),
-            "said": [{"start": one.start, "end": one.end, "text": one.text} for one in hit.said],
-            "score": hit.score,
-            "moments": moments,
-            "times": times,
-            "scores": scores,
-        }
-        shown.append(_video(hit) | curve)
+        more = {"folder": hit.folder, "duration": hit.duration, "times": times, "scores": scores}
+        shown.append(hit.as_json() | more)
     return {"hits": shown, "good": best.good, "warnings": warnings(library, best)}
 
 
@@ -92,7 +82,9 @@ def status(library: Library) -> dict[str, Any]:
     good = [entry for entry in entries if entry.state == "indexed"]
     failed = [entry for entry in entries if entry.state == "failed"]
     recent = sorted(good, key=lambda entry: (-entry.date, entry.video))[:MAX_RECENT]
+    names = ("id", "video", "folder", "duration", "date_of", "tags")
     bare: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}
+    video = lambda one: bare | {name: getattr(one, name) for name in names}
     summary = library.status()
     listed = [
         {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
@@ -104,7 +96,7 @@ def status(library: Library) -> dict[str, Any]:
         "seconds": sum(entry.duration for entry in good),
         "failures": len(failed),
         "failed": listed,
-        "recent": [_video(entry) | bare for entry in recent],
+        "recent": [video(entry) | {"date": queries.iso(entry.date)} for entry in recent],
         "index": {
             key: [*value] if key == "folders" else _base_name(value)
             for key, value in summary.items()
@@ -144,12 +136,6 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
 def _base_name(value: Any) -> Any:
     is_path = isinstance(value, str | Path) and PurePath(value).is_absolute()
     return PurePath(value).name if is_path else value
-
-
-def _video(one: Any) -> dict[str, Any]:
-    """What hits and entries have in common."""
-    own = {name: getattr(one, name) for name in ("id", "video", "folder", "duration", "date_of")}
-    return own | {"date": queries.iso(one.date), "tags": list(one.tags)}
 
 
 # Files
