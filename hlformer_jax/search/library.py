@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -681,12 +682,15 @@ def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:
 
 
 def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The sentences of a query, legible; of one empty text none."""
+    """The sentences of a query, legible; of one empty text none.
+
+    A letter and its accent are one, which text from macOS may have apart: encoders were trained so.
+    """
     if isinstance(given, str):
         given = (given,) if given.strip() else ()
     if not all(one.strip() for one in given):
         raise SearchError("the sentence is empty: say what is to be found")
-    return tuple(map(legible, given))
+    return tuple(unicodedata.normalize("NFC", legible(one)) for one in given)
 
 
 def _stamp(directory: Path) -> tuple[int, int, int]:

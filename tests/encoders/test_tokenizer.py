@@ -41,6 +41,21 @@ def test_capitals_and_punctuation_as_each_was_trained(loaded):
     assert same("old_clip", "A RED  circle", "a red circle")
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    ["Ein Hund läuft", "ΕΝΑΣ ΣΚΥΛΟΣ", "Собака бежит", "كلب يجري", "כלב רץ", "कुत्ता", "หมาวิ่ง",
+     "一只狗在跑", "犬が走る", "개가 달린다"],
+)  # fmt: skip
+def test_siglip2_keeps_every_letter_of_ten_scripts(loaded, sentence):
+    """What its vocabulary lacks are bytes."""
+    reader = loaded("siglip2").tokenizer
+    (ids,), (real,) = reader([sentence])
+    *tokens, end = map(reader.backend.id_to_token, ids[real])
+    byte = lambda token: bytes([int(token[3:5], 16)])
+    parts = [byte(x) if x.startswith("<0x") else x.replace("▁", " ").encode() for x in tokens]
+    assert b"".join(parts).decode() == sentence.lower() and end == "<eos>"
+
+
 def test_a_lone_surrogate_is_no_accident(encoder):
     assert encoder.sentences(["a \ud800 file"]).shape == (1, encoder.width)
 

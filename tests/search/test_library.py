@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import unicodedata
 
 import archive
 import numpy as np
@@ -43,6 +44,14 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
     assert hit.duration == 18 and len(hit.times) == len(hit.scores) == 18
     assert hit.id == library.entry(hit.id).id
     assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
+
+
+def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
+    asked, sentences = [], library.encoder.sentences
+    monkeypatch.setattr(library.encoder, "sentences", lambda x: asked.extend(x) or sentences(x))
+    for form in ("NFC", "NFD"):
+        library.query(unicodedata.normalize(form, "café 강아지"))
+    assert asked == ["café 강아지"] * 2
 
 
 def test_several_moments_come_apart_and_best_first(index):
