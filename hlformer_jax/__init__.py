@@ -19,10 +19,10 @@ As a library, where a namespace is loaded at its first use:
     import hlformer_jax as hl
 
     hl.lorentz, hl.poincare, hl.cones, hl.statistics    functions of hyperbolic space
-    hl.manifolds, hl.optim                         spaces as pytrees, optimisers of points
-    hl.attention, hl.nn                            windows and attention; layers
-    hl.losses, hl.retrieval                        losses; ranks, recalls, a corpus to search
-    hl.ops                                         all modules of functions of arrays
+    hl.manifolds, hl.optim              spaces as pytrees, optimisers of points
+    hl.attention, hl.windows, hl.nn     layers
+    hl.losses, hl.retrieval             losses; ranks, recalls, a corpus to search
+    hl.ops                              all modules of functions of arrays
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,16 @@ from hlformer_jax import lazy
 
 if TYPE_CHECKING:
     from hlformer_jax import losses, nn, ops, retrieval
-    from hlformer_jax.ops import attention, cones, lorentz, manifolds, optim, poincare, statistics
+    from hlformer_jax.ops import (
+        attention,
+        cones,
+        lorentz,
+        manifolds,
+        optim,
+        poincare,
+        statistics,
+        windows,
+    )
 
 __version__ = "0.1.0"
 
@@ -40,7 +49,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "losses": "",
         "nn": "",
-        "ops": "attention cones lorentz manifolds optim poincare statistics",
+        "ops": "attention cones lorentz manifolds optim poincare statistics windows",
         "retrieval": "",
     },
 )

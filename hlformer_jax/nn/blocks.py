@@ -25,8 +25,8 @@ from hlformer_jax.nn.layers import (
     LayerNorm,
 )
 from hlformer_jax.ops import attention, lorentz
-from hlformer_jax.ops.attention import attention_windows, log_attention_windows
 from hlformer_jax.ops.numerics import as_float, exact_precision, limit_norm
+from hlformer_jax.ops.windows import attention_windows, log_attention_windows
 from hlformer_jax.typing import Array
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
@@ -309,7 +309,7 @@ def make_windows(
     kind: str,
     dtype: DTypeLike,
 ) -> Windows:
-    """The windows of a bank over L positions, of a kind of `attention.WINDOWS`, as constants.
+    """The windows of a bank over L positions, of a kind of `ops.windows.KINDS`, as constants.
 
     Each block has a width; 0 is no window.
     """

@@ -7,7 +7,8 @@
     horopca          Busemann functions, and principal components of points
     manifolds        spaces as pytrees: both models, spheres, Euclidean space, products
     optim            optax optimisers of points
-    attention        windows over positions, and attention under them in both geometries
+    attention        attention in both geometries
+    windows          windows over positions
     dropout          dropout from a cheap generator; random keys derived by name
     numerics         safe primitives, each with its gradient at the edge
 

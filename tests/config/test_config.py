@@ -267,13 +267,13 @@ def test_every_field_has_a_rule_that_its_default_follows(family):
 def test_a_list_of_choices_is_the_list_of_the_module_that_makes_them():
     from hlformer_jax import models
     from hlformer_jax.nn import blocks
-    from hlformer_jax.ops import attention
+    from hlformer_jax.ops import windows
     from hlformer_jax.retrieval import scoring
 
     for name, known in {
         "model.name": models.MODELS,
         "model.fusion": blocks.FUSIONS,
-        "model.window": attention.WINDOWS,
+        "model.window": windows.KINDS,
         "model.lorentz_window": blocks.LORENTZ_WINDOWS,
         "model.head_merge": blocks.HEAD_MERGES,
         "eval.corpus": scoring.DTYPES,

@@ -6,7 +6,7 @@ import pytest
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.figures import attention, corpus, geometry
 from hlformer_jax.figures.corpus import NotApplicable
-from hlformer_jax.ops.attention import attention_windows
+from hlformer_jax.ops.windows import attention_windows
 from hlformer_jax.retrieval import localisation
 
 

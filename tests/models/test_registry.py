@@ -15,7 +15,7 @@ from hlformer_jax.config import check, load
 from hlformer_jax.models import cost, describe, meaning
 from hlformer_jax.models.two_branch import block_widths
 from hlformer_jax.nn import blocks
-from hlformer_jax.ops import attention
+from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
 
@@ -61,7 +61,7 @@ def test_any_combination_of_options_can_be_traced(model, kind):
         "model.fusion": kind,
         "model.lorentz_blocks": lorentz,
         "model.euclidean_blocks": either(1, 2) if lorentz == 0 else either(0, 2),
-        "model.window": either(*attention.WINDOWS),
+        "model.window": either(*windows.KINDS),
         "model.gaze": branches[0],
         "model.glance": branches[1],
         "model.video_level": either(branches[0], False) and model not in ("ms_sl", "dl_dkd"),

@@ -22,7 +22,7 @@ from hlformer_jax.nn.blocks import (
     LorentzOptions,
     make_windows,
 )
-from hlformer_jax.ops import attention
+from hlformer_jax.ops import windows
 
 # Layers
 
@@ -235,7 +235,7 @@ def test_a_bank_equals_its_blocks_one_by_one():
     params["lorentz"]["attention"]["scale"] = np.asarray([1.5, 2.5], np.float32)
     outputs = jax.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
     assert outputs.shape == (4, *x.shape)
-    log_windows = attention.log_attention_windows(widths, tiny.FRAMES)
+    log_windows = windows.log_attention_windows(widths, tiny.FRAMES)
     one_euclidean = jax.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
     one_lorentzian = jax.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
     for k in range(2):

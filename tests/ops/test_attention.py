@@ -9,8 +9,8 @@ from jax.test_util import check_grads
 from scipy import stats
 
 from hlformer_jax.ops import attention
-from hlformer_jax.ops.attention import WINDOWS, attention_windows, log_attention_windows
 from hlformer_jax.ops.dropout import derive_key, dropout, random_bits
+from hlformer_jax.ops.windows import KINDS, attention_windows, log_attention_windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
 
@@ -298,7 +298,7 @@ def test_width_zero_and_one_position_are_no_window():
     np.testing.assert_allclose(printed, np.full((5, 5), 1 / (2 * np.pi)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_logarithms_stay_finite_where_the_window_underflows(kind):
     log_window = log_attention_windows((0.01, 0.1, 1.0), 128, kind)
     assert np.all(np.isfinite(log_window))
@@ -344,7 +344,7 @@ def test_what_makes_no_sense_is_refused(arguments):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_narrowest_windows_are_finite(kind, dtype):
     log = log_attention_windows((1e-200, 0.01), 128, kind, dtype)
     assert np.isfinite(np.asarray(log)).all()
