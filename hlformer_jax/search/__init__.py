@@ -6,6 +6,7 @@
     storage      what lies on the disk of an index, under digests
     index        an index: its videos, changes, what is offline
     extract      a folder into an index; cluster: on several machines, by Ray
+    watch        an index that follows its folders
     queries      what is asked, as vectors; scores of queries of parts; filters: by folder and date
     said         subtitles, searched by their words
     rankers      scores of videos and of their frames; packed: the rows that they multiply

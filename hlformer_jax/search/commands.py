@@ -24,6 +24,7 @@ from hlformer_jax.errors import (
     printable,
 )
 from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
+from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, index_folder, real_video
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
@@ -181,6 +182,34 @@ def add(options: Options) -> None:
         for place in further:
             _report(f"{place} is a further folder of the index, {index.add_root(place)!r}")
     _extract(index, encoder, options, chosen)
+
+
+@command(
+    INDEX, ENCODER,
+    option(
+        "--settle", "for which a file must not have changed before it is read; default 5",
+        type=float, default=watch_folders.SETTLE, metavar="SECONDS",
+    ),
+    WORK[0], WORK[2], compiles=True,
+)  # fmt: skip
+def watch(options: Options) -> None:
+    """Keep an index up to date with its folders, until Ctrl-C; a line for each change."""
+    _check_work(options)
+    if not 0 < options.settle < float("inf"):
+        raise SearchError(f"--settle={options.settle:g}: give seconds above 0")
+    optional("watchfiles", "search")
+    index = _opened(options.index)
+    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    index.check_encoder(encoder)
+    for root in index.roots.values():
+        _say(f"watching {root} (Ctrl-C ends it)")
+    try:
+        watch_folders.follow(
+            options.index, encoder, options.settle, _say, workers=options.workers,
+            timeout=options.timeout,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        _say("stopped")
 
 
 def _prepared(
@@ -852,6 +881,10 @@ def _bar(unit: str, total: int | None = None) -> Any:
 def _seconds(text: str) -> float:
     """A time of an option, which may end with the unit, as 60s."""
     return seconds(text.removesuffix("s"))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _report(line: str) -> None:

@@ -484,7 +484,7 @@ class _Run:
             raise SearchError(
                 f"{root} is not there: is its disk mounted? (--index holds its videos)"
             )
-        for missing in sorted({*self.index.roots.values()} - {*roots}):
+        for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is not there: its videos are kept, until it is")
         found = (path for one in roots for path in self.video.find(one, self.report))
         inside = self.index.directory.resolve()

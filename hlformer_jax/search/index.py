@@ -41,6 +41,10 @@ from hlformer_jax.search.storage import (
 )
 
 
+class LockedError(SearchError):
+    """Another process writes to an index."""
+
+
 class Entry(NamedTuple):
     """A video of an index."""
 
@@ -297,7 +301,8 @@ class Index:
         Vectors that no record names, as after a killed run or with an older manifest, get records.
 
         Raises:
-          SearchError: when another process writes, or the disk is full.
+          LockedError: when another process writes.
+          SearchError: when the disk is full.
           DamagedError: when the manifest has been damaged since the index was opened.
         """
         try:
@@ -317,7 +322,7 @@ class Index:
                 finally:
                     self.save()
         except BlockingIOError:
-            raise SearchError(
+            raise LockedError(
                 f"another process is writing to {self.directory}: wait until it has ended"
             ) from None
         except OSError as error:
