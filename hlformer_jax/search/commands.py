@@ -34,7 +34,7 @@ from hlformer_jax.search.index import (
     reload_encoder,
 )
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.queries import instant, seconds
+from hlformer_jax.search.queries import clock, instant, seconds
 from hlformer_jax.search.storage import EncoderFacts
 
 DEFAULT_TEXT_ENCODER = "FacebookAI/roberta-large"
@@ -894,10 +894,3 @@ def _report(line: str) -> None:
 def _print_counts(what: object, counts: Mapping[str, int]) -> None:
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     print(f"{what}: {listed or 'no video'}")
-
-
-def clock(seconds: float) -> str:
-    """A time as a person reads it: 7:05 or 1:07:05, seconds rounded down."""
-    minutes, rest = divmod(int(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

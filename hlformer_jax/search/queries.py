@@ -238,6 +238,13 @@ def seconds(text: str) -> float:
     return total
 
 
+def clock(seconds: float) -> str:
+    """A time as a person reads it: 7:05 or 1:07:05, seconds rounded down."""
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 # Filters
 
 
