@@ -405,9 +405,9 @@ def query(options: Options) -> None:
         files.check_output(options.export, replace)
     hits = _library(options).query(
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
-        then=options.then, within=_seconds(options.within), tags=options.tag,
-        longer=options.longer and _seconds(options.longer),
-        shorter=options.shorter and _seconds(options.shorter),
+        then=options.then, within=seconds(options.within), tags=options.tag,
+        longer=options.longer and seconds(options.longer),
+        shorter=options.shorter and seconds(options.shorter),
         without=options.without, min_score=options.min_score, offset=options.offset,
         only=options.only,
     )  # fmt: skip
@@ -633,6 +633,7 @@ def verify(options: Options) -> None:
         "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here; with --from"
         " the folder of all clips, default here", metavar="FILE",
     ),
+    flag("--copy", "as the file has it, without a loss, from the keyframe before the start on"),
     OVERWRITE,
 )  # fmt: skip
 def cut(options: Options) -> None:
@@ -662,8 +663,13 @@ def cut(options: Options) -> None:
         files.check_output(out, replace)
     video = optional("hlformer_jax.video", "search")
     for out, (name, start, end) in clips.items():
-        video.cut(index.path(name), start, end, out, options.margin, replace=replace)
-        print(printable(str(out)), flush=True)
+        write = video.copy if options.copy else video.cut
+        real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        _say(printable(str(out)))
+        if options.copy:
+            asked_start = max(start - options.margin, 0)
+            _report(f"from {real[0]:.3f} s on, {asked_start - real[0]:.3f} s earlier than asked,"
+                    f" to {real[1]:.3f} s")  # fmt: skip
 
 
 def _check_clip(index: Index, out: Path, flag: str) -> None:
@@ -876,11 +882,6 @@ def _bar(unit: str, total: int | None = None) -> Any:
     return tqdm.tqdm(
         total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False
     )
-
-
-def _seconds(text: str) -> float:
-    """A time of an option, which may end with the unit, as 60s."""
-    return seconds(text.removesuffix("s"))
 
 
 def _say(line: str) -> None:

@@ -230,10 +230,10 @@ def instant(text: str) -> tuple[str, float]:
 
 def seconds(text: str) -> float:
     """A time of an option: seconds, M:SS or H:MM:SS, each with decimals where wanted."""
-    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?", text):
+    if not re.fullmatch(r"(?:(?:\d+:)?\d+:)?\d+(?:\.\d*)?s?", text):
         raise SearchError(f"{text!r} is no time: write seconds, M:SS or H:MM:SS")
     total = 0.0
-    for part in text.split(":"):
+    for part in text.removesuffix("s").split(":"):
         total = 60 * total + float(part)
     return total
 

@@ -16,10 +16,10 @@ print(frames.warning)
 """
 
 from hlformer_jax.video import subtitles
-from hlformer_jax.video.clips import cut, thumbnail
+from hlformer_jax.video.clips import copy, cut, thumbnail
 from hlformer_jax.video.read import Frame, Info, Samples, VideoError, find, probe, sample
 
 __all__ = [
-    "Frame", "Info", "Samples", "VideoError", "cut", "find", "probe", "sample", "subtitles",
+    "Frame", "Info", "Samples", "VideoError", "copy", "cut", "find", "probe", "sample", "subtitles",
     "thumbnail",
 ]  # fmt: skip

@@ -1,11 +1,14 @@
 """What is cut out of a video: clips of exact bounds, encoded as H.264 and AAC, and thumbnails."""
 
 import contextlib
+import heapq
 import io
+import itertools
 import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,7 +22,16 @@ from PIL import Image
 
 from hlformer_jax import files
 from hlformer_jax.video.pixels import Painter
-from hlformer_jax.video.read import Video, demuxer, explained, fault, frames_from, named, opened
+from hlformer_jax.video.read import (
+    Video,
+    demuxer,
+    explained,
+    fault,
+    frames_from,
+    named,
+    opened,
+    recorded,
+)
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's names of containers, by the suffix of a clip."""
@@ -159,7 +171,8 @@ def cut(
     """Writes the part of a video from `start - margin` to `end + margin` as a clip.
 
     The clip begins with the frame that is shown at its first second, and ends where its last second
-    ends, to 1/90,000 s; a part outside of the video is left out. Frames keep their own times.
+    ends, to 1/90,000 s; a part outside of the video is left out. Frames keep their own times. It
+    states when and where it was recorded, as far as the video does.
 
     Args:
       path: the video file.
@@ -174,6 +187,115 @@ def cut(
       OutputError: when something stands there that must stay.
     """
     path, out = Path(path), Path(out)
+    with ExitStack() as stack:
+        video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
+        sound = stack.enter_context(_Sound.of(path, video, first, last))
+        pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
+        with _writing(out), files.whole(out, replace) as draft:
+            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound, first)
+
+
+def copy(
+    path: str | Path,
+    start: float,
+    end: float,
+    out: str | Path,
+    margin: float = 0.0,
+    replace: files.Replace = "none",
+) -> tuple[float, float]:
+    """Writes a part of a video as `cut` does, but as the file has it, without a loss.
+
+    A decoder begins at a keyframe: the clip begins with the last one at or before its first second,
+    and it ends with the frame that the others need.
+
+    Returns:
+      The seconds of the video from which and until which the clip goes.
+    """
+    path, out = Path(path), Path(out)
+    with _part_of(path, start, end, out, margin, replace) as (video, first, last):
+        with _writing(out), files.whole(out, replace) as draft:
+            form = CONTAINERS[out.suffix.lower()]
+            bounds = _copy(draft, form, video, first, last)
+    return float(bounds[0]), float(bounds[1])
+
+
+def _copy(
+    draft: Path, form: str, video: Video, first: Fraction, last: Fraction
+) -> tuple[Fraction, Fraction]:
+    source, zero = video.container, video.start
+    if zero is None:
+        what = "has no timestamps, so that no part of it can be copied"
+        raise fault(video.path, what, "cut it without --copy")
+    second = lambda packet, stamp: stamp * packet.time_base - zero
+    sent = lambda packet: second(packet, packet.pts if packet.dts is None else packet.dts)
+    waiting: list[av.Packet] = []
+    begin: Fraction | None = None
+    for back in (Fraction(1), Fraction(20), first + 1):
+        with contextlib.suppress(av.FFmpegError):
+            sought = zero + max(first - back, Fraction(0))
+            source.seek(int(sought / video.unit), stream=video.stream)
+        pictures = (one for one in source.demux(video.stream) if one.pts is not None)
+        for packet in pictures:
+            if packet.is_keyframe and second(packet, packet.pts) <= first:
+                begin = second(packet, packet.pts)
+                waiting.clear()
+            waiting.append(packet)
+            if sent(packet) > first:
+                break
+        if begin is not None:
+            break
+        waiting.clear()
+    if begin is None:
+        what = f"has no keyframe before {float(first):.2f} s"
+        raise fault(video.path, what, "cut it without --copy")
+    end, options = begin, {} if form == "matroska" else {"movflags": "+faststart"}
+    name = f"file:{os.path.abspath(draft)}"
+    # Sound is read beside the pictures, as a file may have it far from them.
+    with demuxer(video.path) as beside, av.open(name, "w", format=form, options=options) as clip:
+        _state(clip, video, begin)
+        known = [one for one in beside.streams.audio if one.codec_context is not None][:1]
+        outputs = {one.index: clip.add_stream_from_template(one) for one in (video.stream, *known)}
+        sounds: Iterator[av.Packet] = iter(())
+        if known:
+            with contextlib.suppress(av.FFmpegError):
+                beside.seek(int((zero + begin) / (known[0].time_base or 1)), stream=known[0])
+            sounds = (one for one in beside.demux(known[0]) if one.pts is not None)
+        until = lambda packets: itertools.takewhile(lambda one: sent(one) < last, packets)
+        both = until(itertools.chain(waiting, pictures)), until(sounds)
+        for packet in heapq.merge(*both, key=sent):
+            shown = second(packet, packet.pts)
+            if shown < begin:
+                continue
+            if packet.stream.index == video.stream.index:
+                end = max(end, shown + (packet.duration or 0) * video.unit)
+            shift = round((begin + zero) / packet.time_base)
+            packet.pts -= shift
+            packet.dts = None if packet.dts is None else packet.dts - shift
+            packet.stream = outputs[packet.stream.index]
+            clip.mux(packet)
+    if end <= first:
+        what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
+        raise fault(video.path, what, "give a part of the video")
+    return begin, end
+
+
+def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
+    """Says of a clip when and where it was recorded, as far as the video does."""
+    if since := recorded(video):
+        begun = datetime.fromtimestamp(since + float(first), UTC)
+        container.metadata["creation_time"] = begun.isoformat().replace("+00:00", "Z")
+    stated = {name.lower(): text for name, text in video.container.metadata.items()}
+    for name in ("location", "com.apple.quicktime.location.iso6709"):
+        if name in stated:
+            container.metadata["location"] = stated[name]
+            break
+
+
+@contextmanager
+def _part_of(
+    path: Path, start: float, end: float, out: Path, margin: float, replace: files.Replace
+) -> Iterator[tuple[Video, Fraction, Fraction]]:
+    """The opened video and the seconds of a clip; refuses what `cut` does."""
     if out.suffix.lower() not in CONTAINERS:
         known = ", ".join(CONTAINERS)
         raise fault(out, "has no suffix of a container that clips are written as", f"use {known}")
@@ -182,16 +304,11 @@ def cut(
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
         what = f"cannot be cut from {start} to {end} s with a margin of {margin} s"
         raise fault(path, what, "give an end after the start, and a margin of 0 or more")
-    first = max(_exact(start) - _exact(margin), Fraction(0))
-    with named(path), ExitStack() as stack:
-        video = stack.enter_context(opened(path))
+    with named(path), opened(path) as video:
         if out.exists() and out.samefile(path):
             raise fault(path, "would be overwritten by its own clip", "give the clip another name")
-        last = _exact(end) + _exact(margin)
-        sound = stack.enter_context(_Sound.of(path, video, first, last))
-        pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
-        with _writing(out), files.whole(out, replace) as draft:
-            _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound)
+        first = max(_exact(start) - _exact(margin), Fraction(0))
+        yield video, first, _exact(end) + _exact(margin)
 
 
 def _exact(seconds: float) -> Fraction:
@@ -226,13 +343,19 @@ def _writing(out: Path) -> Iterator[None]:
 
 
 def _encode(
-    draft: Path, form: str, video: Video, pictures: Iterator[Shown], sound: _Sound | None
+    draft: Path,
+    form: str,
+    video: Video,
+    pictures: Iterator[Shown],
+    sound: _Sound | None,
+    first: Fraction,
 ) -> None:
     """Writes pictures and sound, in the order of time, so that little waits in memory."""
     name = f"file:{os.path.abspath(draft)}"
     options = {} if form == "matroska" else {"movflags": "+faststart"}
     with av.open(name, "w", format=form, options=options) as container:
         stream: _Pictures | None = None
+        _state(container, video, first)
         for start, end, image in pictures:
             if stream is None:
                 stream = _Pictures(container, image.shape[1], image.shape[0], 1 / video.period)

@@ -761,14 +761,14 @@ def probe(path: str | Path) -> Info:
             duration = _stated(video)
             rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
             start = float(video.start or 0)
-            recorded, timecode = _recorded(video), _timecode(video)
+            since, timecode = recorded(video), _timecode(video)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start, recorded, timecode)
+    return Info(float(duration), width, height, rate, codec, start, since, timecode)
 
 
-def _recorded(video: Video) -> float:
+def recorded(video: Video) -> float:
     """The container's `creation_time`; 0 for none, and for a clock that was never set."""
     stated = video.container.metadata.get("creation_time", "")
     with contextlib.suppress(ValueError, OverflowError):

@@ -47,6 +47,7 @@ def calls(monkeypatch):
             sample=archive.sample,
             subtitles=texts,
             cut=lambda *a, replace: seen.cuts.append((a, replace)),
+            copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
         ),
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
@@ -632,6 +633,9 @@ def test_cut_takes_times_as_people_write_them(search, films, index, calls, tmp_p
     assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), "none")]
     assert search("cut", "a.film", *flags, "--overwrite").status == 0
     assert calls.cuts[1][1] == "any"
+    done = search("cut", "a.film", *flags, "--copy")
+    assert done.out == f"{out}\n" and len(calls.cuts) == 3
+    assert done.errors == ["from 2.500 s on, 1.500 s earlier than asked, to 9.750 s"]
 
 
 def test_what_a_query_exports_is_cut_all_at_once(search, films, index, calls, tmp_path):

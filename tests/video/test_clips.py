@@ -207,3 +207,60 @@ def test_the_width_is_that_wanted_but_never_more_than_the_videos(tmp_path):
 def test_a_senseless_time_or_width_is_refused(tmp_path, time, width):
     with pytest.raises(ValueError, match="finite"):
         video.thumbnail(tmp_path / "a.mp4", time, width)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.mov"])
+@pytest.mark.parametrize("into", ["clip.mp4", "clip.mkv"])
+def test_a_copy_begins_with_the_keyframe_before_and_loses_nothing(tmp_path, name, into):
+    path, out = videos.write(tmp_path / name, gop_size=9, sound=(0, 3)), tmp_path / into
+    zero = video.probe(path).start if name == "a.ts" else 0
+    begin, end = video.copy(path, 1.01, 2.26, out)
+    original = {round(one.time, 2): one.image for one in video.sample(path, 100)}
+    assert begin <= 1.01 and end >= 2.26 and begin == pytest.approx(zero + 9 / 12, abs=0.13)
+    assert video.probe(out).duration == pytest.approx(end - begin, abs=0.09)
+    copied = list(video.sample(out, 12))
+    assert [videos.number(one.image) for one in copied][:1] == [9]
+    assert copied[-1].time + begin >= 2.26 - 1 / 12
+    by_number = {videos.number(image): image for image in original.values()}
+    for one in copied:  # not encoded again
+        assert np.array_equal(one.image, by_number[videos.number(one.image)])
+    with av.open(str(out)) as container:
+        times = [float(packet.pts * packet.time_base) for packet in container.demux(audio=0)
+                 if packet.pts is not None]  # fmt: skip
+    assert times[0] < 0.15 and -0.15 < times[-1] + begin - 2.26 < 0.01
+    assert np.diff(times).max() < 0.15
+
+
+def test_a_copy_of_what_has_no_timestamps_or_of_a_later_part_is_refused(tmp_path):
+    path = videos.write(tmp_path / "a.h264")
+    for source, start in ((path, 0), (videos.write(tmp_path / "a.mp4"), 50)):
+        before = source.read_bytes()
+        with pytest.raises(video.VideoError):
+            video.copy(source, start, start + 1, tmp_path / "clip.mp4")
+        with pytest.raises((video.VideoError, files.OutputError)):
+            video.copy(source, 0, 1, tmp_path / "a.mp4", replace="any" if start else "none")
+        assert source.read_bytes() == before
+    assert not (tmp_path / "clip.mp4").exists()
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_a_clip_says_when_and_where_it_was_recorded(tmp_path, write, suffix):
+    stated = {"creation_time": "2021-05-06T07:08:09Z", "location": "+52.5000+013.4000/"}
+    with av.open(str(videos.write(tmp_path / "a.mp4", gop_size=12))) as source:
+        with av.open(str(tmp_path / "b.mp4"), "w") as container:
+            container.metadata.update(stated)
+            stream = container.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = stream
+                    container.mux(packet)
+    write(tmp_path / "b.mp4", 1.0, 2.0, tmp_path / f"clip{suffix}")
+    with av.open(str(tmp_path / f"clip{suffix}")) as container:
+        found = {name.lower(): text for name, text in container.metadata.items()}
+    assert found["location"] == stated["location"]
+    assert found["creation_time"].startswith("2021-05-06T07:08:10")
+    info = video.probe(tmp_path / f"clip{suffix}"), video.probe(tmp_path / "b.mp4")
+    assert info[0].recorded == info[1].recorded + 1
+    write(tmp_path / "a.mp4", 1.0, 2.0, tmp_path / f"plain{suffix}")
+    assert video.probe(tmp_path / f"plain{suffix}").recorded == 0
