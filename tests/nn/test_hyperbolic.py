@@ -77,17 +77,17 @@ def normalised(s):
 
 
 LAYERS = {
-    "linear": lambda space, x, y: layers.linear(
-        space, x, jnp.asarray(NORMALS), jnp.asarray(OFFSETS)
-    ),
-    "mlr": lambda space, x, y: layers.mlr(space, x, jnp.asarray(NORMALS), jnp.asarray(OFFSETS)),
-    "attention": lambda space, x, y: layers.attention(space, x, y, y, 1.3),
-    "layer_norm": lambda space, x, y: layers.layer_norm(
-        space, x, jnp.asarray(SCALE), jnp.asarray(BIAS)
-    ),
-    "residual": lambda space, x, y: layers.residual(space, x, y, 0.4),
-    "embed": lambda space, x, y: layers.embed(space, x, jnp.asarray([[3, 0], [3, 1]])),
+    "linear": lambda space, x, y, p: layers.linear(space, x, p["normals"], p["offsets"]),
+    "mlr": lambda space, x, y, p: layers.mlr(space, x, p["normals"], p["offsets"]),
+    "attention": lambda space, x, y, p: layers.attention(space, x, y, y, p["attention"]),
+    "layer_norm": lambda space, x, y, p: layers.layer_norm(space, x, p["scale"], p["bias"]),
+    "residual": lambda space, x, y, p: layers.residual(space, x, y, p["residual"]),
+    "embed": lambda space, x, y, p: layers.embed(space, x, jnp.asarray([[3, 0], [3, 1]])),
 }
+PARAMS = {
+    "normals": NORMALS, "offsets": OFFSETS, "scale": SCALE, "bias": BIAS,
+    "attention": 1.3, "residual": 0.4,
+}  # fmt: skip
 FORMULAS = {
     "linear": (
         lambda x, y: lift(np.sinh(np.sqrt(C) * lorentz_logits(x)) / np.sqrt(C)),
@@ -115,46 +115,56 @@ def points(name, u=U, c=C, dtype=jnp.float64):
     return [jnp.asarray(z, dtype) for z in (to_ball(x, c) if name == "poincare" else x)]
 
 
+def results(space, x, y, p):
+    """What every layer computes."""
+    return {name: layer(space, x, y, p) for name, layer in LAYERS.items()}
+
+
+every_layer = jax.jit(results)
+
+
+def computed(name, c=C):
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    return every_layer(SPACES[name](c), *points(name, c=c), params)
+
+
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_has_the_values_of_its_formula(layer, name):
-    space, x = SPACES[name](C), points(name)
-    got = jax.jit(LAYERS[layer])(space, *x)
-    want = FORMULAS[layer][name == "poincare"](*map(np.asarray, x))
-    np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
+def test_layers_have_the_values_of_their_formulas_and_both_models_the_same():
+    found = {name: computed(name) for name in SPACES}
+    for name in SPACES:
+        for layer, formulas in FORMULAS.items():
+            want = formulas[name == "poincare"](*map(np.asarray, points(name)))
+            np.testing.assert_allclose(
+                found[name][layer], want, rtol=1e-11, atol=1e-13, err_msg=f"{name} {layer}"
+            )
+    for layer, there in found["lorentz"].items():
+        there = there if layer == "mlr" else poincare.from_lorentz(there, C)
+        np.testing.assert_allclose(
+            there, found["poincare"][layer], rtol=1e-11, atol=1e-13, err_msg=layer
+        )
 
 
 @pytest.mark.slow  # it compiles operation by operation
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_has_the_same_values_without_jit(layer, name):
-    space, x = SPACES[name](C), points(name)
-    want = jax.jit(LAYERS[layer])(space, *x)
-    np.testing.assert_allclose(LAYERS[layer](space, *x), want, rtol=1e-11, atol=1e-13)
+def test_a_layer_has_the_same_values_without_jit(name):
+    alone = results(SPACES[name](C), *points(name), jax.tree.map(jnp.asarray, PARAMS))
+    for layer, want in computed(name).items():
+        np.testing.assert_allclose(alone[layer], want, rtol=1e-11, atol=1e-13, err_msg=layer)
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("layer", LAYERS)
-def test_both_models_compute_the_same(layer):
-    there, here = (jax.jit(LAYERS[layer])(SPACES[name](C), *points(name)) for name in SPACES)
-    if layer != "mlr":
-        there = poincare.from_lorentz(there, C)
-    np.testing.assert_allclose(there, here, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("layer", ["linear", "residual", "attention"])
-def test_a_nearly_flat_space_has_the_layers_of_euclidean_space(layer):
-    c = 1e-10
+def test_a_nearly_flat_space_has_the_layers_of_euclidean_space():
     x, y = U
-    affine = x @ NORMALS.T - np.linalg.norm(NORMALS, axis=1) * OFFSETS
     e = np.exp(-np.sum((x[:, None] - y[None]) ** 2, -1) / 1.3)
-    attended = e / e.sum(-1, keepdims=True) @ y
-    want = {"linear": affine, "residual": x + 0.4 * y, "attention": attended}[layer]
-    got = jax.jit(LAYERS[layer])(Lorentz(c), *points("lorentz", c=c))
-    np.testing.assert_allclose(got[:, 1:], want, rtol=1e-5, atol=1e-6)
+    want = {
+        "linear": x @ NORMALS.T - np.linalg.norm(NORMALS, axis=1) * OFFSETS,
+        "residual": x + 0.4 * y,
+        "attention": e / e.sum(-1, keepdims=True) @ y,
+    }
+    got = computed("lorentz", 1e-10)
+    for layer, flat in want.items():
+        np.testing.assert_allclose(got[layer][:, 1:], flat, rtol=1e-5, atol=1e-6, err_msg=layer)
 
 
 @pytest.mark.usefixtures("float64")
@@ -169,9 +179,8 @@ def test_attention_is_that_of_the_models_at_curvature_one():
     np.testing.assert_allclose(nobody, np.broadcast_to(all_of_them, (5, 5)), rtol=1e-11)
 
 
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_values_and_gradients_are_finite_at_every_edge(layer, name):
+@pytest.mark.parametrize("name", ["lorentz", pytest.param("poincare", marks=pytest.mark.slow)])
+def test_values_and_gradients_are_finite_at_every_edge(name):
     """At the origin, at a point with itself, with zero parameters, as far out as points go."""
     space = SPACES[name](jnp.float32(C))
     far = 30.0 if name == "lorentz" else 14.0
@@ -179,38 +188,37 @@ def test_values_and_gradients_are_finite_at_every_edge(layer, name):
     u[1:, 0] = [1e-30, 1e-6, far, -far]
     x = whole(space).exp_map0(jnp.asarray(u) / (1 if name == "lorentz" else 2) / np.float32(C**0.5))
 
-    def total(space, x, normals, offsets, scale, bias, weight):
-        y = {
-            "linear": lambda: layers.linear(space, x, normals, offsets),
-            "mlr": lambda: layers.mlr(space, x, normals, offsets),
-            "attention": lambda: layers.attention(space, x, x, x, weight),
-            "layer_norm": lambda: layers.layer_norm(space, x, scale, bias),
-            "residual": lambda: layers.residual(space, x, x, weight),
-            "embed": lambda: layers.embed(space, x, jnp.asarray([0, 4])),
-        }[layer]()
-        return jnp.sum(jnp.arcsinh(y)), y
+    def total(space, x, p):
+        values = results(space, x, x, p)
+        return sum(jnp.sum(jnp.arcsinh(value)) for value in values.values()), values
 
-    one = lambda *shape: jnp.ones(shape, jnp.float32)
+    run = jax.jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True))
     for size in (0, 1):
-        args = (space, x, *(size * z for z in (one(6, 4), one(6), one(4), one(4))), one())
-        (value, y), slopes = jax.jit(jax.value_and_grad(total, range(7), has_aux=True))(*args)
-        assert np.isfinite(value) and np.isfinite(y).all() and y.dtype == jnp.float32
+        p = {
+            key: jnp.full(np.shape(z), size if np.ndim(z) else 1, "float32")
+            for key, z in PARAMS.items()
+        }
+        (value, values), slopes = run(space, x, p)
+        assert np.isfinite(value)
+        for layer, y in values.items():
+            assert np.isfinite(y).all() and y.dtype == jnp.float32, layer
         assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
 
 
 @pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_of_narrow_numbers_float32_is_returned(layer, name, monkeypatch):
-    # JAX remembers, of an array of NumPy's, the dtype that it had in a test of float64.
-    for constant in ("NORMALS", "OFFSETS", "SCALE", "BIAS"):
-        monkeypatch.setitem(globals(), constant, globals()[constant].astype(np.float32))
+@pytest.mark.parametrize("run", [jax.eval_shape, pytest.param(jax.jit, marks=pytest.mark.slow)])
+def test_of_narrow_numbers_float32_is_returned(run, name):
     x, y = points(name, dtype=jnp.bfloat16)
+    params = {key: jnp.asarray(value, jnp.float32) for key, value in PARAMS.items()}
+    if run is jax.eval_shape:
+        got = jax.eval_shape(results, SPACES[name](C), x, y, params)
+        assert {value.dtype for value in jax.tree.leaves(got)} == {jnp.dtype("float32")}
+        return
     got, want = (
-        jax.jit(LAYERS[layer])(SPACES[name](C), x.astype(d), y.astype(d))
-        for d in (x.dtype, "float32")
+        every_layer(SPACES[name](C), x.astype(d), y.astype(d), params) for d in (x.dtype, "float32")
     )
-    assert got.dtype == jnp.float32
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+    for layer, value in got.items():
+        np.testing.assert_allclose(value, want[layer], rtol=1e-6, err_msg=layer)
 
 
 def modules(space):
@@ -228,53 +236,80 @@ def modules(space):
     }
 
 
-KINDS = modules(Lorentz())
+LIGHT = ["Linear", "MLR", "LayerNorm", "Embedding", "Residual", "Concatenate"]
 
 
-@pytest.mark.parametrize("name", ["lorentz", pytest.param("poincare", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(x, marks=pytest.mark.slow) if x == "Attention" else x for x in KINDS],
+    ("name", "chosen"),
+    [
+        pytest.param(
+            name, chosen, marks=() if (name, chosen) == ("lorentz", LIGHT) else pytest.mark.slow
+        )
+        for name in SPACES
+        for chosen in (LIGHT, ["Attention"])
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(kind, name):
+def test_a_module_owns_parameters_and_calls_the_function_in_linen_and_in_nnx(name, chosen):
     space = SPACES[name](C)
-    module, *args = modules(space)[kind]
-    params = jax.jit(module.init)(jax.random.key(0), *args)
-    params = jax.tree.map(lambda p: p + 0.1 * jnp.cos(jnp.arange(p.size)).reshape(p.shape), params)
-    got = jax.jit(module.apply)(params, *args)
-    x = args[0]
+    every = modules(space)
+    kinds = {kind: (every[kind][0], every[kind][1:]) for kind in chosen}
+    init = lambda key: {kind: module.init(key, *args) for kind, (module, args) in kinds.items()}
+    fresh = jax.jit(init)(jax.random.key(0))
+    params = jax.tree.map(lambda p: p + 0.1 * np.cos(np.arange(p.size)).reshape(p.shape), fresh)
     planes = lambda tree: tuple(tree["hyperplanes"][key] for key in ("normals", "offsets"))
-    want = lambda inner: {
-        "Linear": lambda: layers.linear(space, x, *planes(inner)),
-        "MLR": lambda: layers.mlr(space, x, *planes(inner)),
-        "Attention": lambda: _attention(space, inner, *args),
-        "LayerNorm": lambda: layers.layer_norm(space, x, inner["scale"], inner["bias"]),
-        "Embedding": lambda: layers.embed(space, inner["embedding"], x),
-        "Residual": lambda: layers.residual(
-            space, x, layers.linear(space, x, *planes(inner["layer"])), inner["weight"]
+
+    functions = {
+        "Linear": lambda p, x: layers.linear(space, x, *planes(p)),
+        "MLR": lambda p, x: layers.mlr(space, x, *planes(p)),
+        "Attention": lambda p, *args: _attention(space, p, *args),
+        "LayerNorm": lambda p, x: layers.layer_norm(space, x, p["scale"], p["bias"]),
+        "Embedding": lambda p, x: layers.embed(space, p["embedding"], x),
+        "Residual": lambda p, x: layers.residual(
+            space, x, layers.linear(space, x, *planes(p["layer"])), p["weight"]
         ),
-        "Concatenate": lambda: layers.concatenate(space, x),
-    }[kind]()
-    want = jax.jit(want)(params.get("params", {}))
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    if kind != "MLR":
-        np.testing.assert_allclose(whole(space).project(got), got, rtol=1e-5, atol=1e-5)
+        "Concatenate": lambda p, x: layers.concatenate(space, x),
+    }
 
-    bridged = nnx.bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(*args)
-    fresh = jax.eval_shape(module.init, jax.random.key(0), *args)
-    assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(bridged, nnx.Param))) == jax.tree.map(
-        jnp.shape, dict(fresh.get("params", {}))
-    )
+    @jax.jit
+    def both(params):
+        got = {kind: module.apply(params[kind], *args) for kind, (module, args) in kinds.items()}
+        want = {
+            kind: functions[kind](params[kind].get("params", {}), *args)
+            for kind, (_, args) in kinds.items()
+        }
+        return got, want, {kind: space.project(y) for kind, y in got.items() if kind != "MLR"}
 
-    def total(layer):
-        y = layer(*args)
-        return jnp.sum(y**2), y
+    got, want, projected = both(params)
+    for kind, value in want.items():
+        np.testing.assert_allclose(got[kind], value, rtol=1e-4, atol=1e-5, err_msg=kind)
+    for kind, value in projected.items():
+        np.testing.assert_allclose(got[kind], value, rtol=1e-5, atol=1e-5, err_msg=kind)
 
-    slopes, start = nnx.jit(nnx.grad(total, has_aux=True))(bridged)
-    slopes = jax.tree.leaves(slopes)
-    assert start.shape == got.shape and np.isfinite(start).all()
-    assert all(np.isfinite(slope).all() for slope in slopes)
-    assert bool(slopes) == (kind != "Concatenate")
+    @nnx.jit
+    def bridge(key):
+        bridged = {
+            kind: nnx.bridge.ToNNX(module, rngs=nnx.Rngs(key)).lazy_init(*args)
+            for kind, (module, args) in kinds.items()
+        }
+
+        def total(bridged):
+            ys = {kind: layer(*kinds[kind][1]) for kind, layer in bridged.items()}
+            return sum(jnp.sum(y**2) for y in ys.values()), ys
+
+        states = {kind: nnx.state(layer, nnx.Param) for kind, layer in bridged.items()}
+        return states, *nnx.grad(total, has_aux=True)(bridged)
+
+    states, slopes, starts = bridge(jax.random.key(0))
+    for kind, start in starts.items():
+        linen = dict(fresh[kind].get("params", {}))
+        assert jax.tree.map(jnp.shape, nnx.to_pure_dict(states[kind])) == jax.tree.map(
+            jnp.shape, linen
+        )
+        assert start.shape == got[kind].shape and np.isfinite(start).all(), kind
+        found = jax.tree.leaves(slopes[kind])
+        assert all(np.isfinite(slope).all() for slope in found), kind
+        assert bool(found) == (kind != "Concatenate")
 
 
 def _attention(space, params, x, context, mask):
