@@ -32,9 +32,10 @@ def test_operations_of_a_compiled_search_are_those_counted_by_hand():
 @pytest.mark.parametrize(
     ("name", "positions", "parts"),
     [
-        ("hlformer", {"clips": 4, "frames": 8}, 1),
-        ("gmmformer_v2", {"clips": 4, "frames": 8}, 1),
-        ("gmmformer", {"clips": 4, "frames": 1}, 1),  # it pools frames to one vector
+        pytest.param("hlformer", {"clips": 4, "frames": 8}, 1, marks=pytest.mark.slow),
+        pytest.param("gmmformer_v2", {"clips": 4, "frames": 8}, 1, marks=pytest.mark.slow),
+        # It pools frames to one vector.
+        pytest.param("gmmformer", {"clips": 4, "frames": 1}, 1, marks=pytest.mark.slow),
         ("ms_sl", {"clips": 10, "guided": 10}, 1),  # proposals, with a vector each from the frames
         ("dl_dkd", {"clips": 8, "frames": 8}, 2),  # both branches read frames, each asked apart
     ],

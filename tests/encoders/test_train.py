@@ -95,6 +95,7 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
         assert getattr(read, fact) == getattr(encoder, fact), fact
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_encoders():
     images, sentences = drawings(400, 0)  # of sizes that have a program already
     make = lambda seed: module.train(

@@ -128,8 +128,12 @@ def _numpy_matching(queries, clips, pairs):
     return np.mean(matched)
 
 
-@pytest.mark.parametrize("clips", [1, 3, 4, 9])  # fewer than captions, as many, more
-@pytest.mark.parametrize("most", [None, 4, pytest.param(7, marks=pytest.mark.slow)])
+# Fewer clips than captions, as many, more.
+@pytest.mark.parametrize(
+    ("clips", "most"),
+    [(1, 4), (3, None), (9, 4)]
+    + [pytest.param(*x, marks=pytest.mark.slow) for x in ((4, None), (4, 4), (9, 7))],
+)
 def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most):
     pairs = _pairs()
     loss = jax.jit(lambda q, c: retrieval.optimal_matching(q, c, pairs, most))
@@ -238,7 +242,10 @@ def test_nan_in_padded_rows_does_not_reach_the_gradient_of_the_curvature(float64
     assert np.isfinite(jax.jit(jax.grad(loss))(jnp.asarray(1.3)))
 
 
-@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize(
+    "name",
+    [x if x in ("nce", "matching") else pytest.param(x, marks=pytest.mark.slow) for x in TERMS],
+)
 def test_numerical_gradients(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
     if name == "triplet":  # its sort is not differentiated twice

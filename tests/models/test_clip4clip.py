@@ -99,17 +99,20 @@ def test_encodings_and_loss_are_those_of_the_paper_whatever_padding_holds(name):
     to_video = -np.log(soft[own] / soft.sum(1)).mean()
     to_text = -np.log((soft * own).sum(0) / soft.sum(0)).mean()
     objective = prvr.build_objective(config, model)
+
+    @jax.jit
+    def run(params, batch):
+        negatives = prvr.draw_negatives(jax.random.key(0), batch, False, 1)
+        loss = lambda params: objective.evaluate(params, batch, negatives)[0]
+        videos = models.encode_video(model, params, batch.videos)
+        queries = models.encode_query(model, params, batch.captions)
+        return videos, queries, *jax.value_and_grad(loss)(params)
+
     for fill in (0.0, 7.0):
-        batch = _batch(fill)
-        encoded = models.encode_video(model, params, batch.videos)
+        encoded, queries, value, gradient = run(params, _batch(fill))
         assert encoded.clips is None
         np.testing.assert_allclose(encoded.frames[:3, 0], videos, atol=3e-6)
-        queries = models.encode_query(model, params, batch.captions)
         np.testing.assert_allclose(_unit(np.asarray(queries)[:4]), texts, atol=3e-6)
-        negatives = prvr.draw_negatives(jax.random.key(0), batch, False, 1)
-        value, gradient = jax.jit(
-            jax.value_and_grad(lambda p, b=batch, n=negatives: objective.evaluate(p, b, n)[0])
-        )(params)
         assert objective.terms == ("frame_nce",)
         np.testing.assert_allclose(value, (to_video + to_text) / 2, rtol=2e-5)
         for leaf in jax.tree.leaves(gradient):

@@ -281,7 +281,12 @@ def _full_size(recording, visual, text):
     return jax.eval_shape(lambda: models.init_params(model, config))
 
 
-@FAMILY
+# Of the others, `test_every_released_tensor_has_a_place_of_its_shape` has each shape.
+@pytest.mark.parametrize(
+    "recording",
+    [released.HLFORMER, *(pytest.param(r, marks=pytest.mark.slow) for r in released.FAMILY[1:])],
+    ids=lambda r: r.model,
+)
 def test_the_released_sizes_have_the_released_number_of_parameters(recording):
     if recording.model == "hlformer":
         # One less than the released totals, which count the fixed curvature of the attention.

@@ -49,7 +49,13 @@ def test_every_model_and_aggregation_has_finite_gradients_that_reach_its_paramet
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", blocks.FUSIONS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("maim", "weighted") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in blocks.FUSIONS
+    ],
+)
 def test_any_combination_of_options_can_be_traced(model, kind):
     """Shapes alone; every model with every aggregation, the rest drawn among what makes sense."""
     drawn = random.Random(f"{model} {kind}")

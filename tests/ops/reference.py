@@ -25,6 +25,15 @@ PRECISIONS = [(dtype, 3) for dtype in DTYPES] + [
     ("float32", 127),
     pytest.param("float64", 127, marks=pytest.mark.slow),
 ]
+
+
+def slow_but(fast, values):
+    """Values of a parameter, slow but for some: the others take a path of the same form."""
+    return [
+        value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values
+    ]
+
+
 POINTS = np.random.default_rng(0).normal(size=(3, 6, 5)) * np.array([0.1, 0.5, 1, 2, 3, 4])[:, None]
 CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])  # one for each of the six
 

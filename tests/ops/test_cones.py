@@ -9,7 +9,7 @@ import reference
 from compiled import cones, lorentz, poincare
 from derivatives import check_curvature, check_finite, check_slopes, check_two_derivatives
 from mpmath import mpf
-from reference import BOUND, DTYPES, PRECISIONS, pairs
+from reference import BOUND, DTYPES, PRECISIONS, SLOW_FLOAT64, pairs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -168,7 +168,7 @@ def test_an_apex_that_counts_as_the_origin():
         assert not gradient(apex, y).any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
 def test_angles_and_gradients_are_finite_everywhere(dtype):
     direction = np.array([0.6, -0.64, 0.48])
     radii = [0, 1e-20, 1e-6, 0.05, 0.2, 1, 80]
@@ -199,8 +199,9 @@ def _points():
     return p, q
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float64", 1e-12)])
-def test_angles_of_the_ball_against_80_digits(dtype, bound):
+@pytest.mark.parametrize("dtype", SLOW_FLOAT64)
+def test_angles_of_the_ball_against_80_digits(dtype):
+    bound = BOUND[dtype]
     p, q = (points.astype(dtype) for points in _points())
     c = C.astype(dtype)
     angle = cones.poincare_exterior_angle(p, q, c)

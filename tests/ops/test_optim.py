@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from compiled import lorentz, poincare, whole
+from reference import slow_but
 
 from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Poincare, Product, Sphere
 from hlformer_jax.ops.optim import ManifoldError, riemannian, scale_by_length_adam
@@ -216,13 +217,10 @@ def test_the_points_of_a_mixture_take_the_steps_of_their_own_spaces(unwrapped):
         assert np.abs(want - start).max() > 0.1
 
 
-# Programs that "nested" holds as well.
-INSIDE = ("chain", "partition", "inject_hyperparams", "MultiSteps", "apply_if_finite")
-
-
 @pytest.mark.usefixtures("standard_promotion")
+# "nested" holds five others; a mask, a condition and a frozen part have structures of their own.
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=pytest.mark.slow) if x in INSIDE else x for x in WRAPPERS]
+    "name", slow_but(("nested", "masked", "conditionally_mask", "freeze"), WRAPPERS)
 )
 def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -231,7 +229,9 @@ def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-@pytest.mark.parametrize("name", ["MultiSteps", "apply_if_finite", "partition"])
+@pytest.mark.parametrize(
+    "name", slow_but(["partition"], ["MultiSteps", "apply_if_finite", "partition"])
+)
 def test_a_riemannian_optimiser_may_be_wrapped(name, unwrapped):
     inner = riemannian(optax.adam(0.3), MIXED)
     if name == "partition":  # each sees its own parameters alone
@@ -243,6 +243,7 @@ def test_a_riemannian_optimiser_may_be_wrapped(name, unwrapped):
     jax.tree.map(close, _run(outside, _gradients()), unwrapped)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 def test_gradients_that_multi_steps_collects_are_one_step_of_their_mean():
     gradients = _gradients()
@@ -262,21 +263,26 @@ def test_gradients_that_multi_steps_collects_are_one_step_of_their_mean():
     ("optimizer", "fields"),
     [
         (optax.sgd(0.1, momentum=0.9), ["trace"]),
-        (optax.chain(optax.ema(0.9), optax.scale(-0.1)), ["ema"]),
-        (optax.adamax(0.1), ["mu"]),
-        (optax.lion(0.1), ["mu"]),
         (optax.adan(0.1), ["m", "v", "g"]),
-        (optax.sm3(0.1), ["nu"]),
-        (optax.optimistic_gradient_descent(0.1), ["previous_gradient"]),
-        (optax.contrib.ademamix(0.1), ["m1", "m2"]),
-        (optax.chain(optax.apply_every(2), optax.scale(-0.1)), ["grad_acc"]),
         (optax.rmsprop(0.1), []),
-        (optax.adadelta(0.1), []),
-        (optax.adafactor(0.1, min_dim_size_to_factor=2), []),
-        (optax.yogi(0.1), ["mu"]),
-        (optax.amsgrad(0.1), ["mu"]),
-        (optax.novograd(0.1), ["mu"]),
-        (optax.rprop(0.1), ["prev_updates"]),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (optax.chain(optax.ema(0.9), optax.scale(-0.1)), ["ema"]),
+                (optax.adamax(0.1), ["mu"]),
+                (optax.lion(0.1), ["mu"]),
+                (optax.sm3(0.1), ["nu"]),
+                (optax.optimistic_gradient_descent(0.1), ["previous_gradient"]),
+                (optax.contrib.ademamix(0.1), ["m1", "m2"]),
+                (optax.chain(optax.apply_every(2), optax.scale(-0.1)), ["grad_acc"]),
+                (optax.adadelta(0.1), []),
+                (optax.adafactor(0.1, min_dim_size_to_factor=2), []),
+                (optax.yogi(0.1), ["mu"]),
+                (optax.amsgrad(0.1), ["mu"]),
+                (optax.novograd(0.1), ["mu"]),
+                (optax.rprop(0.1), ["prev_updates"]),
+            )
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -303,7 +309,12 @@ def test_first_moments_are_transported_and_second_ones_are_not(optimizer, fields
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
-    "wrap", [lambda x: [x], lambda x: (jnp.zeros((2, 4)), x), lambda x: _Velocity(x)]
+    "wrap",
+    [
+        pytest.param(lambda x: [x], marks=pytest.mark.slow),
+        lambda x: (jnp.zeros((2, 4)), x),
+        pytest.param(lambda x: _Velocity(x), marks=pytest.mark.slow),
+    ],
 )
 def test_points_of_any_pytree_take_the_same_steps(wrap):
     x, gradients = _points("lorentz", 1.0).astype(jnp.float32), _gradients()["points"]["deep"][0]

@@ -32,7 +32,8 @@ SPACES = {
 SLOW_POINCARE = ("lorentz", pytest.param("poincare", marks=pytest.mark.slow))
 
 
-@pytest.mark.parametrize("name", SLOW_POINCARE)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
 def test_cones_over_a_dag_with_a_learned_curvature(name):
     space, energy_of, _ = SPACES[name]
     rng = np.random.default_rng(0)

@@ -148,16 +148,14 @@ NAME = lambda case: case.name
 # Parts of formulas that modules share, and HoroPCA, which is no function of single points.
 SHARED = {"cones.aperture", "poincare.inside"}
 SHARED |= {f"horopca.{name}" for name in ("fit", "project", "embed", "variance")}
-TYPICAL = {f"lorentz.{name}" for name in ("distance", "exp_map", "log_map", "centroid")}
-TYPICAL |= {"poincare.to_lorentz", "poincare.mobius_add", "cones.energy", "cones.poincare_energy"}
+TYPICAL = {"lorentz.distance", "lorentz.centroid", "poincare.mobius_add", "cones.energy"}
 SLOW = {
     f"{module}.{name}"
     for module in ("lorentz", "poincare")
     for name in ("tangent_norm", "squared_distance", "parallel_transport", "exp_map0", "log_map0")
 } | {
-    "lorentz.direction",
-    "lorentz.project_tangent",
-    "cones.half_aperture",
+    *("lorentz.direction", "lorentz.project_tangent", "lorentz.exp_map", "lorentz.log_map"),
+    *("poincare.to_lorentz", "cones.half_aperture", "cones.poincare_energy"),
     "statistics.lorentz_mean",
 }
 
@@ -253,9 +251,8 @@ def in_halves(case, narrow):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", FLOAT32, ids=NAME)
 def test_of_narrow_numbers_float32_is_returned(case, narrow):
-    call, low, wide = in_halves(case, narrow)
+    call, low, _ = in_halves(case, narrow)
     got = jax.eval_shape(call, *low)
-    assert got == jax.eval_shape(call, *wide)
     assert all(array.dtype == jnp.float32 for array in jax.tree.leaves(got))
 
 

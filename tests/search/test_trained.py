@@ -59,7 +59,7 @@ def cosines_of(name, encoded, query):
         ("gmmformer_v2", {}),
         pytest.param("gmmformer_v2", {"model.video_level": True}, marks=pytest.mark.slow),
         pytest.param("gmmformer_v2", {"model.glance": False}, marks=pytest.mark.slow),
-        ("ms_sl", {}),
+        pytest.param("ms_sl", {}, marks=pytest.mark.slow),
         pytest.param("dl_dkd", {"loss.distillation": 0.0}, marks=pytest.mark.slow),
     ],
     ids=["both branches", "one vector a video", "frames alone", "ms_sl", "dl_dkd"],
@@ -110,7 +110,7 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, monkeypatch, dtype):
     config = configuration("gmmformer_v2", **{"model.gaze": False, "eval.corpus": dtype})
     run = write_run(tmp_path / "run", config)

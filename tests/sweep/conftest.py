@@ -1,9 +1,13 @@
 """Sweeps of one's own, and results of their runs without running them."""
 
+import types
+
+import jax
 import pytest
 from processes import ROOT
 
 from hlformer_jax import sweep as definition
+from hlformer_jax.sweep import runs
 
 
 @pytest.fixture
@@ -36,8 +40,10 @@ def result_of():
 
 
 @pytest.fixture
-def small(sweep_of):
-    """A sweep of three variants and two seeds, and its six runs."""
+def small(sweep_of, monkeypatch):
+    """A sweep of three variants and two seeds, and its six runs, which leave nothing in memory."""
+    monkeypatch.setattr(runs, "gc", types.SimpleNamespace(collect=lambda: None))
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # of all other tests
     sweep = sweep_of(
         {"full": {}, "w/ a|b": {"model": {"fusion": "mean"}}, "bad": {"model": {"gaze": False}}},
         published={"full": definition.metrics(1.0, 2.0, 3.0, 4.0, 10.0), "bad": {"SumR": 9.0}},

@@ -142,7 +142,10 @@ NAMES += [
 NAMES += [("clip_features", name) for name in ("anet", "charades", "qv")]
 
 
-@pytest.mark.parametrize(("stem", "name"), NAMES + [(stem, "debug") for stem in FILES])
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    NAMES + [pytest.param(stem, "debug", marks=pytest.mark.slow) for stem in FILES],
+)
 def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
     sweep = load(ROOT / "configs" / "sweeps" / f"{stem}.py", name)
     planned = expand(sweep)

@@ -3,6 +3,7 @@
 import types
 
 import h5py
+import jax
 import numpy as np
 import processes
 import pytest
@@ -15,6 +16,7 @@ from hlformer_jax.data.source import SPLITS
 from hlformer_jax.search.__main__ import main as search
 from hlformer_jax.training import loaded_run, loop
 from hlformer_jax.training.loaded_run import Archive, QueryError
+from hlformer_jax.typing import Captions, Videos
 
 ROBERTA = processes.ROOT / "tests" / "encoders" / "golden" / "roberta"
 
@@ -38,16 +40,17 @@ def test_an_answer_is_that_of_every_score_and_its_moments_those_of_the_evaluatio
     frames = [split[k].frames for k in range(len(split))]
     result = archive._evaluator.evaluate(archive._params, archive._evaluator.feed(split))
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    encode_video, encode_query = jax.jit(models.encode_video), jax.jit(models.encode_query)
+    alone = [  # one by one, without padding
+        unit(encode_video(family.model, archive._params, _video(own, split.max_clips)).frames[0])
+        for own in frames
+    ]
     spans = split.caption_spans()
     for row, name in enumerate(split.caption_ids()):
         words = archive.words(name)
         [found] = archive.ask([words], 3)
-        scores = []
-        for own in frames:  # one by one, without padding
-            videos, captions = _alone(own, words, split.max_clips)
-            encoded = models.encode_video(family.model, archive._params, videos)
-            asked = models.encode_query(family.model, archive._params, captions)
-            scores.append((unit(encoded.frames[0]) @ unit(asked[0])).max())
+        asked = unit(encode_query(family.model, archive._params, _caption(words))[0])
+        scores = [(own @ asked).max() for own in alone]
         best = np.argsort(scores)[::-1][:3]
         assert [one.video for one in found] == [split.video_ids[k] for k in best]
         np.testing.assert_allclose([one.score for one in found], np.sort(scores)[:-4:-1], atol=1e-5)
@@ -62,14 +65,17 @@ def test_an_answer_is_that_of_every_score_and_its_moments_those_of_the_evaluatio
         )
 
 
-def _alone(frames, words, clips):
-    from hlformer_jax.typing import Captions, Videos
+def _video(frames, clips):
+    clips, mask = (
+        np.zeros((1, clips, frames.shape[1]), frames.dtype),
+        np.ones((1, len(frames)), bool),
+    )
+    return Videos(clips, frames[None], mask, np.ones(1, bool))
 
-    one = np.ones(1, bool)
-    mask = np.ones((1, len(frames)), bool)
-    videos = Videos(np.zeros((1, clips, frames.shape[1]), frames.dtype), frames[None], mask, one)
-    captions = Captions(words[None], np.ones((1, len(words)), bool), np.zeros(1, np.int32), one)
-    return videos, captions
+
+def _caption(words):
+    mask = np.ones((1, len(words)), bool)
+    return Captions(words[None], mask, np.zeros(1, np.int32), np.ones(1, bool))
 
 
 def test_several_are_asked_together_and_times_without_lengths_are_percent(

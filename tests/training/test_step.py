@@ -165,7 +165,7 @@ def _rows_tree(seed):
     return jax.tree.map(draw, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
 
-@pytest.fixture(params=[48, 3])
+@pytest.fixture(params=[pytest.param(48, marks=pytest.mark.slow), 3])
 def at_most(request, monkeypatch):
     monkeypatch.setattr(optim, "ARRAYS", request.param)
 

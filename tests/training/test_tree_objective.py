@@ -196,7 +196,7 @@ def test_every_form_equals_loops_over_its_definition(case):
 @pytest.mark.parametrize(
     "case",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"loss.mask_related": "tree", "loss.chain_form": "cone", "loss.min_radius": CONE},
         pytest.param(BALL, marks=pytest.mark.slow),  # half a minute, to compile its gradient
     ],
@@ -261,6 +261,7 @@ def test_only_the_corrected_form_pulls_what_is_far_out_of_order(term):
     np.testing.assert_array_equal(_gradient(term, points, batch, **{"loss.form": "printed"}), 0)
 
 
+@pytest.mark.slow
 def test_the_released_form_never_looks_at_the_right_child():
     points, batch = _points(), _trees((1, 3))
     for term in ("tree", "chain"):

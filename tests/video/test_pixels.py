@@ -46,6 +46,7 @@ def test_the_shorter_side_is_scaled_down_and_never_up(tmp_path):
     assert next(iter(video.sample(path, size=100))).image.shape == (48, 64, 3)
 
 
+@pytest.mark.slow
 def test_a_huge_picture_is_scaled_without_a_huge_copy(tmp_path):
     (frame,) = video.sample(videos.huge_picture(tmp_path), size=100)
     assert frame.image.shape == (100, 100, 3)

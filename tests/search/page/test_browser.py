@@ -178,6 +178,7 @@ def test_the_strip_is_drawn_with_its_moments(page):
     assert drawn[0] == drawn[1] == "15,118,110,255" and drawn[2] != drawn[0]
 
 
+@pytest.mark.slow
 def test_every_moment_is_a_chip_that_plays_it(page):
     search(page, "blue")
     chips = page.locator("#chips .chip")
@@ -193,6 +194,7 @@ def test_every_moment_is_a_chip_that_plays_it(page):
     assert page.locator("#name").inner_text() == names(page)[2]
 
 
+@pytest.mark.slow
 def test_every_result_and_the_player_have_more_like_this(opened, page):
     search(page, "green")
     page.get_by_role("button", name="More like garden.mp4 at 0:0").click()
@@ -243,6 +245,7 @@ def test_a_picture_is_looked_for_until_it_is_left_out(page, tmp_path):
     expect(page.locator("#said")).to_have_text("3 videos for “green”")
 
 
+@pytest.mark.slow
 def test_parts_copies_and_further_results_are_shown(page, library):
     page.evaluate("PAGE_SIZE = 2")
     search(page, "red")
@@ -290,6 +293,7 @@ def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
     expect(page.locator("#results .open")).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_the_keyboard_alone_is_enough(page):
     search(page, "red")
     first, second = (page.locator("#results .open").nth(i) for i in (0, 1))
@@ -318,6 +322,7 @@ def test_the_keyboard_alone_is_enough(page):
     expect(page.locator("#said")).to_contain_text("“blue”")
 
 
+@pytest.mark.slow
 def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
     search(page, "red")
     page.get_by_label("Folder").select_option("trips")
@@ -355,6 +360,7 @@ def test_the_address_with_the_token_opens_the_page_and_does_not_stay(opened, lib
         page.context.close()  # while the server still answers what the page is loading
 
 
+@pytest.mark.slow
 def test_a_result_says_its_date_and_whose_it_is(page, library):
     entry = library.entry(library.id("garden"))
     entry.date_of = "recording"
@@ -367,6 +373,7 @@ def test_a_result_says_its_date_and_whose_it_is(page, library):
         entry.date_of = "file"
 
 
+@pytest.mark.slow
 def test_a_cut_is_downloaded_with_its_margin(page):
     search(page, "red")
     page.get_by_label("Margin before").select_option("5")
@@ -377,6 +384,7 @@ def test_a_cut_is_downloaded_with_its_margin(page):
     expect(page.locator("#toast")).to_contain_text("downloads")
 
 
+@pytest.mark.slow
 def test_a_search_that_takes_long_shows_that_it_is_under_way(page, library):
     library.gate.clear()
     try:
@@ -402,6 +410,7 @@ def test_what_fails_is_said_and_can_be_tried_again(page):
     expect(page.locator("#note-text")).to_have_text("the sentence is refused")
 
 
+@pytest.mark.slow
 def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp_path):
     entry = library.entry(library.id("garden"))
     kept = vars(entry).copy()
