@@ -109,13 +109,12 @@ def test_the_inverse_of_a_tiny_norm_has_a_finite_gradient(size):
     assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all()
 
 
-def test_an_angle_of_a_zero_is_told_by_its_sign_as_documented():
+def test_an_angle_of_a_zero_is_told_by_its_sign():
     for dtype in ("float32", "float64"):
         pi, zero, one = (jnp.asarray(x, dtype) for x in (np.pi, 0.0, 1.0))
         assert numerics.safe_atan2(zero, -one) == pi
         assert numerics.safe_atan2(-zero, -one) == -pi
         assert jax.grad(numerics.safe_atan2)(-zero, -one) == -1
-    assert "[-π, π]" in numerics.safe_atan2.__doc__
 
 
 def test_a_sum_of_products_of_many_terms_is_rounded_as_one_of_few():
