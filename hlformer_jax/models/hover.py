@@ -400,15 +400,15 @@ def build(config: ConfigDict) -> Hover:
     return Hover(options_of(config))
 
 
-def zero_nodes(config: ConfigDict, count: int = 1) -> Nodes:
-    """Nodes of zeros, none of them padding: shapes to initialise or compile with."""
+def zero_nodes(config: ConfigDict) -> Nodes:
+    """A node of zeros, no padding: shapes to initialise or compile with."""
     data, frames = config.data, config.trees.node_frames
     return Nodes(
-        jnp.zeros((count, frames, data.visual_dim)),
-        jnp.ones((count, frames), bool),
-        jnp.zeros((count, data.max_words, data.text_dim)),
-        jnp.ones((count, data.max_words), bool),
-        jnp.ones(count, bool),
+        jnp.zeros((1, frames, data.visual_dim)),
+        jnp.ones((1, frames), bool),
+        jnp.zeros((1, data.max_words, data.text_dim)),
+        jnp.ones((1, data.max_words), bool),
+        jnp.ones(1, bool),
     )
 
 

@@ -85,7 +85,6 @@ def evaluate_checkpoint(
     scores_file: Path | None,
     report: Callable[[str], None],
     directory: Path | None = None,
-    mesh: Mesh | None = None,
     overwrite: bool = False,
 ) -> Result:
     """Evaluates a run's directory or a converted checkpoint on the test split.
@@ -96,7 +95,6 @@ def evaluate_checkpoint(
       scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
       report: takes one line about what was loaded.
       directory: where the result is to be written, if anywhere; not where a run on other data is.
-      mesh: the devices; all there are by default.
       overwrite: whether scores and a result that are there may be replaced.
     """
     with parallel.first_alone("scores"):
@@ -105,8 +103,7 @@ def evaluate_checkpoint(
                 files.check_output(scores_file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
                 ranking.check_place(directory, files.replacing(overwrite, own=True))
-    mesh = parallel.mesh() if mesh is None else mesh
-    family, params = open_checkpoint(config, path, report, mesh)
+    family, params = open_checkpoint(config, path, report, parallel.mesh())
     if directory is not None:
         checkpoints.check_workdir_data(directory, family.fingerprint)
     if scores_file is None:
