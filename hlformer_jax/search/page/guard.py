@@ -38,7 +38,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HEADERS = {
     "cache-control": "no-cache",
     "content-security-policy": (
-        "default-src 'self'; img-src 'self' data:; media-src 'self'; object-src 'none';"
+        "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none';"
         " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",

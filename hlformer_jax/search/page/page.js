@@ -7,6 +7,9 @@ let hits = [], chosen = -1, moment = null, low = 0, high = 1;    // what is show
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // what is asked
 let picture = null, cues = [];    // a file to look for, and what is said in the video that is chosen
 let pending = null, shownStart = null;    // where the player goes, once it can
+let preview = null;    // {start, end} of the clip that is played in place of a file that the browser does not play
+let encoding = false;    // whether one is on its way
+const position = () => pending ?? player.currentTime + (preview?.start ?? 0);
 
 // ---- small things
 
@@ -286,7 +289,8 @@ function choose(index, { m = null, at = null, play = false } = {}) {
     $("trouble").hidden = true;
     player.dataset.id = hit.id;
     player.poster = `thumbnail/${hit.id}?t=${start.toFixed(2)}&width=960`;
-    player.src = `video/${hit.id}#t=${start.toFixed(2)}`;
+    player.autoplay = play;    // a preview too, once it is there
+    load(`video/${hit.id}#t=${start.toFixed(2)}`);
   }
   if (moved || play || at !== null || m) seek(start);
   if (play) player.play().catch(() => {});    // what went wrong, the event `error` tells
@@ -315,7 +319,7 @@ async function showTranscript(id) {    // where there are subtitles
   followTranscript();
 }
 function followTranscript() {    // marks what is said now, and keeps it in sight
-  const list = $("transcript").querySelector("ol"), now = pending ?? player.currentTime;
+  const list = $("transcript").querySelector("ol"), now = position();
   const at = cues.findLastIndex((cue) => cue.start <= now + 0.05 && now < cue.end);
   const marked = list.querySelector("[aria-current]"), next = list.children[at];
   if (marked === (next ?? null)) return;
@@ -326,29 +330,66 @@ function followTranscript() {    // marks what is said now, and keeps it in sigh
 function seek(seconds) {
   const hit = hits[chosen], time = Math.min(Math.max(0, seconds), Math.max(0, hit.duration - 0.05));
   pending = time;
-  if (player.readyState > 0) player.currentTime = time;
+  if (preview && (time < preview.start || time > preview.end)) showPreview();
+  else if (player.readyState > 0) player.currentTime = time - (preview?.start ?? 0);
   drawStrip();
+}
+function load(address, part = null) {
+  if (preview) URL.revokeObjectURL(player.src);
+  preview = part;
+  player.src = address;
+}
+async function showPreview() {    // half a minute around the place, encoded anew; one at a time
+  if (encoding) return;
+  const hit = hits[chosen];
+  encoding = true;
+  try {
+    let part, clip;
+    do {    // until it holds the place, which may change meanwhile
+      trouble("This browser cannot play this video: half a minute of it is being encoded…");
+      part = { start: Math.max(0, position() - 5), end: Math.min(hit.duration, position() + 25) };
+      clip = await (await get(`cut/${hit.id}`, part)).blob();
+    } while (hit.id === player.dataset.id && (position() < part.start || position() > part.end));
+    if (hit.id === player.dataset.id) {
+      load(URL.createObjectURL(clip), part);
+      trouble("This browser cannot play this video: this is half a minute of it, encoded anew.");
+    }
+  } catch (error) {
+    if (hit.id === player.dataset.id) trouble(`This browser cannot play this video: ${error.message}`);
+  }
+  encoding = false;
+  if (player.dataset.id && player.dataset.id !== hit.id && player.error) showPreview();
+}
+function trouble(text) {
+  $("trouble").textContent = text;
+  $("trouble").hidden = false;
 }
 function stop() {
   player.pause();
+  if (preview) URL.revokeObjectURL(player.src);
+  preview = null;
   player.removeAttribute("src");
   player.load();
   delete player.dataset.id;
   chosen = -1;
 }
-player.addEventListener("loadedmetadata", () => { if (pending !== null) player.currentTime = pending; });
+player.addEventListener("loadedmetadata", () => {
+  if (pending !== null) player.currentTime = pending - (preview?.start ?? 0);
+});
 player.addEventListener("seeked", () => { pending = null; drawStrip(); });
 player.addEventListener("timeupdate", () => { drawStrip(); followTranscript(); });
 player.addEventListener("error", async () => {
   const id = player.dataset.id;
   if (!id) return;
-  let reason = "This browser cannot play this video. A moment that you cut can be played anywhere.";
   try {
     await get(`video/${id}`, {}, { headers: { Range: "bytes=0-0" } });
-  } catch (error) { reason = error.message; }
+  } catch (error) {
+    if (id === player.dataset.id) trouble(error.message);
+    return;
+  }
   if (id !== player.dataset.id) return;
-  $("trouble").textContent = reason;
-  $("trouble").hidden = false;
+  if (preview) trouble("This browser plays neither this video nor what it is encoded to.");
+  else showPreview();
 });
 
 // ---- the strip: scores over the whole length
@@ -388,7 +429,7 @@ function draw(canvas, hit, now = null) {
 function drawStrip() {
   const hit = hits[chosen];
   if (!hit) return;
-  const now = pending ?? player.currentTime;
+  const now = position();
   draw(strip, hit, now);
   $("now").textContent = clock(now);
   strip.setAttribute("aria-valuenow", now.toFixed(1));
@@ -403,7 +444,7 @@ strip.addEventListener("click", (event) => { seek(timeAt(event)); player.play().
 strip.addEventListener("pointermove", (event) => { $("hover").textContent = clock(timeAt(event)); });
 strip.addEventListener("pointerleave", () => { $("hover").textContent = ""; });
 strip.addEventListener("keydown", (event) => {
-  const { duration } = hits[chosen], now = pending ?? player.currentTime, step = Math.max(1, duration / 100);
+  const { duration } = hits[chosen], now = position(), step = Math.max(1, duration / 100);
   const to = { ArrowLeft: now - step, ArrowDown: now - step, ArrowRight: now + step, ArrowUp: now + step,
     PageDown: now - duration / 10, PageUp: now + duration / 10, Home: 0, End: duration }[event.key];
   if (to === undefined) return;
@@ -433,7 +474,7 @@ $("cut").addEventListener("click", async () => {
   button.textContent = "Cut this moment";
 });
 $("copy").addEventListener("click", async () => {
-  const time = (pending ?? player.currentTime).toFixed(1);
+  const time = position().toFixed(1);
   history.replaceState(null, "", link({ video: player.dataset.id, t: time }));
   try {
     await navigator.clipboard.writeText(location.href);
@@ -482,7 +523,7 @@ $("clear").addEventListener("click", () => {
   $("q").focus();
   ask(0);
 });
-$("alike").addEventListener("click", () => moreLike(hits[chosen], pending ?? player.currentTime));
+$("alike").addEventListener("click", () => moreLike(hits[chosen], position()));
 $("unlike").addEventListener("click", () => { alike(null); $("q").focus(); });
 $("picture").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", () => { if ($("file").files.length) alike($("file").files[0]); });

@@ -10,6 +10,7 @@ import shutil
 
 import page_library
 import pytest
+import videos
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
@@ -427,6 +428,22 @@ def test_a_video_that_was_deleted_or_cannot_be_played_is_said(page, library, tmp
         expect(page.locator("#trouble")).to_be_hidden()
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("cannot play")
+    finally:
+        vars(entry).update(kept)
+
+
+def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_path):
+    entry = library.entry(library.id("garden"))
+    kept = vars(entry).copy()
+    entry.path = videos.write(tmp_path / "garden.avi", "mpeg4", frames=120)
+    about = entry.path.stat()
+    entry.size, entry.modified = about.st_size, about.st_mtime_ns / 1e9
+    try:
+        search(page, "red")
+        page.locator("#results .open").nth(1).click()
+        expect(page.get_by_role("alert")).to_contain_text("encoded anew")
+        page.wait_for_function("player.readyState > 1 && preview.start === 3")
+        assert page.evaluate("position()") == pytest.approx(8, abs=1)
     finally:
         vars(entry).update(kept)
 
