@@ -733,7 +733,13 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("what", BOMBS)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=pytest.mark.slow if "many records" in what else ())
+        for what in BOMBS
+    ],
+)
 def test_a_small_file_takes_little_memory(path, what):
     write_zip(path, inside(BOMBS[what]))
     tracemalloc.start()
@@ -927,6 +933,7 @@ def outcomes(count, seed, tmp_path):
     return counted
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_read_or_refused_in_a_line_within_its_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "save_params", lambda *arguments: None)
     tracemalloc.start()

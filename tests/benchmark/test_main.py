@@ -81,6 +81,7 @@ def test_programs_need_no_extra_or_say_which():
 # The clock, the floor and the random data
 
 
+@pytest.mark.slow
 def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     most = measure.ceilings()
     assert most.flops > 1e8 and most.bytes > 1e8

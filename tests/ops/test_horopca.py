@@ -10,7 +10,7 @@ import pytest
 import reference
 from compiled import horopca as compiled
 from compiled import lorentz, poincare
-from derivatives import check_curvature, check_finite
+from derivatives import check_curvature, check_finite, check_slopes
 from mpmath import mpf
 from reference import BOUND, DTYPES, pairs
 
@@ -91,7 +91,8 @@ def test_the_projection_keeps_busemann_functions_and_points_of_its_own():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-def test_derivatives():
+@pytest.mark.parametrize("check", [check_slopes, check_curvature])
+def test_derivatives(check):
     rng = np.random.default_rng(1)
     x = np.concatenate([np.zeros((1, 3)), rng.normal(size=(4, 3)) * 1.5])
     ideal, directions = rng.normal(size=(5, 3)), np.linalg.qr(rng.normal(size=(3, 3)))[0][:2]
@@ -106,7 +107,7 @@ def test_derivatives():
             compiled.poincare_horospherical(p, directions, c),
         )
 
-    check_curvature(everything, (x, ideal, np.full(5, 0.7)))
+    check(everything, (x, ideal, np.full(5, 0.7)))
 
 
 @pytest.mark.usefixtures("float64")
@@ -186,6 +187,7 @@ def test_planted_geodesics_are_found_from_the_points_alone():
     assert abs(way @ _frame()[:, 0]) > np.cos(np.radians(1))
 
 
+@pytest.mark.slow
 def test_the_projection_is_the_identity_on_its_submanifold(components, cloud):
     projected = horopca.project(components, cloud)
     embedded = horopca.embed(components, projected)

@@ -195,10 +195,9 @@ def test_the_sphere_agrees_with_eighty_digits_at_every_angle():
     np.testing.assert_allclose(space.log_map(x, y), v, rtol=2e-12, atol=1e-24 + 2e-16)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    "check", [check_slopes, pytest.param(check_two_derivatives, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("check", [check_slopes, check_two_derivatives])
 def test_derivatives_on_the_sphere_are_those_of_differences(check):
     angle = np.array([0.0, 1e-9, 0.3, 2.0])[:, None]
     space, compiled = Sphere(0.7), whole(Sphere(0.7))

@@ -39,7 +39,7 @@ def _towards(model, goal, c=1.0):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
     model, space = SPACES[name]
     x, c = _points(name, 0.7), 0.7
@@ -53,7 +53,7 @@ def test_a_step_of_sgd_follows_the_riemannian_gradient_along_a_geodesic(name):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
 def test_momentum_is_transported_with_the_point(name):
     model, space = SPACES[name]
     space, x = space(0.7), _points(name, 0.7)

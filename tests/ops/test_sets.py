@@ -279,6 +279,7 @@ def test_second_derivatives_of_pairwise_distances():
     check_two_derivatives(poincare.pairwise_distance, (p, q[:2], jnp.asarray(0.7)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_pairwise_distances_take_time_and_memory_of_a_product():
     a = jax.ShapeDtypeStruct((256, 129), jnp.float32)
@@ -363,6 +364,7 @@ def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
         assert (length <= bound * reach * np.sqrt(np.mean(distances**2, -1))).all(), size
 
 
+@pytest.mark.slow
 def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
     x, _ = _weighted(0.5)
     points = lorentz.exp_map0(x, C[:, None])

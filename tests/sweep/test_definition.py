@@ -144,7 +144,10 @@ NAMES += [("clip_features", name) for name in ("anet", "charades", "qv")]
 
 @pytest.mark.parametrize(
     ("stem", "name"),
-    NAMES + [pytest.param(stem, "debug", marks=pytest.mark.slow) for stem in FILES],
+    [
+        (stem, name) if not name else pytest.param(stem, name, marks=pytest.mark.slow)
+        for stem, name in NAMES + [(stem, "debug") for stem in FILES]
+    ],
 )
 def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
     sweep = load(ROOT / "configs" / "sweeps" / f"{stem}.py", name)
