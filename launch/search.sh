@@ -5,8 +5,8 @@
 # in the folder. Paths are relative to where you are.
 #
 # `bash launch/search.sh COMMAND …` runs a command of the search alone: query, index, serve, status,
-# add, remove, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo; `COMMAND --help` says
-# what it takes. (A folder of such a name is written ./query.)
+# add, remove, tag, watch, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo;
+# `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
 # --port, --host, --allow-host, --token-file, --no-token and --ranker go to the page, --encoder, --fps,
@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo, or a command"
 case ${1-} in
-  query | index | serve | status | add | remove | prune | verify | cut | mcp | evaluate \
+  query | index | serve | status | add | remove | tag | watch | prune | verify | cut | mcp | evaluate \
     | simulate | features | upload | demo)
     environment search
     exec "$root/.venv/bin/python" -P -m hlformer_jax.search "$@"
