@@ -15,7 +15,9 @@ is a variant that runs in seconds. PATH holds folders of these layouts (docs/dat
 
 QVHighlights is regrouped by video (`qv`, as MSC reports it) or has single clips (`qv_clips`). Of
 `tvr_b32` UEM's texts are `--config.data.feature=clip_B32_ours`, and `clip_B32_ours_word` with
-`--config.data.max_words=77`. A model keeps its blocks and the losses that are its own. Published
+`--config.data.max_words=77`. Features that this package's own encoders made are another source of
+these settings: `configs/own.py:DIR,hlformer,tvr`. A model keeps its blocks and the losses that are
+its own. Published
 SumR, by MSC's paper (HLFormer's is not known):
 
 | | ActivityNet Captions | TVR | Charades-STA | QVHighlights, regrouped |

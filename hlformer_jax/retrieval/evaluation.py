@@ -8,6 +8,7 @@ scored in blocks, and no queries x videos x positions array is kept.
 """
 
 import functools
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -313,14 +314,20 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     """Scores of the test split by CLIP itself, untrained: of features that share a space.
 
     A caption is its last token, the end of the text; a video its best frame, or the mean of its
-    frames (CLIP4Clip's meanP).
+    frames (CLIP4Clip's meanP), or its best interval (TF-PRVR; with PyWavelets, which the extra
+    search has).
     """
     frames = [transforms.unit(test[k].frames.astype(np.float32)) for k in range(len(test))]
     words = [one[-1].astype(np.float32) for k in range(len(test)) for one in test[k].words]
     captions = transforms.unit(np.stack(words))
     means = transforms.unit(np.stack([own.mean(axis=0) for own in frames]))
     best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
-    return {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
+    found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
+    if importlib.util.find_spec("pywt") is not None:
+        parts = [localisation.segments(own, np.arange(len(own)))[1] for own in frames]
+        scores = [(captions @ own.T).max(axis=-1) for own in parts]
+        found["zero-shot, best interval"] = np.stack(scores, axis=-1)
+    return found
 
 
 def _pooled(split: Split) -> tuple[Float[np.ndarray, "Q E"], Float[np.ndarray, "V D"]]:

@@ -42,10 +42,11 @@ from hlformer_jax import files
 from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
+from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import rankers
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.rankers import Untrained, segments
+from hlformer_jax.search.rankers import Untrained
 from hlformer_jax.search.storage import Stamp, VideoArrays
 
 SPLITS = ("train", "val", "test")

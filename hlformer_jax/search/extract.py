@@ -40,9 +40,9 @@ from hlformer_jax.errors import (
     printable,
 )
 from hlformer_jax.files import OutputError, digest
+from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import said
 from hlformer_jax.search.index import Index, matches
-from hlformer_jax.search.rankers import segments
 from hlformer_jax.search.storage import Record, Stamp, VideoArrays
 
 CHUNK = 32

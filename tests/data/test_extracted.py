@@ -93,6 +93,15 @@ def test_the_configuration_of_a_folder_opens_it_with_the_times_of_its_captions(f
         }
 
 
+@pytest.mark.parametrize("model", ["hlformer", "ms_sl"])
+def test_own_features_are_another_source_of_the_configurations_on_clip(folder, model):
+    own = load("configs/own.py", f"{folder},{model},tvr")
+    clip = load("configs/clip.py", f"{model}-tvr")
+    for part in ("model", "loss", "optim", "train"):
+        assert own[part].to_dict() == clip[part].to_dict()
+    assert (own.data.manual_dir, own.data.visual_dim) == (str(folder), D)
+
+
 def test_captions_without_times_are_known_to_have_none(tmp_path):
     folder = timed(tmp_path / "own", ((None, None),), None)
     assert ExtractedReader(folder).annotations("test") == {"spans": {}}

@@ -229,6 +229,9 @@ def test_clip_itself_ranks_by_the_last_token_and_the_best_frame_or_their_mean():
         for count, lengths in ((3, (2, 1)), (1, (3,)), (2, (2, 2)))
     ]
     found = zero_shot_scores(_Split(examples))
+    # A video of one frame is one interval of its direction.
+    cosines = found["zero-shot, best interval"][:, 1] / found["zero-shot, mean of frames"][:, 1]
+    np.testing.assert_allclose(cosines, cosines[0], rtol=1e-4)
     cosine = lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y)
     row = 0
     for example in examples:
