@@ -75,8 +75,8 @@ from hlformer_jax.ops.numerics import (
     limit_norm_and_square,
     logits,
     max_hyperbolic_norm,
+    mean_weights,
     per_batch,
-    relative_weights,
     replace_near,
     safe_norm,
     safe_normalize,
@@ -441,7 +441,7 @@ def centroid(
         those of a single centroid are [*batch, 1, L].
     """
     points = as_float(points)
-    weights = relative_weights(weights, points)
+    weights = mean_weights(weights, points, relative=exact)
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
         return _from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)

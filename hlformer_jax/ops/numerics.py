@@ -221,10 +221,15 @@ def largest_coordinate(
     return jnp.where(largest < negligible, 0, largest)
 
 
-def relative_weights(
-    weights: Float[Array, "*#batch M L"] | None, points: Float[Array, "*#batch L n"]
+def mean_weights(
+    weights: Float[Array, "*#batch M L"] | None,
+    points: Float[Array, "*#batch L n"],
+    relative: bool = True,
 ) -> Float[Array, "*#batch M L"]:
-    """Weights of means of points, beside the largest of each mean; None is one of equal weights.
+    """Weights of means of points, checked; None is one mean of equal weights.
+
+    With ``relative`` they are those beside the largest of each mean, so that squares of their sums
+    neither over- nor underflow.
 
     Raises:
       ValueError: for weights that do not have the axes [*batch, M, L] for points [*batch, L, n].
@@ -237,6 +242,8 @@ def relative_weights(
             f"weights {weights.shape} of points {points.shape}: give [*batch, M, L] for"
             " [*batch, L, n], with M = 1 for one mean"
         )
+    if not relative:
+        return weights
     largest = largest_coordinate(weights, smallest(weights.dtype))
     return weights / jnp.where(largest == 0, 1, largest)
 

@@ -59,8 +59,8 @@ from hlformer_jax.ops.numerics import (
     limit_norm_and_square,
     logits,
     max_hyperbolic_norm,
+    mean_weights,
     per_batch,
-    relative_weights,
     replace_near,
     safe_normalize,
     safe_sqrt,
@@ -447,7 +447,7 @@ def gyromidpoint(
     points = as_float(points)
     curvature = per_batch(c, points[..., 0])[..., None]
     points, gap = inside(points, curvature)
-    weights = relative_weights(weights, points)
+    weights = mean_weights(weights, points)
     mass = jnp.sum(weights, axis=-1)
     share = weights / gap[..., None, :]
     total = jnp.sum(share, axis=-1)
