@@ -324,7 +324,7 @@ def zero_shot_scores(test: Split) -> dict[str, Float[np.ndarray, "Q V"]]:
     best = np.stack([(captions @ own.T).max(axis=-1) for own in frames], axis=-1)
     found = {"zero-shot, best frame": best, "zero-shot, mean of frames": captions @ means.T}
     if importlib.util.find_spec("pywt") is not None:
-        parts = [localisation.segments(own, np.arange(len(own)))[1] for own in frames]
+        parts = [localisation.segments(own, np.arange(float(len(own))))[1] for own in frames]
         scores = [(captions @ own.T).max(axis=-1) for own in parts]
         found["zero-shot, best interval"] = np.stack(scores, axis=-1)
     return found
