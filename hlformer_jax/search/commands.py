@@ -162,8 +162,8 @@ def add(options: Options) -> None:
         place = given.parent.resolve() / given.name if named else given.resolve()
         if not place.exists():
             raise SearchError(f"{given} is not there: give files of {index.root}, or a folder")
-        found = video.find(place, _report) if place.is_dir() else [place]
-        if index.name_below(place) is None:
+        outside = index.name_below(place) is None
+        if outside:
             if not place.is_dir():
                 raise SearchError(
                     f"{given} is not in {index.root}, the folder of this index: move it there, or"
@@ -171,10 +171,10 @@ def add(options: Options) -> None:
                 )
             place = place.resolve()
             index.check_root(place)
-            found = video.find(place, _report)
-            if not found:
-                raise SearchError(f"{given} holds no video that FFmpeg reads")
             further.append(place)
+        found = video.find(place, _report) if place.is_dir() else [place]
+        if outside and not found:
+            raise SearchError(f"{given} holds no video that FFmpeg reads")
         chosen += found
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
@@ -543,11 +543,11 @@ def remove(options: Options) -> None:
         given = [one for one in options.videos if os.path.abspath(one) not in known.roots.values()]
         names = {index.name_of(video) for video in given}
         known.excluded |= names
-        names |= {one for one in known.videos if one.rpartition("//")[0] in folders}
+        names |= {one for one in known.videos if storage.split_name(one)[0] in folders}
         _drop(index, names)
         for folder in folders:
             del known.roots[folder]
-            known.excluded = {x for x in known.excluded if x.rpartition("//")[0] != folder}
+            known.excluded = {x for x in known.excluded if storage.split_name(x)[0] != folder}
     print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
 
 
@@ -583,7 +583,7 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     for root in away.values():
         _report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    names = [one for one in index.offline() if one.rpartition("//")[0] not in away]
+    names = [one for one in index.offline() if storage.split_name(one)[0] not in away]
     for name in names:
         print(printable(name))
     if not options.yes:

@@ -43,7 +43,7 @@ from hlformer_jax.files import OutputError, digest
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import said
 from hlformer_jax.search.index import Index, matches
-from hlformer_jax.search.storage import Record, Stamp, VideoArrays
+from hlformer_jax.search.storage import Record, Stamp, VideoArrays, split_name
 
 CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
@@ -512,7 +512,7 @@ class _Run:
             if name in self._there:
                 continue
             if not record.indexed:
-                if not self.index.is_there(name.rpartition("//")[0]):
+                if not self.index.is_there(split_name(name)[0]):
                     continue
                 self.index.drop(name)
                 self._count["gone"] += 1
@@ -574,7 +574,7 @@ class _Run:
             return
         for other in sorted(self.index.paths(content)):
             if other not in self._there and known[other].indexed:
-                away = not self.index.is_there(other.rpartition("//")[0])  # it may come back
+                away = not self.index.is_there(split_name(other)[0])  # it may come back
                 if not away and not os.path.lexists(self.index.path(other)):
                     self.index.move(other, name)
                     return

@@ -146,7 +146,7 @@ class Index:
 
     def path(self, name: str) -> Path:
         """The absolute path of a video; of a folder that is not known any more, one of nothing."""
-        root, _, own = name.rpartition("//")
+        root, own = storage.split_name(name)
         return self.roots.get(root, self.directory / "unknown folder" / root) / own
 
     def name_below(self, path: Path) -> str | None:

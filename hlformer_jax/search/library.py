@@ -565,8 +565,8 @@ class Library:
         lines = list(now.source.notes)
         away = [now.entries[place].video for place in sorted(now.away) if passing[place]]
         for name, root in now.source.roots.items():
-            if any(one.rpartition("//")[0] == name for one in away) and not root.is_dir():
-                away = [one for one in away if one.rpartition("//")[0] != name]
+            if any(storage.split_name(one)[0] == name for one in away) and not root.is_dir():
+                away = [one for one in away if storage.split_name(one)[0] != name]
                 lines.append(
                     f"{root} is not there, and its videos are left out: is its disk mounted?"
                     " (index NEW --move-root, where it has another path now)"

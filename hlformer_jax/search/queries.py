@@ -284,10 +284,11 @@ def mask(
       SearchError: when one is no date, or there is no such folder or tag.
     """
     kept = np.ones(len(entries), bool)
+    of = [{own.casefold() for own in entry.tags} for entry in entries] if tags else []
     for tag in tags:
-        of = [{own.casefold() for own in entry.tags} for entry in entries]
-        kept &= np.asarray([tag.casefold() in own for own in of], bool)
-        if not kept.any() and not any(tag.casefold() in own for own in of):
+        tagged = np.asarray([tag.casefold() in own for own in of], bool)
+        kept &= tagged
+        if not tagged.any():
             near = suggestion(tag, {own for entry in entries for own in entry.tags})
             raise SearchError(f"no video of the index has the tag {tag!r}{near}")
     lengths = np.asarray([entry.duration for entry in entries], np.float64)

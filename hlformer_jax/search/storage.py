@@ -246,6 +246,12 @@ class Record:
         return Stamp(self.size, self.modified_ns, self.changed_ns)
 
 
+def split_name(video: str) -> tuple[str, str]:
+    """The folder of a video's name, "" for the first, and the path below it; see `Manifest`."""
+    folder, _, below = video.rpartition("//")
+    return folder, below
+
+
 @dataclasses.dataclass
 class Manifest:
     """The content of manifest.json.

@@ -26,7 +26,7 @@ SETTLE = 5.0
 """Seconds for which a file must not have changed."""
 
 RESCAN = 600.0
-"""Seconds between two looks where no change is told."""
+"""Seconds between two scans of the folders where the system reports no change."""
 
 TICK = 1000  # milliseconds between two looks at the clock, and for folders that come and go
 
@@ -140,7 +140,7 @@ def follow(
                 say(f"{len(gone)} videos are offline (kept until prune)") if gone else None
             for name in sorted(missing - gone):
                 say(f"gone {printable(name)} (kept until prune)")
-            back = {name for name in gone - missing if name.rpartition("//")[0] not in away}
+            back = {name for name in gone - missing if storage.split_name(name)[0] not in away}
             for name in sorted(back & index.manifest.videos.keys()):
                 say(f"back {printable(name)}")
             gone = (gone | missing) - back
@@ -171,7 +171,9 @@ def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[s
 def _missing(index: Index, away: Collection[str]) -> set[str]:
     """Videos that are not at their paths, in folders that are there."""
     videos = index.manifest.videos.items()
-    names = [name for name, one in videos if one.indexed and name.rpartition("//")[0] not in away]
+    names = [
+        name for name, one in videos if one.indexed and storage.split_name(name)[0] not in away
+    ]
     return absent({name: index.path(name) for name in names})
 
 

@@ -24,6 +24,7 @@ from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.storage import split_name
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
@@ -203,7 +204,7 @@ class _LinkOutside(Exception):
 
 def _open_below(entry: Any) -> int:
     """Descriptor of an entry's file, opened from its root name by name, none of them a link."""
-    path, below = Path(entry.path), entry.video.rpartition("//")[2]
+    path, below = Path(entry.path), split_name(entry.video)[1]
     depth = len(PurePosixPath(below).parts)
     root = Path(os.path.realpath(path.parents[depth - 1], strict=True))
     resolved = Path(os.path.realpath(path, strict=True))
