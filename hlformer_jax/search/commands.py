@@ -390,7 +390,8 @@ def _extract(
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
     option("--until", "likewise, or before", metavar="DATE"),
     path(
-        "--export", "also write all moments as .csv, .m3u, .m3u8, .edl or .otio", metavar="FILE"
+        "--export", "also write all moments, as .csv, .m3u, .m3u8, .edl, .otio or .fcpxml",
+        metavar="FILE",
     ),
     OVERWRITE, JSON, *RANKER, compiles=True,
 )  # fmt: skip

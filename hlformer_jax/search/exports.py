@@ -4,6 +4,8 @@
     .m3u .m3u8       a playlist whose entries begin and end with the moments, as VLC reads it
     .edl             CMX 3600: an event for each moment, one after the other
     .otio            OpenTimelineIO: a clip for each moment, with a marker at its best frame
+    .fcpxml          Final Cut Pro: an event of the videos, a keyword over each moment, and a marker at
+                     its best frame
 
 Videos are named by their absolute paths. Second t of a video of rate r is its frame round(t r), and
 the last frame of a moment is the one before its end. docs/search.md says which rate and which
@@ -20,6 +22,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, optional
@@ -252,6 +255,50 @@ def _otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     return text.encode()
 
 
+def _fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
+    """By the document type of version 1.10: times are fractions of seconds, in whole frames."""
+    grouped: dict[Path, list[Part]] = {}
+    for part in parts:
+        grouped.setdefault(part.hit.path, []).append(part)
+    root = ElementTree.Element("fcpxml", version="1.10")
+    resources = ElementTree.SubElement(root, "resources")
+    library = ElementTree.SubElement(root, "library")
+    event = ElementTree.SubElement(library, "event", name=_printable(title))
+    for number, (path, own) in enumerate(grouped.items(), 1):
+        info, name = probe(path), _printable(own[0].title)
+        timing = Timing.of(info)
+        time = lambda frames, rate=timing.rate: f"{Fraction(frames) / rate}s"
+        spans = [_frames(timing, part.moment) for part in own]
+        count = max(timing.frame(own[0].hit.duration), *(sum(span) for span in spans))
+        of, start = f"video{number}", {"start": time(timing.first)}
+        size = {"width": str(info.width), "height": str(info.height)}
+        ElementTree.SubElement(
+            resources, "format", size, id=f"format{number}", frameDuration=time(1)
+        )
+        length = {"duration": time(count), "format": f"format{number}"}
+        tracks = {"hasVideo": "1"} | ({"hasAudio": "1"} if info.sound else {})
+        asset = ElementTree.SubElement(
+            resources, "asset", start | length | tracks, id=of, name=name
+        )
+        ElementTree.SubElement(asset, "media-rep", kind="original-media", src=path.as_uri())
+        code = {"tcFormat": "DF" if timing.drop else "NDF"}
+        clip = ElementTree.SubElement(event, "asset-clip", start | length | code, ref=of, name=name)
+        for part, (first, frames) in zip(own, spans, strict=True):
+            peak = min(max(timing.frame(part.moment.peak), first), first + frames - 1)
+            note = f"rank {part.rank}, score {part.moment.score:.6g}"
+            for tag, at, long in (("keyword", first, frames), ("marker", peak, 1)):
+                place = {"start": time(timing.first + at), "duration": time(long)}
+                ElementTree.SubElement(clip, tag, place, value=_printable(title), note=note)
+    ElementTree.indent(root)
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE fcpxml>\n'
+    return f"{head}{ElementTree.tostring(root, encoding='unicode')}\n".encode()
+
+
+def _printable(text: str) -> str:
+    """A text without the characters that XML cannot hold."""
+    return re.sub("[\0-\x1f\ufffe\uffff]", "\ufffd", text)
+
+
 def _timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
     return {path: Timing.of(probe(path)) for path in {part.hit.path for part in parts}}
 
@@ -262,4 +309,6 @@ def _frames(timing: Timing, moment: Moment) -> tuple[int, int]:
     return first, max(timing.frame(moment.end) - first, 1)
 
 
-_FORMS = {".csv": _csv, ".m3u": _m3u, ".m3u8": _m3u, ".edl": _edl, ".otio": _otio}
+_FORMS = {
+    ".csv": _csv, ".m3u": _m3u, ".m3u8": _m3u, ".edl": _edl, ".otio": _otio, ".fcpxml": _fcpxml
+}  # fmt: skip

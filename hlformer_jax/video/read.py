@@ -740,6 +740,7 @@ class Info(NamedTuple):
     start: float  # the timestamp that is second 0, in seconds
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
     timecode: str = ""  # HH:MM:SS:FF of the first frame, ; or . before FF where numbers are dropped
+    sound: bool = False  # whether there is any
 
 
 def probe(path: str | Path) -> Info:
@@ -762,10 +763,11 @@ def probe(path: str | Path) -> Info:
             rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
             start = float(video.start or 0)
             since, timecode = recorded(video), _timecode(video)
+            sound = bool(video.container.streams.audio)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start, since, timecode)
+    return Info(float(duration), width, height, rate, codec, start, since, timecode, sound)
 
 
 def recorded(video: Video) -> float:

@@ -3,6 +3,7 @@
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import av
 import numpy as np
@@ -27,7 +28,9 @@ def hit(name, *moments, duration=60.0):
 
 
 def info(rate, timecode=""):
-    return lambda path: SimpleNamespace(rate=float(rate), timecode=timecode)
+    return lambda path: SimpleNamespace(
+        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,33 @@ def test_a_timeline_has_each_moment_with_its_source_times_and_a_marker(tmp_path)
     [marker] = first.markers
     assert (marker.name, marker.marked_range.start_time.value) == ("a dog", 86_400 + 288)
     assert second.source_range.start_time == otio.opentime.RationalTime(125, 25)
+
+
+def test_an_event_of_final_cut_has_each_video_once_with_its_moments(tmp_path):
+    hits = [hit("a&b.mp4", (10.0, 14.0), (50.0, 70.0)), hit("b\x01.mp4", (5.0, 6.0))]
+    rates = {"a&b.mp4": info(NTSC24, "01:00:00:00"), "b\x01.mp4": info(25)}
+    out = tmp_path / "x.fcpxml"
+    assert exports.write(out, 'a "dog"', hits, lambda path: rates[path.name](path)) == 3
+    assert "<!DOCTYPE fcpxml>" in out.read_text()
+    root = ElementTree.parse(out).getroot()
+    seconds = lambda element, key: Fraction(element.get(key).removesuffix("s"))
+    first, second = root.findall("resources/asset")
+    assert first.find("media-rep").get("src") == "file:///films/a%26b.mp4"
+    assert (first.get("hasAudio"), second.get("hasAudio")) == (None, "1")
+    formats = {one.get("id"): one.get("frameDuration") for one in root.iter("format")}
+    assert formats[first.get("format")] == "1001/24000s"
+    assert formats[second.get("format")] == "1/25s"
+    clip, other = root.findall("library/event/asset-clip")
+    assert clip.get("ref") == first.get("id") and other.get("name") == "b\ufffd.mp4"
+    # The file's first frame is number 86,400 by its timecode; its last moment ends after it.
+    assert seconds(clip, "start") == seconds(first, "start") == 86_400 / NTSC24
+    assert seconds(first, "duration") == round(70 * NTSC24) / NTSC24
+    spans, peaks = clip.findall("keyword"), clip.findall("marker")
+    assert [seconds(one, "start") for one in spans] == [(86_400 + n) / NTSC24 for n in (240, 1199)]
+    assert seconds(spans[0], "duration") == 96 / NTSC24
+    assert seconds(peaks[0], "start") == (86_400 + 288) / NTSC24
+    assert peaks[0].get("value") == 'a "dog"' and peaks[0].get("note") == "rank 1, score 0.25"
+    assert seconds(other.find("keyword"), "start") == 5
 
 
 def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
