@@ -4,8 +4,8 @@
     .m3u .m3u8       a playlist whose entries begin and end with the moments, as VLC reads it
     .edl             CMX 3600: an event for each moment, one after the other
     .otio            OpenTimelineIO: a clip for each moment, with a marker at its best frame
-    .fcpxml          Final Cut Pro: an event of the videos, a keyword over each moment, and a marker at
-                     its best frame
+    .fcpxml          Final Cut Pro: an event of the videos, a keyword over each moment, and a
+                     marker at its best frame
 
 Videos are named by their absolute paths. Second t of a video of rate r is its frame round(t r), and
 the last frame of a moment is the one before its end. docs/search.md says which rate and which

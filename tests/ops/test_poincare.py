@@ -352,7 +352,10 @@ def test_what_the_projection_returns_is_inside_and_its_gap_is_positive(dtype):
     projected = jax.jit(ball.project)(p, c)
     kept, gap = inside(projected, c)
     np.testing.assert_array_equal(kept, projected)
-    assert (gap > 3 * eps).all() and (gap < 12 * eps).all()
+    # 8 eps where nothing is rounded. The radius has 6.5 roundings of eps / 2 at most (the limit's
+    # root and quotient, 2.5 of the norm, scale and product), the square twice that and 4 of its
+    # own: 8.5 eps. What is nearer than 2 eps is clamped.
+    assert (gap >= 2 * eps).all() and (gap < 16.5 * eps).all()
     gap = inside(p, c)[1]
     assert (gap > 0).all() and (gap < 8 * eps).all()
 
