@@ -47,6 +47,9 @@ VIDEOS = flags.DEFINE_integer(
 )
 ENCODER = flags.DEFINE_string("encoder", "base", "search: base, tiny, a folder or id.")
 HOURS = flags.DEFINE_float("hours", 1000.0, "search: hours of the largest archive.")
+STORE = flags.DEFINE_string(
+    "store", "", "search: also upload to this PostgreSQL database: …?schema=NAME, and ask it."
+)
 REPEATS = flags.DEFINE_integer("repeats", 20, "Repeats of a measurement, at most.")
 GPU = flags.DEFINE_enum("gpu", "h200", ("h100", "h200", "a100-80", "a6000"), "plan: the GPU.")
 PROGRAM = flags.DEFINE_enum(
@@ -174,7 +177,7 @@ def _options() -> Options:
     """What the flags say."""
     if not 0 < HOURS.value <= 10_000:
         raise ConfigError(f"--hours={HOURS.value:g}: give a number of hours from 0 to 10,000")
-    return Options(VIDEOS.value, max(REPEATS.value, 1), ENCODER.value, HOURS.value)
+    return Options(VIDEOS.value, max(REPEATS.value, 1), ENCODER.value, HOURS.value, STORE.value)
 
 
 def _program(name: str) -> Callable[..., Iterator[Row]]:

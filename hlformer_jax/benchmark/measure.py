@@ -68,6 +68,7 @@ class Options(NamedTuple):
     repeats: int = 20
     encoder: str = "base"  # or "tiny", a folder, a hub id
     hours: float = 1000.0
+    store: str = ""  # address of a PostgreSQL database, to upload to and ask as well
 
 
 def timed(

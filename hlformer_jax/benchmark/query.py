@@ -2,14 +2,18 @@
 
 An archive is simulated: a video has ten minutes of a frame a second, in scenes of ten seconds. A
 frame's vector is the unit of its scene's random vector and as much noise: frames of a scene have a
-cosine of about 0.5, others of 0. Every video is made of its own seed, so nothing larger than a
-video is ever kept. A library over it is asked as `search query` asks it.
+cosine of about 0.5, others of 0. Its subtitles have a cue of eight words each five seconds, of
+20,000 words that are the rarer the higher their number (Zipf), and every second video has a tag.
+Every video is made of its own seed, so nothing larger than a video is ever kept. A library over it
+is asked as `search query` asks it.
 """
 
+import functools
 import hashlib
 import inspect
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -24,7 +28,7 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax import models, parallel
+from hlformer_jax import files, models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
 from hlformer_jax.errors import UserError, optional
@@ -32,8 +36,10 @@ from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
+from hlformer_jax.search import storage
 from hlformer_jax.search.index import Index, load_encoder
 from hlformer_jax.search.library import Library
+from hlformer_jax.search.rankers import ROWS
 from hlformer_jax.search.storage import Stamp, VideoArrays
 from hlformer_jax.typing import Array
 
@@ -42,6 +48,9 @@ VALIDATION = 4_917, 17_505
 
 SECONDS, SCENE = 600, 10
 """Length of a video of an archive, and of a scene; a frame a second."""
+
+CUE, WORDS = 5, 20_000
+"""Seconds from one subtitle to the next, and how many different words they have."""
 
 INTERVAL = 3
 """Seconds of an interval of the ranker `segments`: simulated and real videos have about so many."""
@@ -155,6 +164,13 @@ class Archive:
         (index.root / name).parent.mkdir(parents=True, exist_ok=True)
         (index.root / name).touch()  # a search leaves out what is not there
         index.keep(content, arrays, {name: Stamp(0, 1, 1)})
+        ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
+        texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
+        cues = [(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
+        written = {"content": content, "sources": [], "inside": cues, "cues": cues}
+        files.write_bytes(index.text(content), storage.seal(written))
+        if video % 2:
+            index.tag([name], ["kept"])
 
 
 def prepared_encoder(given: str, folder: Path) -> tuple[Any, tuple[str, ...]]:
@@ -194,31 +210,69 @@ def search(config: ConfigDict, options: Options) -> Iterator[Row]:
         for archive in {one.videos: one for one in archives}.values():
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 index = archive.write(Path(own) / "index", encoder, places)
-                yield from _queries(archive, index, encoder, options.repeats)
+                yield from _queries(archive, index, encoder, options.repeats, options.store)
                 if archive.videos == archives[-1].videos:
                     yield from first_results(index.directory, min(3, options.repeats))
 
 
-def _queries(archive: Archive, index: Index, encoder: Any, repeats: int) -> Iterator[Row]:
+ASKED: dict[str, dict[str, Any]] = {
+    "best_frame": {"only": "seen"},
+    "… and subtitles": {},
+    "… and a tag, dates, lengths, the next 20 results": {
+        "tags": "kept", "since": "1970", "longer": 60.0, "min_score": -1.0, "offset": 20, "k": 20,
+    },
+    "… like a second of a video": {"like": ("000/000000.mp4", 5.0)},
+    "… but not another sentence": {"without": "a person runs"},
+    "… and then another, within 60 s": {"then": "a person runs"},
+}  # fmt: skip
+"""Queries of a sentence by best_frame, and what they have beside it."""
+
+
+def _queries(
+    archive: Archive, index: Index, encoder: Any, repeats: int, store: str
+) -> Iterator[Row]:
     hours = archive.videos * SECONDS / 3600
     size = f"{hours:,.4g} hour{'s' * (hours != 1)}: "
-    library = lambda ranker: Library(index.directory, ranker=ranker, encoder=encoder)
+    library = lambda ranker, stored=False: Library(
+        index.directory,
+        ranker=ranker,
+        encoder=encoder,
+        store=f"{store}_{archive.videos}" if stored else None,
+    )
     pack = lambda: library("best_frame").ranked() and None
     rows = archive.videos * SECONDS
-    yield Row(f"{size}rows packed", summary([clock(pack)]), None, {"frames": float(rows)})
-    sentences = [f"a person opens the word{i}" for i in range(max(repeats, 3) + 1)]
+    yield Row(f"{size}rows packed", summary([clock(pack)]), None, _sizes(index.directory))
+    # Words that a fiftieth, a two-hundredth and fewer of the passages have.
+    sentences = [f"word30 word100 word{200 + i}" for i in range(max(repeats, 3) + 1)]
     sentence = timed(encoder.sentences, sentences[:1], repeats=5, seconds=1.0)
-    for ranker, numbers in (("best_frame", rows), ("segments", rows / INTERVAL)):
-        asked = library(ranker)
-        asked.query(sentences[0])  # maps, and compiles
-        whole = summary([clock(asked.query, one) for one in sentences[1:]])
+    others = {ranker: {"only": "seen"} for ranker in ("segments", "top_3_frames_nnn")}
+    if store:
+        upload = library("best_frame", stored=True).upload
+        yield Row(f"{size}upload to the store", summary([clock(upload)]))
+        others["in the store"] = {}
+    for name, options in (ASKED | others).items():
+        asked = library(name if name in ROWS else "best_frame", name == "in the store")
+        asked.query(sentences[0], **options)  # maps, and compiles
+        query = functools.partial(asked.query, **options)
+        whole = summary([clock(query, one) for one in sentences[1:]])
         facts = {"ms of the sentence": 1e3 * sentence.median}
         # Each number is read once, and has a byte where an archive is large.
+        numbers = rows / INTERVAL if name == "segments" else rows
         floor = measure.floor(2 * numbers * archive.width, numbers * archive.width)
-        yield Row(f"{size}query, {ranker}", whole, floor, facts)
+        yield Row(f"{size}query, {name}", whole, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
+
+
+def _sizes(directory: Path) -> dict[str, float]:
+    """Gigabytes of an index's folders, and of this process at its largest."""
+    folders = sorted(path for path in directory.iterdir() if path.is_dir())
+    sizes = {
+        f"{folder.name}, GB": sum(one.stat().st_size for one in folder.rglob("*")) / 1e9
+        for folder in folders
+    }
+    return sizes | {"memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 
 def first_results(directory: Path, count: int) -> Iterator[Row]:

@@ -123,6 +123,8 @@ def test_search_is_measured_at_several_sizes(tmp_path):
     written = json.loads((tmp_path / "search.json").read_text())["rows"]
     rows = {row["what"]: row for row in written}
     assert len([name for name in rows if "rows packed" in name]) == 3  # and two videos, twice
+    assert {f"19 hours: query, {name}" for name in query.ASKED} < rows.keys()
+    assert rows["19 hours: rows packed"]["facts"]["texts, GB"] > 114 * 120 * 40 / 1e9
     asked = rows["19 hours: query, best_frame"]
     assert asked["floor"]["bytes"] == 19 * 3600 * 96
     assert asked["seconds"]["median"] > asked["floor"]["seconds"]
