@@ -72,6 +72,7 @@ Vectors = Callable[[], dict[str, np.ndarray]]
 """Gives the rows [L, w] of each branch of a content, float32."""
 
 
+@runtime_checkable  # Ranker's own knows nothing of `branches`, which may be None
 class RowRanker(Ranker, Protocol):
     """A ranker whose score a store can compute: of each branch, the mean of its largest products.
 

@@ -18,6 +18,7 @@ import os
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,9 +137,9 @@ class Said:
             return
         key = hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:32]
         path = index.directory / "packed" / f"said-{key}.db"
-        self._db = sqlite3.connect(":memory:", check_same_thread=False)
+        self._db = self._database()
         if not self._loaded(path):
-            self._db = sqlite3.connect(":memory:", check_same_thread=False)
+            self._db = self._database()  # damaged content spoils the other
             self._db.execute(_TABLE)
             passages = list(_passages(index, [name for name, *_ in listing]))
             if not passages:
@@ -152,6 +153,12 @@ class Said:
                     if other != path and storage.PACKED.fullmatch(other.name):
                         files.discard(other)
         self.count = int(self._db.execute("SELECT count(*) FROM said").fetchone()[0])
+
+    def _database(self) -> sqlite3.Connection:
+        """An empty database in memory, closed with this object."""
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, database.close)
+        return database
 
     def _loaded(self, path: Path) -> bool:
         try:
