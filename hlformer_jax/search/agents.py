@@ -63,8 +63,8 @@ def server(library: Library, clips: Path | None = None) -> Any:
         """Find videos, and moments in them, that show or say what a sentence describes.
 
         folder, since and until (2026, 2026-01-10 …), longer and shorter (seconds) and tags narrow
-        the search; `then` are sentences of what
-        is seen after it, `without` of what is not to be seen. `good` false: nothing stands out.
+        the search; `then` are sentences of what is seen after it, `without` of what is not to be
+        seen. `good` false: nothing is a good match, and `verdict` says how that is known.
         """
         with lines():
             hits = library.query(
@@ -75,7 +75,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
             listed = [hit.as_json() for hit in hits]
             warnings = answers.warnings(library, hits)
             shown: dict[str, Any] = files.jsonable(
-                {"hits": listed, "good": hits.good, "warnings": warnings}
+                {"hits": listed, "good": hits.good, "verdict": hits.verdict, "warnings": warnings}
             )
             return shown
 

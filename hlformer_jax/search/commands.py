@@ -427,8 +427,8 @@ def query(options: Options) -> None:
         why = "has that score" if options.min_score is not None else "passes the filters"
         print("nothing more was found" if options.offset else f"nothing was found: no video {why}")
         return
-    if not hits.good and not options.offset:
-        print("no good match: these are the nearest, and none stands out", file=sys.stderr)
+    if hits.verdict and not options.offset:
+        _report(hits.verdict)
     how = any(hit.said for hit in hits)
     rows = [("rank", "score", "moment", *["by"] * how, "date", "file")]
     for rank, (hit, date) in enumerate(zip(hits, dates, strict=True), options.offset + 1):
@@ -694,35 +694,34 @@ def _check_clip(index: Index, out: Path, flag: str) -> None:
         default=[], metavar="RUN",
     ),
     ENCODER,
+    option(
+        "--calibrate", "keep the level of a good match that calls so many percent of absent things"
+        " good; 0: forget it", type=float, metavar="PERCENT",
+    ),
     path("--json", "also write the figures there", metavar="FILE"),
     OVERWRITE, compiles=True,
 )  # fmt: skip
 def evaluate(options: Options) -> None:
-    """Report recalls of videos and of moments on captions, for each ranker."""
-    from hlformer_jax.retrieval import ranking
-
+    """Report on captions: recalls and moments of each ranker, levels of a good match, by kind."""
     replace = files.replacing(options.overwrite)
     if options.json:
         files.check_output(options.json, replace)
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is the file of the captions: name another")
-    asked = evaluation.read(options.captions)
-    if options.split:
-        asked = [caption for caption in asked if caption.split == options.split]
-        if not asked:
-            raise SearchError(f"{options.captions} has no caption of {options.split}")
+    if options.calibrate is not None and not 0 <= options.calibrate < 100:
+        raise SearchError(f"--calibrate={options.calibrate:g}: give percent below 100")
+    asked = evaluation.read(options.captions, options.split)
     # Loaded once: all rankers ask the same encoder.
-    first = Library(options.index, encoder=options.encoder)
-    encoder = first.encoder
+    encoder = Library(options.index, encoder=options.encoder).encoder
     libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
-    with _bar("caption", len(asked) * len(libraries)) as bar:
-        table = {one.ranker_name: evaluation.evaluate(one, asked, bar.update) for one in libraries}
-    count = len(first.ranked())
-    rows = dict(zip(told_apart(list(table)), table.values(), strict=True))
-    ranking.print_table(f"{len(asked)} captions, {count} videos; percent", rows)
+    total = len(asked) + sum(one.single for one in asked) * len(libraries)
+    keep = None if options.calibrate is None else (_opened(options.index), options.calibrate)
+    with _bar("caption", total) as bar:
+        figures = evaluation.report(libraries, asked, bar.update, keep)
+    names = [one.ranker_name for one in libraries]
+    evaluation.print_report(figures, dict(zip(names, told_apart(names), strict=True)))
     if options.json:
-        figures = {"captions": len(asked), "videos": count, "rankers": table}
         files.write_json(options.json, figures, replace)
 
 
@@ -842,7 +841,7 @@ def upload(options: Options) -> None:
 
 
 @command(
-    path("--out", "gets videos/, captions.jsonl, encoder/, index/", required=True, metavar="DIR"),
+    path("--out", "gets videos, captions, encoder, index, kinds", required=True, metavar="DIR"),
     option("--seed", "equal seeds make equal videos", type=int, default=0),
     flag("--training", "also render captioned videos to train on, in DIR/training"),
     compiles=True,
@@ -852,6 +851,7 @@ def demo(options: Options) -> None:
     demo = optional("hlformer_jax.search.demo", "search")
     report = lambda line: print(line, flush=True)
     demo.make(options.out, options.seed, report)
+    demo.make_kinds(options.out, options.seed, report)
     if options.training:
         demo.render_training(options.out, options.seed, report)
     index = f"--index={options.out / 'index'}"

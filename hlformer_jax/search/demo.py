@@ -6,6 +6,10 @@ like any other, and its meaning is real though small: colours, shapes and what t
 
 A shape trails paler copies of itself where it was; one that grows holds smaller outlines of itself,
 and one that shrinks has paler larger ones behind it. So a single frame tells what happens.
+
+`make_kinds` adds a second archive, of the same encoder and other videos, and queries of several
+kinds whose truth is known: what is seen, said, or both, near-duplicates, sequences, and what no
+video shows. No video of it has the colour and the shape of `UNSEEN`, which the encoder knows.
 """
 
 import json
@@ -16,11 +20,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import av
 import numpy as np
@@ -110,6 +114,7 @@ class Story:
     name: str  # path below the folder of videos
     scenes: tuple[Scene, ...]  # one after the other, without gaps
     seed: int  # of the background
+    change: str = ""  # a key of `CHANGES`: what a near-duplicate differs by
 
     @property
     def duration(self) -> float:
@@ -132,14 +137,9 @@ def stories(seed: int, count: int) -> list[Story]:
     if not 1 <= count <= 40:
         raise ValueError(f"the demo has 1 to 40 videos, not {count}")
     rng = np.random.default_rng((seed, 0))
-    events = _events(rng)
-    drawn = []
-    for number in range(count):
-        length = int(rng.integers(VIDEO_SECONDS[0], VIDEO_SECONDS[1] + 1))
-        scenes = tuple(_scenes(rng, events, length))
-        folder = FOLDERS[number % len(FOLDERS)]
-        drawn.append(Story(f"{folder}/{number + 1:02}.mp4", scenes, int(rng.integers(2**31))))
-    return drawn
+    events = _events(rng, THINGS, _PAIRS)
+    names = (f"{FOLDERS[number % len(FOLDERS)]}/{number + 1:02}.mp4" for number in range(count))
+    return [_story(rng, events, name) for name in names]
 
 
 def training_moments(seed: int, count: int) -> list[tuple[Scene, str]]:
@@ -155,16 +155,23 @@ def training_moments(seed: int, count: int) -> list[tuple[Scene, str]]:
     return drawn
 
 
-def _events(rng: np.random.Generator) -> Iterator[Event]:
-    """Things and what they do, in any order, none twice."""
-    alone: list[Event] = [
-        (action, (thing,)) for action in ACTIONS if action != "meets" for thing in THINGS
-    ]
-    pairs: list[Event] = [("meets", pair) for pair in combinations(THINGS, 2)]
-    chosen = rng.choice(len(pairs), _PAIRS, replace=False)
-    every = [*alone, *(pairs[index] for index in chosen)]
+def _events(rng: np.random.Generator, things: Sequence[Thing], meetings: int) -> Iterator[Event]:
+    """Things and what they do, in any order, none twice; so many meetings among them."""
+    pairs: list[Event] = [("meets", pair) for pair in combinations(things, 2)]
+    chosen = rng.choice(len(pairs), meetings, replace=False)
+    every = [*_alone(things), *(pairs[index] for index in chosen)]
     for index in rng.permutation(len(every)):
         yield every[index]
+
+
+def _alone(things: Sequence[Thing]) -> list[Event]:
+    """What one thing can do."""
+    return [(action, (thing,)) for action in ACTIONS if action != "meets" for thing in things]
+
+
+def _story(rng: np.random.Generator, events: Iterator[Event], name: str) -> Story:
+    length = int(rng.integers(VIDEO_SECONDS[0], VIDEO_SECONDS[1] + 1))
+    return Story(name, tuple(_scenes(rng, events, length)), int(rng.integers(2**31)))
 
 
 def _scenes(rng: np.random.Generator, events: Iterator[Event], length: int) -> Iterator[Scene]:
@@ -264,6 +271,21 @@ def outline(shape: Shape, x: float, y: float, radius: float) -> list[tuple[float
     return [at(radius * length, math.radians(angle)) for length, angle in polar]
 
 
+def _cropped(picture: Picture) -> Picture:
+    box = (WIDTH // 16, HEIGHT // 16, WIDTH - WIDTH // 16, HEIGHT - HEIGHT // 16)
+    inner = Image.fromarray(picture).crop(box)
+    return np.asarray(inner.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
+
+
+CHANGES: dict[str, Callable[[Picture], Picture]] = {
+    "": lambda picture: picture,
+    "bright": lambda picture: (1.15 * picture + 8).clip(0, 255).astype(np.uint8),
+    "cropped": _cropped,  # an eighth less high and wide
+    "coarse": lambda picture: picture[::2, ::2].repeat(2, 0).repeat(2, 1),
+}
+"""What a near-duplicate does to every frame of its original."""
+
+
 def write_video(story: Story, path: Path) -> None:
     """Renders a video as H.264 in MP4, whole or not at all."""
     background = Background(story.seed)
@@ -278,6 +300,7 @@ def write_video(story: Story, path: Path) -> None:
         for scene in story.scenes:
             for number in range(round(scene.start * RATE), round(scene.end * RATE)):
                 picture = draw(scene, number / RATE, background.at(number / RATE))
+                picture = CHANGES[story.change](picture)
                 frame = av.VideoFrame.from_ndarray(picture, "rgb24")
                 frame.pts, frame.time_base = number, Fraction(1, RATE)
                 container.mux(stream.encode(frame))
@@ -333,6 +356,146 @@ def _mixed(colour: tuple[int, ...], other: tuple[int, ...], share: float) -> tup
     return tuple(round((1 - share) * a + share * b) for a, b in zip(colour, other, strict=True))
 
 
+# Queries of several kinds
+
+UNSEEN = Thing("purple", "star")
+"""No video of the archive of kinds has this colour or this shape."""
+
+SEEN = tuple(x for x in THINGS if x.colour != UNSEEN.colour and x.shape != UNSEEN.shape)
+"""The things of that archive."""
+
+COPIED, NARRATED, PLAIN = 6, 6, 6  # of its videos: with a near-duplicate, with subtitles, neither
+ORDERED, WITHIN = 4, 10.0  # pairs of videos with sequences; seconds within which the second begins
+_OPPOSITE: dict[Action, Action] = {"left": "right", "right": "left", "up": "down", "down": "up"}
+_ABSENT = 60  # combinations that no video shows
+
+TOLD = (
+    ("the recipe needs two spoons of salt", "two spoons of salt"),
+    ("my grandmother learned to swim in a lake", "learning to swim"),
+    ("the last train to Lisbon leaves at nine", "the train to Lisbon"),
+    ("please water the tomatoes before you go", "water the tomatoes"),
+    ("we lost the key of the old piano", "the key of the piano"),
+    ("nobody expected snow in April", "snow in April"),
+    ("the doctor told him to sleep more", "advice of a doctor to sleep"),
+    ("this bridge was built by my uncle", "who built the bridge"),
+    ("coffee is cheaper at the station", "cheap coffee at the station"),
+    ("she wants to study law in Vienna", "studying law in Vienna"),
+    ("the wedding was moved to September", "a wedding in September"),
+    ("our neighbours sold their boat", "the boat of the neighbours"),
+)
+"""What is said in videos and not to be seen, and how it is asked for."""
+
+NEVER_SAID = (
+    "the price of a used bicycle", "how to repair a roof", "a song about the harbour",
+    "an accident on the motorway", "the birthday of a cousin", "exams at the university",
+    "a letter from the bank", "the opening of a museum", "how cheese is made",
+    "a broken window", "the rules of chess", "a holiday in Norway",
+)  # fmt: skip
+
+Cue = tuple[float, float, str]
+"""What is said from one second of a video to another."""
+
+
+def kinds(seed: int) -> tuple[list[Story], dict[str, list[Cue]], list[dict[str, Any]]]:
+    """The archive of kinds: its videos, their subtitles, and its queries with their truth.
+
+    Scenes are drawn as for `stories`, none twice, of the things of `SEEN`. The first `COPIED`
+    videos have a near-duplicate. In the next `NARRATED` every scene is told, in other words than it
+    is asked for where there are others, and each ends by telling the first scene of the next of
+    them; between, something of `TOLD` is said. Videos of sequences come in pairs: A, B in one are
+    B, A in the other.
+
+    A query is as a line of captions (`evaluation`), and has its kind.
+    """
+    rng = np.random.default_rng((seed, 3))
+    events = _events(rng, SEEN, 60)
+    told = [_story(rng, events, f"scenes/{i:02}.mp4") for i in range(COPIED + NARRATED + PLAIN)]
+    changes = [change for change in CHANGES if change]
+    copies = {
+        one.name: replace(one, name=f"copies/{i:02}.mp4", change=changes[i % len(changes)])
+        for i, one in enumerate(told[:COPIED])
+    }
+    narrated = told[COPIED : COPIED + NARRATED]
+    said, asked = {}, []
+    for i, story in enumerate(narrated):
+        following = _scenes_of(narrated[(i + 1) % len(narrated)])[0]
+        cues = said[story.name] = [
+            (scene.start, scene.start + 1.5, f"now {sentences(scene.action, scene.things)[-1]}")
+            for scene in _scenes_of(story)
+            if scene.action
+        ]
+        cues.append((story.duration - 1, story.duration, f"next {following.sentence}"))
+        for scene, (line, question) in zip(
+            _scenes_of(story), TOLD[2 * i : 2 * i + 2], strict=False
+        ):
+            start, end = scene.start + 1.6, scene.start + 2.9
+            cues.append((start, end, line))
+            own = {"video": story.name, "sentence": question, "start": start, "end": end}
+            asked.append({"kind": "said", **own, "said": True})
+        cues.sort()
+    for i, story in enumerate(told):
+        kind = ("copied", "seen and said", "seen")[(i >= COPIED) + (i >= COPIED + NARRATED)]
+        also = {"also": [copies[story.name].name]} if story.name in copies else {}
+        for scene in _scenes_of(story):
+            own = {"video": story.name, "sentence": scene.sentence, **_times(scene), **also}
+            asked.append({"kind": kind, **own})
+            if scene.action in _OPPOSITE:
+                other = sentences(_OPPOSITE[scene.action], scene.things)[0]
+                asked.append({"kind": "A but not B", **own, "not": [other]})
+    ordered = [_ordered(rng, events, f"orders/{i:02}") for i in range(ORDERED)]
+    for story in (one for pair in ordered for one in pair):
+        for first, second in zip(*[iter(_scenes_of(story))] * 2, strict=True):
+            own = {"video": story.name, "sentence": first.sentence, "then": [second.sentence]}
+            span = {"start": first.start, "end": second.end, "within": WITHIN}
+            asked.append({"kind": "A then B", **own, **span})
+    every = [*told, *copies.values(), *(one for pair in ordered for one in pair)]
+    shown = {(one.action, frozenset(one.things)) for story in every for one in _scenes_of(story)}
+    absent = [*_alone(SEEN), *(("meets", pair) for pair in combinations(SEEN, 2))]
+    absent = [event for event in absent if (event[0], frozenset(event[1])) not in shown]
+    absent = [absent[i] for i in sorted(rng.choice(len(absent), _ABSENT, replace=False))]
+    unseen = _alone([thing for thing in THINGS if thing not in SEEN])
+    for kind, lines in (("combination", absent), ("colour or shape", unseen)):
+        of: dict[str, Any] = {"kind": f"absent {kind}", "video": ""}
+        asked += [of | {"sentence": sentences(*event)[0]} for event in lines]
+    of = {"kind": "never said", "video": "", "said": True}
+    asked += [of | {"sentence": line} for line in NEVER_SAID]
+    return every, said, asked
+
+
+def _scenes_of(story: Story) -> list[Scene]:
+    """Those in which something happens."""
+    return [scene for scene in story.scenes if scene.action]
+
+
+def _times(scene: Scene) -> dict[str, float]:
+    return {"start": scene.start, "end": scene.end}
+
+
+def _ordered(rng: np.random.Generator, events: Iterator[Event], name: str) -> tuple[Story, Story]:
+    """Two videos of three sequences: A, B, a pause, C, D, a pause, E, F; and B, A, and so on."""
+    drawn = [next(events) for _ in range(6)]
+    pair = []
+    for letter, order in (("a", (0, 1, 2, 3, 4, 5)), ("b", (1, 0, 3, 2, 5, 4))):
+        scenes: list[Scene] = []
+        for i, place in enumerate(order):
+            start = scenes[-1].end if scenes else 0
+            if i in (2, 4):
+                scenes.append(Scene(start, start + 3))
+                start += 3
+            scenes.append(_scene(rng, start, start + 3, *drawn[place]))
+        pair.append(Story(f"{name}{letter}.mp4", tuple(scenes), int(rng.integers(2**31))))
+    return pair[0], pair[1]
+
+
+def subtitles(cues: Sequence[Cue]) -> str:
+    """The text of a file of subtitles, SubRip's."""
+    clock = lambda x: f"00:{int(x) // 60:02}:{int(x) % 60:02},{round(x % 1 * 1000):03}"
+    return "\n".join(
+        f"{i}\n{clock(start)} --> {clock(end)}\n{text}\n"
+        for i, (start, end, text) in enumerate(cues, 1)
+    )
+
+
 # Making
 
 NOTE, MADE_BY = "demo.json", "hlformer_jax.search demo"
@@ -373,7 +536,7 @@ def make(
     report(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
     if not (out / "encoder" / "config.json").exists():
         _train(out / "encoder", seed, report)
-    _index(out, report)
+    _index(out, report, out / "encoder")
 
 
 def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
@@ -401,15 +564,35 @@ def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None
     report(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
 
 
+def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
+    """Makes the archive of kinds of a demo: DIR/kinds/{videos,captions.jsonl,index}.
+
+    As `make`, it does nothing again whose result is there.
+    """
+    started, folder = time.monotonic(), Path(out) / "kinds"
+    _settings(Path(out))
+    files.check_directory(folder / "videos")
+    told, said, asked = kinds(seed)
+    for name, cues in said.items():
+        path = (folder / "videos" / name).with_suffix(".srt")
+        if not path.exists():
+            files.write_bytes(path, subtitles(cues).encode(), "none")
+    _render(told, folder / "videos")
+    lines = "".join(json.dumps(one) + "\n" for one in asked)
+    files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
+    taken = time.monotonic() - started
+    report(f"rendered {len(told)} videos for queries of several kinds, in {taken:.0f} s")
+    _index(folder, report, Path(out) / "encoder")
+
+
 def captions(told: Sequence[Story], folder: str = "", **more: str) -> str:
     """The sentences of all scenes: lines of JSON with video, sentence, times, and fields `more`."""
     lines = ""
     for story in told:
         for scene in story.scenes:
             if scene.sentence is not None:
-                times = {"start": scene.start, "end": scene.end}
                 said = {"video": f"{folder}{story.name}", "sentence": scene.sentence}
-                lines += json.dumps({**said, **times, **more}) + "\n"
+                lines += json.dumps({**said, **_times(scene), **more}) + "\n"
     return lines
 
 
@@ -426,8 +609,8 @@ def _claim(out: Path, settings: dict[str, int]) -> None:
             f"{str(out)!r} holds a demo of --seed={before['seed']} and {before['videos']} videos:"
             " give --out another directory"
         )
-    for folder in (out / "videos", out / "training", out / "encoder", out / "index"):
-        files.check_directory(folder)
+    for name in ("videos", "training", "encoder", "index", "kinds"):
+        files.check_directory(out / name)
 
 
 def _settings(out: Path) -> dict[str, int]:
@@ -479,9 +662,9 @@ def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
     report(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
 
 
-def _index(out: Path, report: Callable[[str], None]) -> None:
-    """Brings DIR/index up to date."""
-    encoder, places = load_encoder(out / "encoder")
+def _index(out: Path, report: Callable[[str], None], encoder_folder: Path) -> None:
+    """Brings the index of DIR/videos, DIR/index, up to date."""
+    encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
     if (directory / storage.MANIFEST).exists():
         index = Index.open(directory)

@@ -4,12 +4,33 @@ A file of captions has a JSON object a line:
 
     {"video": "a.mp4", "sentence": "a person opens the fridge", "start": 12.0, "end": 17.5}
 
-`video` is a path relative to the indexed folder. `start` and `end`, in seconds, may both be
-missing. `split`, where it is there, is train, val or test.
+`video` is a path relative to the indexed folder, or "" where no video has what the sentence says.
+`start` and `end`, in seconds, may both be missing. `split`, where it is there, is train, val or
+test. Further fields may be left out:
 
-`evaluate` asks every caption over all indexed videos: its rank is that of its video, as
-`retrieval.ranking` counts, and first moments of its own video are held against its times
-(`retrieval.localisation`). `write_features` makes a data set of an index and captions, on which a
+    "kind": "a name"      captions of a kind have a row of their own (`by_kind`)
+    "also": ["b.mp4"]     further videos that are right, near-duplicates say
+    "said": true          it is said, not seen
+    "then": ["…"], "within": 10, "not": ["…"]    as `query` has them
+
+`evaluate` asks every caption that is seen and of one sentence over all indexed videos: its rank is
+that of the best of its videos, as `retrieval.ranking` counts, and first moments of its own video
+are held against its times (`retrieval.localisation`). `by_kind` asks all of them as a person would.
+
+How far scores tell what an archive has from what it lacks is known of the same captions: with
+s(q, v) the scores of q, own(q) its videos, and c(q) the median of the archive's products with q, or
+0 where the encoder has learned probabilities, so that its cosines have a level of their own,
+
+    present   t(q) = max {s(q, v) : v in own(q)} − c(q)
+    absent    u(q) = max {s(q, v) : v not in own(q)} − c(q)
+
+as u is what q would have found without its videos. The AUC is the probability that t is above u,
+of any two captions. A level for a rate α of false alarms is the least number above the
+⌈(n + 1)(1 − α)⌉-th smallest u of n captions (split conformal prediction): of sentences on absent
+things as like these as they are like each other, it calls α at most good, on average. What it does
+to sentences that it was not made of is measured by leaving out each video's captions in turn.
+
+`write_features` makes a data set of an index and captions, on which a
 model of the family is trained (`configs/own.py`) that can rank the index afterwards.
 
 A simulated video has scenes one after the other. With g, z, c and ε normal vectors of length about
@@ -26,19 +47,20 @@ sentences knows of a real archive. The numbers of the `REGIMES` are chosen, not 
 archives: a ranker that wins here need not win on another archive.
 """
 
+import copy
 import dataclasses
 import hashlib
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax import files
+from hlformer_jax import command, files
 from hlformer_jax.data import extracted, source
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
@@ -47,7 +69,7 @@ from hlformer_jax.search import rankers
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.rankers import Untrained
-from hlformer_jax.search.storage import Stamp, VideoArrays
+from hlformer_jax.search.storage import Level, Stamp, VideoArrays
 
 SPLITS = ("train", "val", "test")
 
@@ -60,10 +82,21 @@ class Caption(NamedTuple):
     start: float | None = None
     end: float | None = None
     split: str = ""
+    kind: str = ""
+    also: tuple[str, ...] = ()
+    said: bool = False
+    then: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    within: float = 60.0
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one sentence on what is seen, in a video or in none."""
+        return not (self.said or self.then or self.without)
 
 
-def read(path: Path) -> list[Caption]:
-    """The captions of a file in their order, at least one.
+def read(path: Path, split: str | None = None) -> list[Caption]:
+    """The captions of a file in their order, at least one; of one split where that is named.
 
     Raises:
       SearchError: when a line is wrong; names it, and says what is.
@@ -74,8 +107,9 @@ def read(path: Path) -> list[Caption]:
     except UnicodeDecodeError:
         raise SearchError(f"{path} is no text in UTF-8") from None
     listed = [_caption(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip()]
+    listed = [caption for caption in listed if not split or caption.split == split]
     if not listed:
-        raise SearchError(f"{path} has no caption")
+        raise SearchError(f"{path} has no caption" + (f" of {split}" if split else ""))
     return listed
 
 
@@ -87,7 +121,8 @@ def _caption(line: str, where: str) -> Caption:
     if not isinstance(fields, dict):
         raise SearchError(f"{where}: a caption is a JSON object")
     for name in ("video", "sentence"):
-        if not isinstance(fields.get(name), str) or not fields[name].strip():
+        absent = name == "video" and fields.get(name) == ""
+        if not isinstance(fields.get(name), str) or not (fields[name].strip() or absent):
             raise SearchError(f'{where}: "{name}" is missing or no text')
     start: Any = fields.get("start")
     end: Any = fields.get("end")
@@ -101,47 +136,305 @@ def _caption(line: str, where: str) -> Caption:
     split = fields.get("split") or ""
     if split and split not in SPLITS:
         raise SearchError(f'{where}: "split" is {split!r}: write train, val or test')
-    return Caption(fields["video"], fields["sentence"], start, end, split)
+    lists = {name: fields.get(name) or [] for name in ("also", "then", "not")}
+    for name, texts in lists.items():
+        if not isinstance(texts, list) or not all(isinstance(x, str) and x.strip() for x in texts):
+            raise SearchError(f'{where}: "{name}" is {texts!r}: write a list of texts')
+    kind, said, within = fields.get("kind", ""), fields.get("said", False), fields.get("within", 60)
+    if not (isinstance(kind, str) and isinstance(said, bool) and _is_number(within) and within > 0):
+        raise SearchError(
+            f'{where}: "kind" is {kind!r}, "said" {said!r} and "within" {within!r}: a text, true or'
+            " false, and seconds above 0"
+        )
+    if not fields["video"] and (lists["also"] or start is not None):
+        raise SearchError(f'{where}: "video" is empty, of what no video has: leave out the rest')
+    also, then, without = map(tuple, lists.values())
+    return Caption(
+        fields["video"], fields["sentence"], start, end, split, kind, also, said, then, without,
+        float(within),
+    )  # fmt: skip
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+class Separation(NamedTuple):
+    """What tells captions' own videos from the others, for each of n captions; see the module."""
+
+    present: Float[np.ndarray, " n"]  # t
+    absent: Float[np.ndarray, " n"]  # u
+    videos: tuple[str, ...]  # of the captions
+    lacking: dict[str, Float[np.ndarray, " m"]]  # u of m captions that no video has, by kind
+
+
+def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
+    """The probability, in percent, that one of n numbers is above one of m; ties count half."""
+    ordered = np.sort(absent)
+    below, up_to = (
+        np.searchsorted(ordered, present, "left"),
+        np.searchsorted(ordered, present, "right"),
+    )
+    return float(50 * (below + up_to).mean() / len(absent))
+
+
 def evaluate(
     library: Library,
     captions: Sequence[Caption],
     progress: Callable[[], object] = lambda: None,
-) -> dict[str, float]:
-    """Asks every caption; `progress` is called after each.
+) -> tuple[dict[str, float], Separation]:
+    """Asks every caption that is single, one at least of a video; `progress` is called after each.
 
     Returns:
-      R@1, R@5, R@10, R@100 and SumR of the videos, and the metrics of localisation, all in percent;
-      without the latter where no caption has times.
+      R@1, R@5, R@10, R@100 and SumR of the videos, the metrics of localisation where a caption has
+      times, and the AUC, all in percent; and what the last is made of. The AUC of a kind that no
+      video has is that of what captions of videos find, anywhere.
 
     Raises:
       SearchError: when a caption is of a video that is not indexed.
     """
     from hlformer_jax.retrieval import localisation, ranking
 
-    columns = {entry.video: i for i, entry in enumerate(library.ranked())}
-    for caption in captions:
-        if caption.video not in columns:
-            raise SearchError(
-                f"the captions name {caption.video!r}, which the index lacks"
-                f"{suggestion(caption.video, columns)}: index the folder of the captions' videos"
-            )
-    scores, overlaps = [], []
-    for caption in captions:
-        every, hit = library.examine(caption.sentence, columns[caption.video])
+    columns = _columns(library, captions)
+    best, others, centres, scores, overlaps = [], [], [], [], []
+    lacking: dict[str, list[float]] = {}
+    for caption in (one for one in captions if one.single):
+        every, centre, hit = library.examine(caption.sentence, columns.get(caption.video, 0))
+        if not caption.video:
+            lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
+            progress()
+            continue
+        right = [columns[video] for video in (caption.video, *caption.also)]
+        other = np.ones(len(every), bool)
+        other[right] = False
         scores.append(every)
+        others.append(other)
+        centres.append(centre)
+        best.append(every[right].max())
         if caption.start is not None and caption.end is not None:
             of_own = hit.moments[0], caption.start, caption.end
             overlaps.append(localisation.intersection_over_union(*of_own))
         progress()
-    own = np.asarray([columns[caption.video] for caption in captions], np.int32)
-    metrics = ranking.metrics(np.asarray(ranking.ranks(np.stack(scores), own)))
-    return metrics | localisation.metrics(np.asarray(overlaps, np.float32))
+    every, other, own = np.stack(scores), np.stack(others), np.stack(best)
+    ranks = ranking.rank_among(every, own[:, None], other)
+    absent = np.where(other, every, -np.inf).max(-1)
+    videos = tuple(one.video for one in captions if one.single and one.video)
+    of_kinds = {kind: np.asarray(own) for kind, own in lacking.items()}
+    apart = Separation(own - np.asarray(centres), absent - np.asarray(centres), videos, of_kinds)
+    metrics = ranking.metrics(np.asarray(ranks))
+    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    metrics["AUC"] = auc(apart.present, apart.absent)
+    anywhere = np.maximum(apart.present, apart.absent)
+    return metrics | {f"AUC {kind}": auc(anywhere, own) for kind, own in of_kinds.items()}, apart
+
+
+def _columns(library: Library, captions: Sequence[Caption]) -> dict[str, int]:
+    """The places of the videos that are ranked; refuses captions of others."""
+    columns = {entry.video: i for i, entry in enumerate(library.ranked())}
+    for video in (video for one in captions for video in (one.video, *one.also) if video):
+        if video not in columns:
+            raise SearchError(
+                f"the captions name {video!r}, which the index lacks"
+                f"{suggestion(video, columns)}: index the folder of the captions' videos"
+            )
+    return columns
+
+
+RATES = (0.05, 0.1, 0.2)
+"""Rates of false alarms that are reported."""
+
+_RESAMPLED = 1000
+
+
+def level(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
+    """The level for a rate of false alarms, as the module says; None of too few captions."""
+    place = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
+    if not 0 < place <= len(absent):
+        return None
+    return float(np.nextafter(np.sort(absent.astype(np.float64))[place - 1], np.inf))
+
+
+def trade_off(apart: Separation, rate: float) -> dict[str, float] | None:
+    """What the level for a rate does to captions of videos that it was not made of.
+
+    Returns:
+      The level, and in percent the false alarms among the n captions and the share of them that is
+      kept, called good for its own video, each with the 2.5 and 97.5 % quantiles of drawing the
+      videos again; and the false alarms of each kind that no video has, which had no part in the
+      level. None where the captions are too few.
+    """
+    whole, (names, inverse) = (
+        level(apart.absent, rate),
+        np.unique(apart.videos, return_inverse=True),
+    )
+    if whole is None:
+        return None
+    counts = np.zeros((len(names), 3))  # captions, false alarms, kept
+    for i in range(len(names)):
+        own = inverse == i
+        bound = level(apart.absent[~own], rate)
+        if bound is None:
+            return None
+        counts[i] = own.sum(), *((one[own] >= bound).sum() for one in apart[:2][::-1])
+    drawn = np.random.default_rng(0).integers(len(names), size=(_RESAMPLED, len(names)))
+    figures: dict[str, float] = {"level": whole}
+    for column, name in ((1, "false alarms"), (2, "kept")):
+        shares = 100 * counts[drawn, column].sum(-1) / counts[drawn, 0].sum(-1)
+        low, high = np.quantile(shares, (0.025, 0.975))
+        figures[name] = 100 * counts[:, column].sum() / counts[:, 0].sum()
+        figures |= {f"{name}, low": float(low), f"{name}, high": float(high)}
+    return figures | {
+        kind: 100 * float((own >= whole).mean()) for kind, own in apart.lacking.items()
+    }
+
+
+WAYS = {"sight": "seen", "words": "said", "both": None}
+"""How a caption is asked, by the name of that, and `only` of `Library.query`."""
+
+DEEP = 5
+"""Results of a query that `by_kind` looks at."""
+
+
+def by_kind(
+    library: Library,
+    captions: Sequence[Caption],
+    progress: Callable[[], object] = lambda: None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Asks every caption as `Library.query` does, by sight alone and where it can by words.
+
+    By words alone, and by both, it is asked of an index with subtitles and as a single sentence.
+
+    Returns:
+      By kind, and by the way of asking (`WAYS`): "queries", how many; in percent "R@1" and "R@5",
+      whether one of its videos is the first, or among the first five; "mIoU", of the times with the
+      first moment of the first of its videos among them, 0 where none is; and "good", how many have
+      a result that is called a good match: of what no video has, the false alarms, and there is
+      nothing else of it.
+    """
+    from hlformer_jax.retrieval import localisation
+
+    _columns(library, captions)
+    spoken = library.subtitles > 0
+    rows: dict[str, dict[str, list[tuple[float, ...]]]] = {}
+    for caption in captions:
+        alone = not (caption.then or caption.without)
+        for way, only in WAYS.items() if spoken and alone else [("sight", "seen")]:
+            hits = library.query(
+                caption.sentence, DEEP, moments=1, then=caption.then, without=caption.without,
+                within=caption.within, only=only if alone else None,
+            )  # fmt: skip
+            right = {caption.video, *caption.also}
+            found = [i for i, hit in enumerate(hits) if right & {hit.video, *hit.copies}]
+            overlap = math.nan
+            if caption.start is not None and caption.end is not None:
+                times = caption.start, caption.end
+                overlap = 0.0
+                if found:
+                    first = hits[found[0]].moments[0]
+                    overlap = localisation.intersection_over_union(first, *times)
+            row = bool(caption.video), found[:1] == [0], bool(found), overlap, hits.good
+            rows.setdefault(caption.kind, {}).setdefault(way, []).append(row)
+        progress()
+    return {
+        kind: {way: _means(np.asarray(own, np.float64)) for way, own in of.items()}
+        for kind, of in rows.items()
+    }
+
+
+def _means(rows: Float[np.ndarray, "n 5"]) -> dict[str, float]:
+    """The figures of queries of a kind."""
+    present, timed = rows[rows[:, 0] > 0], rows[np.isfinite(rows[:, 3])]
+    means = {"queries": float(len(rows)), "good": 100 * float(rows[:, 4].mean())}
+    if len(present):
+        means |= {"R@1": 100 * present[:, 1].mean(), "R@5": 100 * present[:, 2].mean()}
+    if len(timed):
+        means["mIoU"] = 100 * timed[:, 3].mean()
+    return means
+
+
+def report(
+    libraries: Sequence[Library],
+    captions: Sequence[Caption],
+    progress: Callable[[], object] = lambda: None,
+    keep: tuple[Index, float] | None = None,
+) -> dict[str, Any]:
+    """All figures of rankers on captions, as `evaluate --json` writes them.
+
+    The first library is asked by kind, after the levels for a rate, in percent, were kept in an
+    index where both are given (`calibrate`).
+    """
+    present = [caption for caption in captions if caption.single and caption.video]
+    done = {one.ranker_name: evaluate(one, captions, progress) for one in libraries if present}
+    if keep is not None:
+        calibrate(keep[0], {name: apart for name, (_, apart) in done.items()}, keep[1])
+    return {
+        "captions": len(present),
+        "videos": len(libraries[0].ranked()),
+        "rankers": {name: metrics for name, (metrics, _) in done.items()},
+        "levels": {
+            name: {f"{rate}": trade_off(apart, rate) for rate in RATES}
+            for name, (_, apart) in done.items()
+        },
+        "kinds": by_kind(libraries[0], captions, progress),
+    }
+
+
+def calibrate(index: Index, separations: Mapping[str, Separation], percent: float) -> None:
+    """Keeps the levels for a rate of false alarms in an index, of its rankers without training.
+
+    With a rate of 0 they are forgotten.
+
+    Raises:
+      SearchError: when the captions are too few for that rate.
+    """
+    # Equal contents count once, as they do in a search.
+    records = {one.content: one for one in index.manifest.videos.values() if one.indexed}
+    frames, known = sum(one.frames for one in records.values()), {}
+    for name, apart in separations.items() if percent else ():
+        above, count = level(apart.absent, percent / 100), len(apart.absent)
+        if above is None:
+            raise SearchError(
+                f"{count} captions do not tell what {percent:g} % are: give"
+                f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
+            )
+        if name in rankers.ROWS:
+            known[name] = Level(above, percent, count, frames)
+    if percent and not known:
+        raise SearchError("no caption is one sentence on what is seen in a video")
+    with index.writing():
+        index.manifest.levels = known
+
+
+def print_report(figures: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Prints the tables of a report; `names` are those of the rankers in them."""
+    from hlformer_jax.retrieval import ranking
+
+    if figures["rankers"]:
+        title = f"{figures['captions']} captions, {figures['videos']} videos; percent"
+        table = {names[name]: own for name, own in figures["rankers"].items()}
+        ranking.print_table(title, table)
+    first, shown = next(iter(names.items()))
+    levels = {rate: own for rate, own in figures["levels"].get(first, {}).items() if own}
+    spans = lambda own, *some: [
+        f"{own[x]:.1f} ({own[f'{x}, low']:.0f} to {own[f'{x}, high']:.0f})" for x in some
+    ]
+    lines = [
+        [f"{100 * float(rate):g} % false alarms", f"{own['level']:.4f}",
+         *spans(own, "false alarms", "kept"), *(f"{own[kind]:.1f}" for kind in [*own][7:])]
+        for rate, own in levels.items()
+    ]  # fmt: skip
+    if lines:
+        head = ["level for", "score", "false alarms", "kept", *[*next(iter(levels.values()))][7:]]
+        command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
+    cells = lambda own, *some: [f"{own[x]:.1f}" if x in own else "" for x in some]
+    columns = "R@1", "R@5", "mIoU", "good"
+    lines = [
+        [kind or "captions", way, f"{own['queries']:.0f}", *cells(own, *columns)]
+        for kind, of in figures["kinds"].items()
+        for way, own in of.items()
+    ]
+    head = ["kind", "by", "queries", *columns]
+    command.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
 
 
 SHARES = (0.8, 0.1)
@@ -169,6 +462,7 @@ def write_features(
       OSError: when the folder cannot be written.
     """
     known = {name for name, record in index.manifest.videos.items() if record.indexed}
+    captions = [caption for caption in captions if caption.single and caption.video]
     missing = sorted({caption.video for caption in captions} - known)
     if missing:
         report(
@@ -276,6 +570,9 @@ REGIMES = {
 }
 
 
+ABOVE = "AUC above median"
+
+
 class _Drawn:
     """An archive and its sentences; stands for an encoder whose sentences are their numbers."""
 
@@ -319,11 +616,18 @@ class _Drawn:
 
 
 def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float]]:
-    """R@1, R@5, R@10, R@100 and SumR of each ranker, in percent."""
+    """R@1, R@5, R@10, R@100, SumR and AUC of each ranker, in percent.
+
+    The AUC tells the sentences from as many on scenes of no video by the best score, and by what
+    it is above the median of the archive's products with the sentence (`ABOVE`).
+    """
     from hlformer_jax.retrieval import ranking
 
     drawn, times = _Drawn(regime, videos, seed), np.arange(float(FRAMES))
     own, table = np.arange(videos, dtype=np.int32).repeat(SENTENCES), {}
+    apart = copy.copy(drawn)
+    apart._random = np.random.default_rng((seed, 1))
+    absent = apart.sentences([""] * len(own)).astype(np.float32)
     with tempfile.TemporaryDirectory(prefix="regime-") as folder:
         index = Index.create(Path(folder, "index"), Path(folder), drawn)
         contents = [hashlib.sha256(b"%d" % video).hexdigest() for video in range(videos)]
@@ -337,4 +641,10 @@ def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float
             ranker = Untrained(name, index, records, drawn)
             scores = np.stack([ranker.scores(query) for query in drawn.queries])
             table[name] = ranking.metrics(np.asarray(ranking.ranks(scores, own)))
+            best = [scores.max(-1), np.stack([ranker.scores(query).max() for query in absent])]
+            above = [
+                one - np.median(ranker.sample(queries), -1)
+                for one, queries in zip(best, (drawn.queries, absent), strict=True)
+            ]
+            table[name] |= {"AUC": auc(*best), ABOVE: auc(*above)}
     return table

@@ -99,16 +99,37 @@ class Hit(NamedTuple):
 
 
 class Hits(list[Hit]):
-    """Hits, best first; `warnings` has a line on what is left out: offline or damaged videos."""
+    """Hits, best first; `warnings` has a line on what is left out: offline or damaged videos.
+
+    `level` is the calibrated level of a good match; None where it is a chosen one, or none.
+    """
 
     @property
     def good(self) -> bool:
         """Whether one of them may be what was asked for."""
         return any(hit.seen is not False or hit.said for hit in self)
 
-    def __init__(self, hits: Iterable[Hit] = (), warnings: Sequence[str] = ()) -> None:
+    @property
+    def verdict(self) -> str:
+        """A line where none of them is good, and how that is known; else ""."""
+        if self.good:
+            return ""
+        if (level := self.level) is None:
+            return "no good match: these are the nearest, and none stands out"
+        return (
+            "no good match: these are the nearest, and none reaches the level that"
+            f" {level.false_alarms:g} % of what is absent do (calibrated with {level.captions}"
+            " captions)"
+        )
+
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        warnings: Sequence[str] = (),
+        level: storage.Level | None = None,
+    ) -> None:
         super().__init__(hits)
-        self.warnings = list(warnings)
+        self.warnings, self.level = list(warnings), level
 
 
 @dataclasses.dataclass
@@ -186,6 +207,7 @@ class _Asked(NamedTuple):
     query: Single | Composed
     readable: bool  # whether its scores become probabilities, where the encoder has them
     level: float | None = None  # from which on a video may show it
+    calibrated: storage.Level | None = None  # what that is made of; None where it is chosen
 
 
 class Library:
@@ -297,22 +319,29 @@ class Library:
         with self._lock:
             return self._loaded()
 
+    @property
+    def subtitles(self) -> int:
+        """How many passages of subtitles there are."""
+        return self._ready()[0].said.count
+
     def ranked(self) -> list[Entry]:
         """The videos that a query ranks: all that are indexed, in the order of their paths."""
         return self._ready()[0].entries
 
     def examine(
         self, sentence: str, position: int, moments: int = 1
-    ) -> tuple[Float[np.ndarray, " V"], Hit]:
-        """The scores of a sentence by which `ranked` is ranked, and a video of that as a hit.
+    ) -> tuple[Float[np.ndarray, " V"], float, Hit]:
+        """The scores of a sentence for `ranked`, their centre, and one of these videos as a hit.
 
-        The scores are not yet probabilities; `position` is the video's place in `ranked`.
+        The scores are not yet probabilities; the centre is `queries.centre`, and `position` the
+        video's place in `ranked`.
         """
         now, encoder = self._ready()
         query = now.ranker.encode(encoder, sentence)
         scores = now.ranker.scores(query)[now.own]
         asked = _Asked(Single(now.ranker, query), now.ranker.calibrated)
-        return scores, self._hit(now, encoder, position, float(scores[position]), asked, moments)
+        hit = self._hit(now, encoder, position, float(scores[position]), asked, moments)
+        return scores, queries.centre(now.ranker, query, encoder), hit
 
     def query(
         self,
@@ -474,7 +503,7 @@ class Library:
                 continue
             bound = -math.inf if min_score is None else min_score
             kept = (hit for hit in hits if hit.score >= bound or hit.said and only is None)
-            return Hits(kept, self._warnings(now, passing))
+            return Hits(kept, self._warnings(now, passing), asked.calibrated)
 
     search = query
 
@@ -499,13 +528,17 @@ class Library:
         # Few frames do not tell how an archive's cosines are distributed.
         known = ranker.count >= queries.FEW or not of_picture and learned(0.0) is not None
         known = known and not ranker.normalised  # a difference of cosines has no level
+        calibrated = None if of_picture else now.source.manifest.levels.get(self._name)
         levels = [
             queries.level(ranker, one, (lambda cosines: None) if i == 0 and of_picture else learned)
             for i, one in enumerate(vectors)
         ]
-        level = float(np.mean(levels[:wanted])) if known else None
+        if calibrated is not None:  # by single sentences; a mean of several has another level
+            for i in range(wanted if parts else 0, len(vectors)):
+                levels[i] = queries.centre(ranker, vectors[i], encoder) + calibrated.above
+        level = float(np.mean(levels[:wanted])) if known or calibrated and not parts else None
         if not parts:
-            return _Asked(Single(ranker, vectors[0]), readable, level)
+            return _Asked(Single(ranker, vectors[0]), readable, level, calibrated)
         times = lambda content: now.source.read(now.contents[content].content).times
         rows, unwanted_levels = np.stack(vectors), np.asarray(levels[wanted:], np.float32)
         composed = Composed(
@@ -575,6 +608,13 @@ class Library:
             lines.append(
                 f"{len(away)} of {len(now.entries)} videos are offline and left out"
                 f" ({away[0]!r}{' and others' if len(away) > 1 else ''}): is a disk unplugged?"
+            )
+        level = now.source.manifest.levels.get(self._name)
+        frames = sum(one.frames for one in now.contents)
+        if level is not None and frames > 2 * level.frames:
+            lines.append(
+                f"the level of a good match is that of {level.frames} frames, and there are"
+                f" {frames} now, so that more of what is absent passes: evaluate --calibrate again"
             )
         lines += now.damaged.values()
         return lines

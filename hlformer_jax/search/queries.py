@@ -22,10 +22,12 @@ that of the sentence whose level is least. What is not wanted counts from its le
 scores are at most mean_i max_f ⟨q_i, x_f⟩: in its order videos are looked at, until no other can be
 among the best, and so the result is exact.
 
-From the level of a query on a frame may show what it says. Where the encoder has learned
-probabilities, a sentence's is the cosine whose probability is `LEAST`. Of pictures and other
-encoders it lies `SPREADS` spreads above the median of the archive's own cosines; a spread is their
-distance from the median down to the quantile 0.1587, as far as a normal distribution's deviation.
+From the level of a query on a frame may show what it says. Of a sentence alone it is so much above
+its `centre` as captions have calibrated (`evaluation`). Without them, and of parts and pictures, it
+is chosen: where the encoder has learned probabilities, a sentence's is the cosine whose probability
+is `LEAST`. Of pictures and other encoders it lies `SPREADS` spreads above the median of the
+archive's own cosines; a spread is their distance from the median down to the quantile 0.1587, as
+far as a normal distribution's deviation.
 What the archive lacks has about normal cosines, and what it shows now and then stands out above;
 where most of its frames show it, this fails, and of fewer than `FEW` frames nothing is said.
 
@@ -78,6 +80,17 @@ def level(
         return float(grid[min(int(np.searchsorted(learned, LEAST)), len(grid) - 1)])
     lower, median = np.quantile(ranker.sample(vector[None])[0], [0.1587, 0.5])
     return float(median + SPREADS * (median - lower))
+
+
+def centre(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Any) -> float:
+    """What scores of a sentence are compared from: the median of the archive's products with it.
+
+    0 where the encoder has learned probabilities, so that cosines of all sentences compare, and
+    for a trained model or a store.
+    """
+    if not isinstance(ranker, Untrained) or encoder.probability(0.0) is not None:
+        return 0.0
+    return float(np.median(ranker.sample(vector[None])[0]))
 
 
 class Single(NamedTuple):

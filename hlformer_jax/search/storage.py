@@ -246,6 +246,16 @@ class Record:
         return Stamp(self.size, self.modified_ns, self.changed_ns)
 
 
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """A level of a good match that captions have calibrated; see `evaluation`."""
+
+    above: float  # the score, above the centre of a query
+    false_alarms: float  # percent
+    captions: int
+    frames: int  # of the archive then
+
+
 def split_name(video: str) -> tuple[str, str]:
     """The folder of a video's name, "" for the first, and the path below it; see `Manifest`."""
     folder, _, below = video.rpartition("//")
@@ -268,6 +278,7 @@ class Manifest:
     roots: dict[str, str] = dataclasses.field(default_factory=dict)  # further folders by name
     tags: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by content
     excluded: set[str] = dataclasses.field(default_factory=set)  # removed, until they are added
+    levels: dict[str, Level] = dataclasses.field(default_factory=dict)  # by ranker, if calibrated
 
     @property
     def key(self) -> str:
@@ -288,6 +299,7 @@ class Manifest:
             "fps": self.fps,
             "checkpoint": self.checkpoint,
             "excluded": sorted(self.excluded),
+            "levels": {name: vars(one) for name, one in self.levels.items()},
         }
 
     def facts(self, content: str, paths: Mapping[str, Record]) -> dict[str, Any]:
@@ -520,15 +532,19 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
         raise ValueError(f"fps is {fps!r}")
     excluded = content["excluded"]
-    roots, tags = content.get("roots", {}), content.get("tags", {})  # which older indexes lack
+    # These an older index lacks.
+    roots, tags, levels = (content.get(name, {}) for name in ("roots", "tags", "levels"))
+    known = {name: _typed(Level, fields) for name, fields in levels.items()}
     texts = [content["root"], content["checkpoint"], *excluded, *roots.values()]
     texts += [tag for own in tags.values() for tag in own]
     if not isinstance(excluded, list) or not all(isinstance(one, str) for one in texts):
         raise TypeError("root, checkpoint, excluded or a tag is no text")
     if not all(name and "/" not in name for name in roots):
         raise ValueError("the name of a folder")
-    return Manifest(content["root"], encoder, float(fps), content["checkpoint"],
-                    excluded=set(excluded), roots=dict(roots), tags=dict(tags))  # fmt: skip
+    return Manifest(
+        content["root"], encoder, float(fps), content["checkpoint"], excluded=set(excluded),
+        roots=dict(roots), tags=dict(tags), levels=known,
+    )  # fmt: skip
 
 
 def _check_record(name: str, record: Record) -> None:

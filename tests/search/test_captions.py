@@ -1,14 +1,19 @@
-"""Captions: read strictly, recalls by them, and a data set of them."""
+"""Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
+
+import itertools
+import json
+import math
 
 import archive
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from hlformer_jax import search
 from hlformer_jax.data.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation
-from hlformer_jax.search.evaluation import Caption, evaluate
+from hlformer_jax.search import evaluation, said
+from hlformer_jax.search.evaluation import Caption, Separation, evaluate
 
 
 def test_lines_are_captions_and_times_may_be_missing(tmp_path):
@@ -22,6 +27,15 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         Caption("a.mp4", "ein Kühlschrank", 1.0, 2.5),
         Caption("b/c.mp4", "two", split="val"),
     ]
+    path.write_text(
+        '{"video": "", "sentence": "x", "kind": "absent"}\n{"video": "a.mp4", "sentence": "x",'
+        ' "also": ["b.mp4"], "then": ["y"], "not": ["z"], "within": 9, "said": true}\n'
+    )
+    absent, parts = evaluation.read(path)
+    assert absent == Caption("", "x", kind="absent") and absent.single and not parts.single
+    assert parts == Caption(
+        "a.mp4", "x", also=("b.mp4",), said=True, then=("y",), without=("z",), within=9.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,6 +54,13 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         ('{"video": "a", "sentence": "x", "start": "1", "end": 3}', "are 1 and 3"),
         ('{"video": "a", "sentence": "x", "start": true, "end": NaN}', "are True and nan"),
         ('{"video": "a", "sentence": "x", "split": "dev"}', "\"split\" is 'dev'"),
+        ('{"video": null, "sentence": "x"}', '"video" is missing'),
+        ('{"video": "", "sentence": "x", "start": 1, "end": 2}', '"video" is empty'),
+        ('{"video": "", "sentence": "x", "also": ["b"]}', '"video" is empty'),
+        ('{"video": "a", "sentence": "x", "then": "y"}', "\"then\" is 'y'"),
+        ('{"video": "a", "sentence": "x", "not": [1]}', '"not" is [1]'),
+        ('{"video": "a", "sentence": "x", "within": 0}', '"within" 0'),
+        ('{"video": "a", "sentence": "x", "said": 1}', '"said" 1'),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, complaint):
@@ -67,17 +88,128 @@ def library(index):
 
 def test_captions_with_times_alone_count_for_the_moments(library):
     asked = [Caption("a.film", "red", 5.0, 8.0), Caption("b.film", "green")]
-    metrics = evaluate(library, asked)
+    metrics, _ = evaluate(library, asked)
     assert metrics["R@1"] == 100 and metrics["IoU 0.7"] == 100
     asked[0] = Caption("a.film", "red", 0.0, 5.0)
-    missed = evaluate(library, asked)
+    missed, _ = evaluate(library, asked)
     assert missed["R@1"] == 100 and missed["IoU 0.3"] == missed["mIoU"] == 0
-    assert not any("IoU" in name for name in evaluate(library, asked[1:]))
+    assert not any("IoU" in name for name in evaluate(library, asked[1:])[0])
 
 
 def test_a_video_that_is_not_indexed_is_named(library):
     with pytest.raises(SearchError, match="'d.film'"):
         evaluate(library, [Caption("d.film", "red")])
+
+
+@pytest.mark.parametrize("probable", [False, True])
+def test_what_captions_find_in_their_videos_and_elsewhere_is_that_of_loops(index, probable):
+    encoder = archive.Encoder(probable=probable)
+    library = search.open(index.directory, ranker="best_frame", encoder=encoder)
+    asked = [
+        Caption("a.film", "red"), Caption("b.film", "blue green", also=("trips/c.film",)),
+        Caption("a.film", "white", said=True), Caption("", "yellow", kind="k"),
+    ]  # fmt: skip
+    metrics, apart = evaluate(library, asked)
+    frames = {one.video: index.read(index.manifest.videos[one.video].content).vectors
+              for one in library.ranked()}  # fmt: skip
+
+    def above(sentence, videos):
+        (query,) = encoder.sentences([sentence])
+        cosines = {name: [float(x.astype(np.float32) @ query) for x in own]
+                   for name, own in frames.items()}  # fmt: skip
+        centre = 0 if probable else np.median([x for own in cosines.values() for x in own])
+        return max(max(cosines[name]) for name in videos) - centre
+
+    a, b, c = frames
+    np.testing.assert_allclose(apart.present, [above("red", [a]), above("blue green", [b, c])],
+                               atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(apart.absent, [above("red", [b, c]), above("blue green", [a])],
+                               atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(apart.lacking["k"], [above("yellow", [a, b, c])], atol=1e-6)
+    assert apart.videos == ("a.film", "b.film") and metrics["R@1"] == 100
+    wins = [x > y for x, y in itertools.product(apart.present, apart.absent)]
+    assert metrics["AUC"] == 100 * np.mean(wins)
+
+
+def test_the_area_under_the_curve_is_scipy_s_with_ties():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        present, absent = (rng.integers(0, 9, rng.integers(1, 40)).astype(float) for _ in "ab")
+        expected = mannwhitneyu(present, absent).statistic / len(present) / len(absent)
+        assert evaluation.auc(present, absent) == pytest.approx(100 * expected)
+
+
+def test_a_level_calls_no_more_of_what_is_absent_good_than_it_says():
+    rng, rates = np.random.default_rng(0), (0.05, 0.1, 0.2)
+    for rate in rates:
+        alarms = []
+        for _ in range(4000):
+            drawn = rng.gumbel(size=40)
+            # By definition: the least of the scores that at most rate (n + 1) - 1 others exceed.
+            ordered = sorted(drawn[:39])
+            bound = min(x for x in ordered if sum(y > x for y in ordered) <= rate * 40 - 1 + 1e-9)
+            level = evaluation.level(drawn[:39], rate)
+            assert level == math.nextafter(bound, math.inf)
+            alarms.append(drawn[39] >= level)
+        assert np.mean(alarms) == pytest.approx(rate, abs=0.015)
+    assert evaluation.level(np.arange(18.0), 0.05) is None
+    assert evaluation.level(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
+
+
+def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():
+    rng = np.random.default_rng(1)
+    videos = tuple(f"{i}" for i in rng.integers(0, 9, 80))
+    apart = Separation(
+        rng.normal(1, 1, 80), rng.normal(0, 1, 80), videos, {"k": rng.normal(size=7)}
+    )
+    figures = evaluation.trade_off(apart, 0.1)
+    alarms, kept = [], []
+    for i, video in enumerate(videos):
+        others = np.asarray([x for x, other in zip(apart.absent, videos, strict=True)
+                             if other != video])  # fmt: skip
+        level = evaluation.level(others, 0.1)
+        alarms.append(apart.absent[i] >= level)
+        kept.append(apart.present[i] >= level)
+    assert figures["false alarms"] == pytest.approx(100 * np.mean(alarms))
+    assert figures["kept"] == pytest.approx(100 * np.mean(kept))
+    assert figures["kept, low"] < figures["kept"] < figures["kept, high"]
+    assert figures["level"] == evaluation.level(apart.absent, 0.1)
+    assert figures["k"] == 100 * np.mean(apart.lacking["k"] >= figures["level"])
+    assert evaluation.trade_off(apart._replace(videos=("0",) * 80), 0.1) is None
+
+
+def beside(path):
+    return [tuple(cue) for cue in json.loads(path.read_text())]
+
+
+def inside(path):
+    return []
+
+
+def test_by_kind_figures_are_those_of_what_each_way_of_asking_finds(tmp_path, films):
+    (films / "b.en.srt").write_text('[[2, 4, "a lighthouse keeper"]]')
+    index = archive.create(tmp_path / "index", films)
+    texts = said.Reader(frozenset({".srt"}), inside, beside)
+    archive.fill(index, video=archive.VIDEO._replace(texts=texts))
+    library = search.open(index.directory, encoder=archive.Encoder(probable=True))
+    asked = [
+        Caption("a.film", "red", 5.0, 8.0, kind="seen"),
+        Caption("b.film", "blue", kind="seen", also=("a.film",)),
+        Caption("b.film", "the lighthouse", 2.0, 6.0, kind="said", said=True),
+        Caption("a.film", "black", 0.0, 8.0, kind="order", then=("red",)),
+        Caption("", "submarine", kind="absent", said=True),
+    ]
+    kinds = evaluation.by_kind(library, asked)
+    # Blue is in c.film, of which the second caption knows nothing; all three are among five.
+    assert kinds["seen"]["sight"] == pytest.approx(
+        {"queries": 2, "R@1": 50, "R@5": 100, "mIoU": 100, "good": 100}
+    )
+    assert kinds["seen"]["words"] == {"queries": 2, "R@1": 0, "R@5": 0, "mIoU": 0, "good": 0}
+    assert kinds["said"]["words"] == pytest.approx(
+        {"queries": 1, "R@1": 100, "R@5": 100, "mIoU": 50, "good": 100}
+    )
+    assert list(kinds["order"]) == ["sight"] and kinds["order"]["sight"]["R@1"] == 100
+    assert kinds["absent"]["words"] == {"queries": 1, "good": 0}
 
 
 CAPTIONS = [

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import archive
+import numpy as np
 import processes
 import pytest
 
@@ -618,6 +619,50 @@ def test_evaluate_reports_recalls_of_videos_and_moments(search, index, tmp_path)
     assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
 
 
+def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, index, tmp_path):
+    captions = tmp_path / "captions.jsonl"
+    lines = [
+        {"video": "a.film", "sentence": "red"},
+        {"video": "b.film", "sentence": "green"},
+        {"video": "trips/c.film", "sentence": "blue"},
+        {"video": "", "sentence": "yellow"},
+    ]
+    captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = f"--index={index}", f"--captions={captions}"
+    done = search("evaluate", *flags, "--calibrate=10")
+    assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
+    assert search("evaluate", *flags, "--calibrate=-1").status == 1
+    before = search("query", "green", f"--index={index}").errors
+    assert search("evaluate", *flags, "--calibrate=50").status == 0
+    levels = Index.open(index).manifest.levels
+    assert set(levels) == set(rankers.ROWS)
+    assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
+    # By hand: above the second largest of what the three find in other videos, over the medians.
+    encoder, frames = archive.Encoder(), {}
+    for name, record in Index.open(index).manifest.videos.items():
+        frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
+    every, elsewhere = np.concatenate(list(frames.values())), []
+    for line in lines[:3]:
+        (query,) = encoder.sentences([line["sentence"]])
+        others = [own @ query for name, own in frames.items() if name != line["video"]]
+        elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
+    assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
+    assert levels["best_frame"].frames == len(every)
+    for sentence in ("red", "white", "yellow", "black"):
+        (query,) = encoder.sentences([sentence])
+        good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
+        errors = search("query", sentence, f"--index={index}").errors
+        assert bool(errors) != good, sentence
+        if errors:
+            assert "50 % of what is absent do (calibrated with 3 captions)" in errors[0]
+    for name in ("d", "e", "f"):
+        archive.random_film(films / f"{name}.film", 60, seed=ord(name))
+    assert search("index", films, f"--index={index}", "--workers=0").status == 0
+    assert "--calibrate again" in search("query", "green", f"--index={index}").errors[0]
+    assert search("evaluate", *flags, "--calibrate=0").status == 0
+    assert search("query", "green", f"--index={index}").errors == before
+
+
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
     shown = commands.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
@@ -727,14 +772,19 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 
 @pytest.mark.parametrize(
     ("flags", "parts", "seed"),
-    [([], ["make"], 0), (["--seed=3", "--training"], ["make", "render_training"], 3)],
+    [
+        ([], ["make", "make_kinds"], 0),
+        (["--seed=3", "--training"], ["make", "make_kinds", "render_training"], 3),
+    ],
 )
 def test_the_parts_of_a_demo_are_made_of_one_seed(
     monkeypatch, capsys, tmp_path, flags, parts, seed
 ):
     made = []
     note = lambda name: lambda out, seed, report: made.append((name, out, seed))
-    module = SimpleNamespace(make=note("make"), render_training=note("render_training"))
+    module = SimpleNamespace(
+        make=note("make"), make_kinds=note("make_kinds"), render_training=note("render_training")
+    )
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
     assert main(["demo", f"--out={tmp_path}", *flags]) == 0
     assert made == [(part, tmp_path, seed) for part in parts]

@@ -68,7 +68,8 @@ def hits(library: Library, best: archive.Hits) -> dict[str, Any]:
         times, scores = thin(np.asarray(hit.times), np.asarray(hit.scores))
         more = {"folder": hit.folder, "duration": hit.duration, "times": times, "scores": scores}
         shown.append(hit.as_json() | more)
-    return {"hits": shown, "good": best.good, "warnings": warnings(library, best)}
+    verdict = {"good": best.good, "verdict": best.verdict}
+    return {"hits": shown, **verdict, "warnings": warnings(library, best)}
 
 
 def warnings(library: Library, best: archive.Hits) -> list[str]:
@@ -299,10 +300,11 @@ class Hit(Video):
 
 
 class Hits(_Form):
-    """Best first; `good` says whether one may be what was asked for."""
+    """Best first; `good` says whether one may be what was asked for, `verdict` why none is."""
 
     hits: list[Hit]
     good: bool
+    verdict: str
     warnings: list[str]
     seconds: float
 

@@ -177,8 +177,8 @@ function showHits(answer, asked) {
   measure();
   layout("split");
   $("note").hidden = $("failed").hidden = true;
-  const none = answer.good ? [] : ["No good match: these are the nearest, and none stands out"];
-  say([...none, `${many(hits.length, "video")} for ${sought(asked)}`, ...answer.warnings].join(" · "));
+  const verdict = answer.verdict.charAt(0).toUpperCase() + answer.verdict.slice(1);
+  say([...verdict ? [verdict] : [], `${many(hits.length, "video")} for ${sought(asked)}`, ...answer.warnings].join(" · "));
   $("results").replaceChildren(...hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
   const index = Math.max(0, hits.findIndex((hit) => hit.id === wanted?.video));

@@ -98,6 +98,7 @@ def test_parts_of_a_query_reach_the_library(client, library):
     parts = {"q": "grey", "then": "green", "not": ["red", "blue"], "within": "30", "min_score": "0"}
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
     assert len(answer["hits"]) == 1 and answer["good"] is True
+    assert answer["verdict"] == ""
     assert library.asked[-1][7] == {
         "then": ["green"], "without": ["red", "blue"], "within": 30, "min_score": 0, "only": None,
         "longer": None, "shorter": None, "tags": (),
