@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -505,6 +505,7 @@ def status(options: Options) -> None:
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
+    level = index.manifest.levels.get(rankers.DEFAULT)
     length = f"{clock(of['seconds'])} long, {of['frames']} frames, {of['bytes'] / 1e6:.1f} MB"
     rows = {
         "index": printable(of["index"]),
@@ -515,6 +516,8 @@ def status(options: Options) -> None:
         "videos": f"{of['videos']}, {length}",
         "offline": of["offline"] and f"{of['offline']} of them (kept; prune lists and drops them)",
         "removed": of["removed"] and f"{of['removed']} (add brings one back)",
+        "level": level
+        and f"{level.false_alarms:g} % of what is absent pass ({level.captions} captions)",
         "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
     }
     for name, text in rows.items():
@@ -719,8 +722,7 @@ def evaluate(options: Options) -> None:
     keep = None if options.calibrate is None else (_opened(options.index), options.calibrate)
     with _bar("caption", total) as bar:
         figures = evaluation.report(libraries, asked, bar.update, keep)
-    names = [one.ranker_name for one in libraries]
-    evaluation.print_report(figures, dict(zip(names, told_apart(names), strict=True)))
+    evaluation.print_report(figures)
     if options.json:
         files.write_json(options.json, figures, replace)
 
@@ -746,13 +748,6 @@ def simulate(options: Options) -> None:
         ranking.print_table(f"{name}: {options.videos} videos; percent", tables[name])
     if options.json:
         files.write_json(options.json, tables, replace)
-
-
-def told_apart(names: Sequence[str]) -> list[str]:
-    """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
-    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
-    shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
-    return [name if name in rankers.ROWS else os.path.relpath(name, shared) for name in names]
 
 
 @command(

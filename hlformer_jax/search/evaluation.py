@@ -51,6 +51,7 @@ import copy
 import dataclasses
 import hashlib
 import math
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,6 +197,7 @@ def evaluate(
     from hlformer_jax.retrieval import localisation, ranking
 
     columns = _columns(library, captions)
+    contents = np.asarray([entry.content for entry in library.ranked()])
     best, others, centres, scores, overlaps = [], [], [], [], []
     lacking: dict[str, list[float]] = {}
     for caption in (one for one in captions if one.single):
@@ -204,23 +206,22 @@ def evaluate(
             lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
             progress()
             continue
-        right = [columns[video] for video in (caption.video, *caption.also)]
-        other = np.ones(len(every), bool)
-        other[right] = False
+        own = contents[[columns[video] for video in (caption.video, *caption.also)]]
+        other = ~np.isin(contents, own)  # a copy of the same bytes is as right
         scores.append(every)
         others.append(other)
         centres.append(centre)
-        best.append(every[right].max())
+        best.append(every[~other].max())
         if caption.start is not None and caption.end is not None:
             of_own = hit.moments[0], caption.start, caption.end
             overlaps.append(localisation.intersection_over_union(*of_own))
         progress()
-    every, other, own = np.stack(scores), np.stack(others), np.stack(best)
-    ranks = ranking.rank_among(every, own[:, None], other)
-    absent = np.where(other, every, -np.inf).max(-1)
+    every, other, present = np.stack(scores), np.stack(others), np.stack(best)
+    ranks = ranking.rank_among(every, present[:, None], other)
+    absent = np.where(other, every, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(one.video for one in captions if one.single and one.video)
     of_kinds = {kind: np.asarray(own) for kind, own in lacking.items()}
-    apart = Separation(own - np.asarray(centres), absent - np.asarray(centres), videos, of_kinds)
+    apart = Separation(present - np.asarray(centres), absent, videos, of_kinds)
     metrics = ranking.metrics(np.asarray(ranks))
     metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
     metrics["AUC"] = auc(apart.present, apart.absent)
@@ -243,7 +244,8 @@ def _columns(library: Library, captions: Sequence[Caption]) -> dict[str, int]:
 RATES = (0.05, 0.1, 0.2)
 """Rates of false alarms that are reported."""
 
-_RESAMPLED = 1000
+_RESAMPLED, SPAN = 1000, (0.025, 0.975)
+"""How often the videos are drawn again, and the quantiles of that which make an interval."""
 
 
 def level(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
@@ -254,13 +256,13 @@ def level(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
     return float(np.nextafter(np.sort(absent.astype(np.float64))[place - 1], np.inf))
 
 
-def trade_off(apart: Separation, rate: float) -> dict[str, float] | None:
+def trade_off(apart: Separation, rate: float) -> dict[str, Any] | None:
     """What the level for a rate does to captions of videos that it was not made of.
 
     Returns:
-      The level, and in percent the false alarms among the n captions and the share of them that is
-      kept, called good for its own video, each with the 2.5 and 97.5 % quantiles of drawing the
-      videos again; and the false alarms of each kind that no video has, which had no part in the
+      "level"; in percent "false alarms" among the n captions, and "kept", the share of them that is
+      called good for its own video, both with the 2.5 and 97.5 % quantiles of drawing the videos
+      again; and "absent", the false alarms of each kind that no video has, which had no part in the
       level. None where the captions are too few.
     """
     whole, (names, inverse) = (
@@ -277,15 +279,11 @@ def trade_off(apart: Separation, rate: float) -> dict[str, float] | None:
             return None
         counts[i] = own.sum(), *((one[own] >= bound).sum() for one in apart[:2][::-1])
     drawn = np.random.default_rng(0).integers(len(names), size=(_RESAMPLED, len(names)))
-    figures: dict[str, float] = {"level": whole}
-    for column, name in ((1, "false alarms"), (2, "kept")):
-        shares = 100 * counts[drawn, column].sum(-1) / counts[drawn, 0].sum(-1)
-        low, high = np.quantile(shares, (0.025, 0.975))
-        figures[name] = 100 * counts[:, column].sum() / counts[:, 0].sum()
-        figures |= {f"{name}, low": float(low), f"{name}, high": float(high)}
-    return figures | {
-        kind: 100 * float((own >= whole).mean()) for kind, own in apart.lacking.items()
-    }
+    share = lambda some: 100 * some[..., 1:].sum(-2) / some[..., :1].sum(-2)
+    spans = np.concatenate([share(counts)[None], np.quantile(share(counts[drawn]), SPAN, axis=0)])
+    lacking = {kind: 100 * float((own >= whole).mean()) for kind, own in apart.lacking.items()}
+    alarms, kept = spans.T.tolist()
+    return {"level": whole, "false alarms": alarms, "kept": kept, "absent": lacking}
 
 
 WAYS = {"sight": "seen", "words": "said", "both": None}
@@ -397,6 +395,8 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
                 f"{count} captions do not tell what {percent:g} % are: give"
                 f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
             )
+        if not np.isfinite(apart.absent).all():
+            raise SearchError("a caption is right for every video: what is absent is not known")
         if name in rankers.ROWS:
             known[name] = Level(above, percent, count, frames)
     if percent and not known:
@@ -405,36 +405,42 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
         index.manifest.levels = known
 
 
-def print_report(figures: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Prints the tables of a report; `names` are those of the rankers in them."""
+def print_report(figures: Mapping[str, Any]) -> None:
+    """Prints the tables of a report."""
     from hlformer_jax.retrieval import ranking
 
-    if figures["rankers"]:
+    rankers_of, shown = figures["rankers"], rankers.DEFAULT
+    if rankers_of:
         title = f"{figures['captions']} captions, {figures['videos']} videos; percent"
-        table = {names[name]: own for name, own in figures["rankers"].items()}
-        ranking.print_table(title, table)
-    first, shown = next(iter(names.items()))
-    levels = {rate: own for rate, own in figures["levels"].get(first, {}).items() if own}
-    spans = lambda own, *some: [
-        f"{own[x]:.1f} ({own[f'{x}, low']:.0f} to {own[f'{x}, high']:.0f})" for x in some
-    ]
+        names = told_apart(list(rankers_of))
+        ranking.print_table(title, dict(zip(names, rankers_of.values(), strict=True)))
+    span = lambda share, low, high: f"{share:.1f} ({low:.0f} to {high:.0f})"
+    levels = {rate: own for rate, own in figures["levels"].get(shown, {}).items() if own}
     lines = [
         [f"{100 * float(rate):g} % false alarms", f"{own['level']:.4f}",
-         *spans(own, "false alarms", "kept"), *(f"{own[kind]:.1f}" for kind in [*own][7:])]
+         span(*own["false alarms"]), span(*own["kept"]),
+         *(f"{share:.1f}" for share in own["absent"].values())]
         for rate, own in levels.items()
     ]  # fmt: skip
-    if lines:
-        head = ["level for", "score", "false alarms", "kept", *[*next(iter(levels.values()))][7:]]
+    for own in [*levels.values()][:1]:
+        head = ["level for", "score", "false alarms", "kept", *own["absent"]]
         command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
-    cells = lambda own, *some: [f"{own[x]:.1f}" if x in own else "" for x in some]
     columns = "R@1", "R@5", "mIoU", "good"
+    cells = lambda own: [f"{own[one]:.1f}" if one in own else "" for one in columns]
     lines = [
-        [kind or "captions", way, f"{own['queries']:.0f}", *cells(own, *columns)]
+        [kind or "captions", way, f"{own['queries']:.0f}", *cells(own)]
         for kind, of in figures["kinds"].items()
         for way, own in of.items()
     ]
     head = ["kind", "by", "queries", *columns]
     command.print_table(head, lines, f"by kind, {shown}; percent", ["by"], 200)
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names of rankers for a table; runs by what tells them apart, below the folder they share."""
+    runs = [os.path.abspath(name) for name in names if name not in rankers.ROWS]
+    shared = os.path.commonpath([os.path.dirname(run) for run in runs]) if runs else ""
+    return [name if name in rankers.ROWS else os.path.relpath(name, shared) for name in names]
 
 
 SHARES = (0.8, 0.1)

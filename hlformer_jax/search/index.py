@@ -60,6 +60,7 @@ class Entry(NamedTuple):
     reason: str  # why it failed, or what of it could not be used; "" where all is well
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
     tags: tuple[str, ...] = ()  # that it was given, sorted; FAVOURITE is one
+    content: str = ""  # the SHA-256 of all its bytes; "" where it could not be read
 
     @property
     def date(self) -> float:
@@ -210,7 +211,7 @@ class Index:
                 one.id, name, name.rpartition("/")[0].rstrip("/"), path, one.size,
                 one.modified_ns / 1e9, one.duration, one.frames,
                 "offline" if name in away and one.indexed else one.state, one.reason, one.recorded,
-                tuple(self.manifest.tags.get(one.content, ())),
+                tuple(self.manifest.tags.get(one.content, ())), one.content,
             ))  # fmt: skip
         return entries
 

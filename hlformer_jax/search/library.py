@@ -111,8 +111,8 @@ class Hits(list[Hit]):
 
     @property
     def verdict(self) -> str:
-        """A line where none of them is good, and how that is known; else ""."""
-        if self.good:
+        """A line where there are some and none is good, and how that is known; else ""."""
+        if self.good or not self:
             return ""
         if (level := self.level) is None:
             return "no good match: these are the nearest, and none stands out"

@@ -16,7 +16,16 @@ import pytest
 
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import commands, exports, extract, library, queries, rankers, storage
+from hlformer_jax.search import (
+    commands,
+    evaluation,
+    exports,
+    extract,
+    library,
+    queries,
+    rankers,
+    storage,
+)
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
@@ -648,6 +657,7 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, 
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
+    assert "50 % of what is absent pass (3 captions)" in search("status", f"--index={index}").out
     for sentence in ("red", "white", "yellow", "black"):
         (query,) = encoder.sentences([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
@@ -665,10 +675,10 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, 
 
 def test_runs_are_told_apart_in_a_table():
     runs = ["hlformer/0", "hlformer/1", "ms_sl"]
-    shown = commands.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
+    shown = evaluation.told_apart(["best_frame", *(f"/runs/{run}" for run in runs)])
     assert shown == ["best_frame", *runs]
-    assert commands.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
-    assert commands.told_apart(["segments"]) == ["segments"]
+    assert evaluation.told_apart(["segments", "/runs/hlformer"]) == ["segments", "hlformer"]
+    assert evaluation.told_apart(["segments"]) == ["segments"]
 
 
 def test_cut_takes_times_as_people_write_them(search, films, index, calls, tmp_path):
