@@ -5,13 +5,12 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
-import contextlib
 import functools
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from hlformer_jax.errors import (
 )
 from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search import watch as watch_folders
-from hlformer_jax.search.extract import Progress, index_folder, real_video
+from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
     Index,
@@ -153,35 +152,9 @@ def add(options: Options) -> None:
     """Index files, removed ones too, or a further folder, and leave all others alone."""
     index = _opened(options.index)
     _check_work(options)
-    video = real_video()
-    chosen: list[Path] = []
-    further: list[Path] = []
-    for given in options.paths:
-        # Not resolved at its end: a link in the folder is a path of the folder.
-        named = given.name not in ("", "..")
-        place = given.parent.resolve() / given.name if named else given.resolve()
-        if not place.exists():
-            raise SearchError(f"{given} is not there: give files of {index.root}, or a folder")
-        outside = index.name_below(place) is None
-        if outside:
-            if not place.is_dir():
-                raise SearchError(
-                    f"{given} is not in {index.root}, the folder of this index: move it there, or"
-                    " add its own folder"
-                )
-            place = place.resolve()
-            index.check_root(place)
-            further.append(place)
-        found = video.find(place, _report) if place.is_dir() else [place]
-        if outside and not found:
-            raise SearchError(f"{given} holds no video that FFmpeg reads")
-        chosen += found
+    chosen, further = to_add(index, options.paths, _report)
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
-    index.check_encoder(encoder)
-    with index.writing() if further else contextlib.nullcontext():
-        for place in further:
-            _report(f"{place} is a further folder of the index, {index.add_root(place)!r}")
-    _extract(index, encoder, options, chosen)
+    _extract(index, encoder, options, chosen, further)
 
 
 @command(
@@ -303,7 +276,11 @@ def _check_work(options: Options) -> None:
 
 
 def _extract(
-    index: Index, encoder: Any, options: Options, only: Iterable[Path] | None = None
+    index: Index,
+    encoder: Any,
+    options: Options,
+    only: Iterable[Path] | None = None,
+    further: Iterable[Path] = (),
 ) -> None:
     """Indexes with a progress bar, and prints what that did."""
     _check_work(options)
@@ -332,23 +309,12 @@ def _extract(
             retry=options.retry,
             timeout=options.timeout,
             only=only,
+            further=further,
             source=source,
             report=lambda line: bar.write(line, file=sys.stderr),
             progress=show,
         )
-    _print_counts(
-        index.directory,
-        {
-            "indexed": done.indexed,
-            "found again by their content": done.known,
-            "unchanged": done.unchanged,
-            "offline (kept; prune drops what will not come back)": done.offline,
-            "not to be read (kept)": done.unreadable,
-            "gone": done.gone,
-            "failed": done.failed,
-            "failed before (--retry tries them again)": done.skipped,
-        },
-    )
+    print(counted(index.directory, done.counts))
     if done.seconds:
         taken = f"{clock(done.seconds)} of video in {clock(done.elapsed)}"
         print(f"{taken}, {done.speed:.1f}x real time")
@@ -538,21 +504,8 @@ def status(options: Options) -> None:
 def remove(options: Options) -> None:
     """Take videos out of an index, until they are added again; the files stay."""
     index = _opened(options.index)
-    with index.writing():
-        known = index.manifest
-        folders = [
-            name for name, root in known.roots.items()
-            if root in map(os.path.abspath, options.videos)
-        ]  # fmt: skip
-        given = [one for one in options.videos if os.path.abspath(one) not in known.roots.values()]
-        names = {index.name_of(video) for video in given}
-        known.excluded |= names
-        names |= {one for one in known.videos if storage.split_name(one)[0] in folders}
-        _drop(index, names)
-        for folder in folders:
-            del known.roots[folder]
-            known.excluded = {x for x in known.excluded if storage.split_name(x)[0] != folder}
-    print(f"removed {len(names)} of {len(names) + len(index.manifest.videos)} videos")
+    count = index.remove(options.videos)
+    print(f"removed {count} of {count + len(index.manifest.videos)} videos")
 
 
 @command(
@@ -595,15 +548,8 @@ def prune(options: Options) -> None:
         return
     with index.writing():
         gone = set(index.offline()) & set(names)
-        _drop(index, gone)
+        index.forget(gone)
     print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
-
-
-def _drop(index: Index, names: set[str]) -> None:
-    contents = {index.manifest.videos[name].content for name in names}
-    for name in names:
-        index.drop(name)
-    index.discard_unused(contents)
 
 
 @command(INDEX)
@@ -824,15 +770,12 @@ def upload(options: Options) -> None:
             bar.update(done - bar.n)
 
         count = library.upload(show)
-    _print_counts(
-        "videos (equal ones count once)",
-        {
-            "uploaded": count.sent,
-            "there already": count.kept,
-            "deleted": count.removed,
-            "damaged and not sent (index makes them anew)": count.damaged,
-        },
-    )
+    print(counted("videos (equal ones count once)", {
+        "uploaded": count.sent,
+        "there already": count.kept,
+        "deleted": count.removed,
+        "damaged and not sent (index makes them anew)": count.damaged,
+    }))  # fmt: skip
 
 
 @command(
@@ -886,8 +829,3 @@ def _say(line: str) -> None:
 
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _print_counts(what: object, counts: Mapping[str, int]) -> None:
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    print(f"{what}: {listed or 'no video'}")

@@ -22,7 +22,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -49,6 +49,9 @@ CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
 that what is computed for a frame does not depend on the videos beside it."""
 
+
+PULSE = 1.0
+"""Seconds between two calls of what may stop a run, at most, while processes decode."""
 
 LEAST_SECONDS, SLOWEST = 120.0, 10.0
 """Limit of decoding a video: so many seconds, plus so many times its stated length."""
@@ -127,8 +130,10 @@ Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
 """What yields the events of videos, as `decode` does; those that encode as well give `Vectors`."""
 
 
-def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, None, None]:
-    """Decodes videos in processes; with no workers in this one.
+def decode(
+    paths: Sequence[Path], job: Job, workers: int, pulse: Callable[[], None] = lambda: None
+) -> Generator[Event, None, None]:
+    """Decodes videos in processes; with no workers in this one. Calls `pulse` every second.
 
     Yields for each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any
     point; those of one video in order, those of several mixed. A second `Opened` of a video begins
@@ -139,16 +144,18 @@ def decode(paths: Sequence[Path], job: Job, workers: int) -> Generator[Event, No
     """
     if workers == 0:
         for path in paths:
-            yield from _events(path, job)
+            for own in _events(path, job):
+                pulse()
+                yield own
         return
     waiting = list(reversed(paths))
     twice: set[Path] = set()
     pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
     try:
         while pool:
-            left = min(worker.left() for worker in pool)
-            pipes = [worker.pipe for worker in pool]
-            ready = connection.wait(pipes, None if math.isinf(left) else left)
+            pulse()
+            left = min(PULSE, *(worker.left() for worker in pool))
+            ready = connection.wait([worker.pipe for worker in pool], left)
             for worker in list(pool):
                 silent = worker.pipe not in ready
                 if not silent:
@@ -347,6 +354,7 @@ class Progress(NamedTuple):
     duration: float  # its length
     seconds: float  # of video encoded in this run
     elapsed: float  # since the first video was begun
+    failed: int = 0  # in this run
 
     @property
     def speed(self) -> float:
@@ -373,6 +381,26 @@ class Report(NamedTuple):
         """Multiples of real time."""
         return _speed(self.seconds, self.elapsed)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of paths, each with its words."""
+        return {
+            "indexed": self.indexed,
+            "found again by their content": self.known,
+            "unchanged": self.unchanged,
+            "offline (kept; prune drops what will not come back)": self.offline,
+            "not to be read (kept)": self.unreadable,
+            "gone": self.gone,
+            "failed": self.failed,
+            "failed before (--retry tries them again)": self.skipped,
+        }
+
+
+def counted(what: object, counts: Mapping[str, int]) -> str:
+    """Numbers as a line, but for those that are 0."""
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{what}: {listed or 'no video'}"
+
 
 def _speed(seconds: float, elapsed: float) -> float:
     return seconds / max(elapsed, 1e-9)
@@ -396,10 +424,12 @@ def index_folder(
     retry: bool = False,
     timeout: float | None = None,
     only: Iterable[Path] | None = None,
+    further: Iterable[Path] = (),
     video: Video | None = None,
     source: Source | None = None,
     report: Callable[[str], None] = print,
     progress: Callable[[Progress], None] = lambda progress: None,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Report:
     """Brings an index up to date with its folders; one that is not there keeps all its videos.
 
@@ -411,11 +441,14 @@ def index_folder(
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
       only: files of the folders to add; the rest is not looked at, and what was removed from the
         index comes back. None: the whole folder.
+      further: folders that become further ones of the index before that (`to_add`).
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
         machine, `workers` of them.
       report: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
+      pulse: is called before every file that is read, and every second while processes decode;
+        what it raises ends the run as Ctrl-C does: all whole files are kept.
 
     Raises:
       SearchError: when the encoder is another one, no folder is there, the disk is full, or another
@@ -423,11 +456,49 @@ def index_folder(
     """
     index.check_encoder(encoder)
     with index.writing():
+        for folder in further:
+            name = index.add_root(folder)
+            report(f"{folder} is a further folder of the index, {name!r}")
         if source is None:
             count = default_workers() if workers is None else workers
-            source = functools.partial(decode, workers=count)
-        run = _Run(index, encoder, video or real_video(), source, timeout, report, progress)
+            source = functools.partial(decode, workers=count, pulse=pulse)
+        run = _Run(index, encoder, video or real_video(), source, timeout, report, progress, pulse)
         return run.perform(retry, only)
+
+
+def to_add(
+    index: Index, given: Iterable[Path], report: Callable[[str], None] = print
+) -> tuple[list[Path], list[Path]]:
+    """The files of what a person adds, files or folders, and the folders that are further ones.
+
+    Raises:
+      SearchError: when one is not there, a file of no folder of the index, a folder without videos,
+        or one that holds a folder of the index or lies in one.
+    """
+    video = real_video()
+    chosen: list[Path] = []
+    further: list[Path] = []
+    for one in given:
+        # Not resolved at its end: a link in the folder is a path of the folder.
+        named = one.name not in ("", "..")
+        place = one.parent.resolve() / one.name if named else one.resolve()
+        if not place.exists():
+            raise SearchError(f"{one} is not there: give files of {index.root}, or a folder")
+        outside = index.name_below(place) is None
+        if outside:
+            if not place.is_dir():
+                raise SearchError(
+                    f"{one} is not in {index.root}, the folder of this index: move it there, or"
+                    " add its own folder"
+                )
+            place = place.resolve()
+            index.check_root(place)
+            further.append(place)
+        found = video.find(place, report) if place.is_dir() else [place]
+        if outside and not found:
+            raise SearchError(f"{one} holds no video that FFmpeg reads")
+        chosen += found
+    return chosen, further
 
 
 def default_workers() -> int:
@@ -438,8 +509,7 @@ def default_workers() -> int:
 def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
-    texts = module.subtitles
-    reader = said.Reader(frozenset(texts.SUFFIXES), texts.inside, texts.beside)
+    reader = said.Reader(frozenset(said.SUFFIXES), said.inside, said.beside)
     return Video(module.find, module.probe, module.sample, reader)
 
 
@@ -464,6 +534,7 @@ class _Run:
     timeout: float | None
     report: Callable[[str], None]
     progress: Callable[[Progress], None]
+    pulse: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._count: dict[str, Any] = dict.fromkeys(Report._fields, 0)
@@ -531,6 +602,7 @@ class _Run:
         index, read = self.index, 0
         names.reverse()
         while names and read < BYTES_AT_ONCE:
+            self.pulse()
             name = names.pop()
             record = index.manifest.videos.get(name)
             try:
@@ -629,6 +701,7 @@ class _Run:
                     duration=now.duration,
                     seconds=self._count["seconds"],
                     elapsed=time.monotonic() - began,
+                    failed=self._count["failed"],
                 ))  # fmt: skip
 
     def _finish(

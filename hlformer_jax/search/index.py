@@ -382,6 +382,38 @@ class Index:
         """Forgets a path; its vectors stay until `discard_unused`."""
         self._renamed.add(self._pop(name).content)
 
+    def forget(self, names: Collection[str]) -> None:
+        """Forgets paths, and the vectors that no other has; under the lock of `writing`."""
+        contents = {self.manifest.videos[name].content for name in names}
+        for name in names:
+            self.drop(name)
+        self.discard_unused(contents)
+
+    def remove(self, videos: Collection[str]) -> int:
+        """Takes videos out until they are added again, and further folders; the files stay.
+
+        Args:
+          videos: paths or ids of videos, or the paths of further folders.
+
+        Returns:
+          How many videos that were.
+
+        Raises:
+          SearchError: when one is not in the index, or another process writes.
+        """
+        with self.writing():
+            known, given = self.manifest, {one: os.path.abspath(one) for one in videos}
+            folders = {name for name, root in known.roots.items() if root in given.values()}
+            roots = set(known.roots.values())
+            names = {self.name_of(one) for one, place in given.items() if place not in roots}
+            known.excluded |= names
+            names |= {one for one in known.videos if storage.split_name(one)[0] in folders}
+            self.forget(names)
+            for folder in folders:
+                del known.roots[folder]
+            known.excluded = {x for x in known.excluded if storage.split_name(x)[0] not in folders}
+            return len(names)
+
     def _pop(self, name: str) -> Record:
         record = self.manifest.videos.pop(name)
         self._owners.pop(record.id, None)

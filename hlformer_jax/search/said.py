@@ -1,5 +1,8 @@
 """What is said in videos: timed text of subtitles, kept in the index and searched by its words.
 
+Subtitles are read that are text, in a video's file and in files beside it: beside `a.mp4` these are
+`a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS.
+
     DIR/texts/DIGEST.json     the cues of one content under a digest, and of which files they are
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
 
@@ -12,6 +15,7 @@ content ranks by its best passage.
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -19,14 +23,20 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import UserError, printable
+from hlformer_jax.errors import UserError, optional, printable
 from hlformer_jax.search import storage
 from hlformer_jax.search.index import Index
+
+SUFFIXES = {".srt": "srt", ".vtt": "webvtt", ".ass": "ass", ".ssa": "ass"}
+"""Formats of FFmpeg by the suffixes of files of subtitles."""
+
+MAX_BYTES = 2**25
+"""Size of a file of subtitles, at most; a day of speech has a thirtieth of it."""
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -37,11 +47,23 @@ MAX_PASSAGES = 2000
 RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
 
+_TEXT = frozenset({"ass", "mov_text", "srt", "ssa", "subrip", "text", "webvtt"})
+"""FFmpeg's codecs of subtitles that are text."""
+
+_STYLE = re.compile(r"\{[^}]*\}|<[^>]*>")
 _DIGEST = 64
 _TABLE = (
     "CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,"
     " tokenize='porter unicode61 remove_diacritics 2')"
 )
+
+
+class Cue(NamedTuple):
+    """What is said or written from one second of a video to another."""
+
+    start: float
+    end: float
+    text: str
 
 
 class Passage(NamedTuple):
@@ -54,11 +76,65 @@ class Passage(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """What reads subtitles: the functions of `hlformer_jax.video.subtitles`, or a test's."""
+    """What reads subtitles: `inside` and `beside`, or a test's."""
 
     suffixes: Iterable[str]
     inside: Callable[[Path], Iterable[tuple[float, float, str]]]
     beside: Callable[[Path], Iterable[tuple[float, float, str]]]
+
+
+def inside(path: str | Path) -> list[Cue]:
+    """The cues in a video's file, in the order of their times; raises as `video.read.opened`."""
+    from av.stream import Discard
+
+    with optional("hlformer_jax.video.read", "search").opened(path) as video:
+        streams = [
+            stream
+            for stream in video.container.streams.subtitles
+            if stream.codec_context is not None and stream.codec_context.name in _TEXT
+        ]
+        video.stream.discard = Discard.all
+        for stream in streams:
+            stream.discard = Discard.default
+        return sorted(_decoded(video.container, streams, float(video.start or 0)))
+
+
+def beside(path: str | Path) -> list[Cue]:
+    """The cues of a file of subtitles, in the order of their times.
+
+    Raises:
+      VideoError: when it is none, too large, or cannot be read.
+    """
+    av, video = optional("av", "search"), optional("hlformer_jax.video.read", "search")
+    path = Path(path)
+    with video.named(path):
+        if path.stat().st_size > MAX_BYTES:
+            raise video.fault(path, "is too large for subtitles", "leave it out")
+        content = io.BytesIO(_text(files.read_bytes(path)).encode())
+        with av.open(content, format=SUFFIXES[path.suffix.lower()]) as container:
+            return sorted(_decoded(container, container.streams.subtitles, 0.0))
+
+
+def _text(content: bytes) -> str:
+    """The text of a file: UTF-8 or UTF-16, or else Windows' Western European."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16", errors="replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace")
+
+
+def _decoded(container: Any, streams: Sequence[Any], start: float) -> Iterator[Cue]:
+    for packet in container.demux(streams) if streams else ():
+        if packet.pts is None or not packet.size:
+            continue
+        begin = max(float(packet.pts * packet.time_base) - start, 0.0)
+        length = float((packet.duration or 0) * packet.time_base)
+        for line in packet.decode():
+            text = _STYLE.sub("", line.dialogue.decode(errors="replace")).replace(r"\N", " ")
+            if text := " ".join(text.split()):
+                yield Cue(round(begin, 3), round(begin + max(length, 1.0), 3), text)
 
 
 def read(path: Path) -> dict[str, Any] | None:

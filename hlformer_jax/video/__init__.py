@@ -2,7 +2,6 @@
 
     read      found in a folder, opened, probed, and their frames with true times
     pixels    frames as upright pictures of 8 bit
-    subtitles timed text, in a video and beside it
     clips     clips of exact bounds, thumbnails
 
 ```python
@@ -15,11 +14,9 @@ print(frames.warning)
 ```
 """
 
-from hlformer_jax.video import subtitles
 from hlformer_jax.video.clips import copy, cut, thumbnail
 from hlformer_jax.video.read import Frame, Info, Samples, VideoError, find, probe, sample
 
 __all__ = [
-    "Frame", "Info", "Samples", "VideoError", "copy", "cut", "find", "probe", "sample", "subtitles",
-    "thumbnail",
+    "Frame", "Info", "Samples", "VideoError", "copy", "cut", "find", "probe", "sample", "thumbnail",
 ]  # fmt: skip

@@ -24,12 +24,13 @@ from hlformer_jax.search import (
     library,
     queries,
     rankers,
+    said,
     storage,
 )
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
-from hlformer_jax.video import subtitles
+from hlformer_jax.video import read
 
 
 @pytest.fixture
@@ -46,21 +47,19 @@ def calls(monkeypatch):
         seen.loaded.append(name)
         return seen.encoder
 
-    texts = SimpleNamespace(
-        SUFFIXES=subtitles.SUFFIXES, beside=subtitles.beside, inside=lambda path: []
-    )
     modules = {
         "encoders": SimpleNamespace(load=load),
         "video": SimpleNamespace(
             find=archive.find,
             probe=archive.probe,
             sample=archive.sample,
-            subtitles=texts,
             cut=lambda *a, replace: seen.cuts.append((a, replace)),
             copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
         ),
+        "video.read": read,  # of subtitles beside a video
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
+    monkeypatch.setattr(said, "inside", lambda path: [])
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
     return seen
