@@ -9,9 +9,9 @@
 # `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
-# --port, --host, --allow-host, --token-file, --no-token and --ranker go to the page, --encoder, --fps,
-# --checkpoint, --workers, --timeout and --retry to the indexing: `index --help` and `serve --help` say
-# what they mean.
+# --port, --host, --allow-host, --token-file, --no-token, --manage, --no-manage and --ranker go to the
+# page, --encoder, --fps, --checkpoint, --workers, --timeout and --retry to the indexing: `index --help`
+# and `serve --help` say what they mean.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -29,7 +29,7 @@ for flag in "$@"; do
     --demo) demo=yes ;;
     -h | --help) exec "$BASH" "${BASH_SOURCE[0]}" --help ;;
     --index=*) index=${flag#--index=} ;;
-    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --ranker=*) serving+=("$flag") ;;
+    --port=* | --host=* | --allow-host=* | --token-file=* | --no-token | --manage | --no-manage | --ranker=*) serving+=("$flag") ;;
     --encoder=* | --fps=* | --checkpoint=* | --workers=* | --timeout=* | --retry) indexing+=("$flag") ;;
     -*) die "unknown flag $flag (flags are written --name=value); $usage" ;;
     *)

@@ -431,6 +431,10 @@ def query(options: Options) -> None:
         " reach it", metavar="FILE",
     ),
     flag("--no-token", "let everybody who reaches it watch the videos"),
+    option(
+        "--manage", "let the page add folders of this machine, remove and index again; default"
+        " where it alone reaches the page", action=argparse.BooleanOptionalAction,
+    ),
     flag("--open", "open the page in a browser"),
     *RANKER, compiles=True,
 )  # fmt: skip
@@ -444,6 +448,7 @@ def serve(options: Options) -> None:
         token_file=options.token_file,
         no_token=options.no_token,
         allow_hosts=options.allow_host,
+        manage=options.manage,
     )
 
 

@@ -245,6 +245,11 @@ class Library:
         return cls(directory, **options)
 
     @property
+    def directory(self) -> Path:
+        """The directory of the index."""
+        return self._directory
+
+    @property
     def encoder_name(self) -> str:
         """The name of the encoder of the index."""
         return self._index.manifest.encoder.name

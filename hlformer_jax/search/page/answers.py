@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
+from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.storage import split_name
 
@@ -78,7 +79,7 @@ def warnings(library: Library, best: archive.Hits) -> list[str]:
     return [without_paths(line, summary) for line in best.warnings]
 
 
-def status(library: Library) -> dict[str, Any]:
+def status(library: Library, manage: bool) -> dict[str, Any]:
     """The state of an index: its encoder, how much there is, what failed, and what is newest."""
     entries = library.videos()
     good = [entry for entry in entries if entry.state == "indexed"]
@@ -103,6 +104,21 @@ def status(library: Library) -> dict[str, Any]:
             key: [*value] if key == "folders" else _base_name(value)
             for key, value in summary.items()
         },
+        "manage": manage,
+    }
+
+
+def roots(index: Index) -> dict[str, Any]:
+    """The folders of an index, with their paths; only for those who may change it."""
+    counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
+    for video, record in index.manifest.videos.items():
+        if own := counts.get(split_name(video)[0]):
+            own["videos" if record.indexed else "failed"] += 1
+    return {
+        "roots": [
+            {"name": name, "path": str(root), "there": index.is_there(name)} | counts[name]
+            for name, root in index.roots.items()
+        ]
     }
 
 
@@ -318,7 +334,7 @@ class Failure(_Form):
 
 
 class Status(_Form):
-    """What the index holds."""
+    """What the index holds; `manage` says whether who asks may change it."""
 
     encoder: str
     videos: int
@@ -327,6 +343,7 @@ class Status(_Form):
     failed: list[Failure]
     recent: list[Video]
     index: dict[str, Any]
+    manage: bool
 
 
 class Folders(_Form):
@@ -340,6 +357,51 @@ class Tags(_Form):
     """All tags of a video."""
 
     tags: list[str]
+
+
+class Root(_Form):
+    """A folder of the index; the first has no name."""
+
+    name: str
+    path: str
+    there: bool
+    videos: int
+    failed: int
+
+
+class Roots(_Form):
+    """The folders of the index, the first one first."""
+
+    roots: list[Root]
+
+
+Kind = Literal["", "index", "retry", "add", "remove"]
+
+
+class Job(_Form):
+    """A change of the index: how far it is, and what it did or what was wrong, in one line.
+
+    `done` and `failed` are of `total` videos that must be encoded; `position` and `duration` those
+    of `video`, which is under way; `speed` is in multiples of real time; `left` an estimate.
+    """
+
+    kind: Kind = ""
+    state: Literal["none", "running", "stopping", "done", "stopped", "failed"] = "none"
+    line: str = ""
+    done: int = 0
+    total: int = 0
+    failed: int = 0
+    video: str = ""
+    position: float = 0.0
+    duration: float = 0.0
+    speed: float = 0.0
+    left: float | None = None
+    notes: list[str] = []
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in ("running", "stopping")
 
 
 class Transcript(_Form):
@@ -373,7 +435,7 @@ def describe(server: FastAPI) -> str:
             lines.append(f"<h2>{method.upper()} {_text(address)}</h2>")
             lines.append(f"<p>{_text(one.get('description', ''))}</p>")
             given = {own["name"]: own["schema"] for own in one.get("parameters", ())}
-            of = one["responses"]["200"].get("content", {}).get("application/json", {})
+            of: dict[str, Any] = next(iter(one["responses"]["200"].get("content", {}).values()), {})
             lines += [_list(given), f"<p>Answers {_text(_type(of.get('schema', {})))}.</p>"]
     lines.append("<h1>Forms of answers</h1>")
     for name, form in schema["components"]["schemas"].items():

@@ -55,7 +55,7 @@ REQUEST_SECONDS = 10.0
 LINES = {
     "Invalid host header": "this server has another name: open the address that it printed, or"
     " start it with --allow-host=NAME",
-    "Method Not Allowed": "use GET, and to ask by a picture or to tag POST",
+    "Method Not Allowed": "use GET, and POST to ask by a picture or to change something",
     "Not Found": "there is nothing at this address",
 }
 """Messages in place of the frameworks'."""

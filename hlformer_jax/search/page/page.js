@@ -137,7 +137,7 @@ function showNote(title, text, bad = false) {
   $("again").hidden = !bad;
   $("note").hidden = false;
 }
-async function showHome() {
+async function showHome(factsAlone = false) {
   const mine = turn;
   let facts;
   try {
@@ -148,10 +148,11 @@ async function showHome() {
   }
   const model = make("span", { id: "encoder" }, ` · ${facts.encoder}`);
   $("facts").replaceChildren(`${many(facts.videos, "video")} · ${long(facts.seconds)}`, model);
-  if (mine !== turn || wants(values())) return;
+  manage(facts);
+  if (factsAlone || mine !== turn || wants(values())) return;
   if (!facts.videos) {
-    showNote("No video is indexed yet",
-      "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR");
+    showNote("No video is indexed yet", facts.manage ? "Add a folder by the button Manage."
+      : "Index a folder: python -m hlformer_jax.search index FOLDER --index=DIR");
   } else {
     showNote("Find the moment you remember",
       "Describe in a sentence what happens. Press / to type, the arrow keys to move between " +
@@ -502,6 +503,7 @@ function move(step) {
 }
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (document.querySelector("dialog[open]")) return;    // it has its own keys
   const typing = event.target.matches("input, select"), inField = event.target === $("q");
   if (event.key === "/" && !typing) { event.preventDefault(); $("q").focus(); $("q").select(); }
   else if (event.key === "Escape" && !inField) { player.pause(); $("q").focus(); }

@@ -32,13 +32,14 @@ from hlformer_jax import __version__, video
 from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import queries
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.page import answers, guard
+from hlformer_jax.search.page import answers, guard, jobs
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
 }
 
 MAX_SENTENCE = 500  # characters
@@ -108,12 +109,14 @@ def app(
     hosts: Collection[str] = guard.LOOPBACK,
     addresses: bool = False,
     token: str = "",
+    manage: bool | None = False,
 ) -> FastAPI:
-    """The ASGI application of a library; the other arguments are those of `guard.Guard`."""
+    """The ASGI application of a library; options of `guard.Guard`, and that of `jobs.Allowed`."""
     # The encoder is one, and JAX uses every core. Searches and pictures do not wait for each other.
     searching = BoundedExecutor("searches", workers=1, waiting=16)
     drawing = BoundedExecutor("thumbnails", workers=2, waiting=128)
     cutting = BoundedExecutor("cuts", workers=1, waiting=4)
+    running, allowed = jobs.Jobs(library), jobs.Allowed(manage)
     clips = tempfile.TemporaryDirectory(prefix="hlformer-cuts-")
     thumbnails: dict[tuple[str, float, float, int], bytes] = {}
 
@@ -123,6 +126,7 @@ def app(
         for executor in (searching, drawing, cutting):
             executor.close()
         clips.cleanup()
+        await run_in_threadpool(running.close)
 
     server = FastAPI(
         title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
@@ -199,9 +203,9 @@ def app(
         return Response(answers.describe(server), media_type="text/html; charset=utf-8")
 
     @server.get("/api/status", responses=answers.responses(answers.Status))
-    def status() -> Response:
+    def status(request: Request) -> Response:
         """What the index holds, what failed, and the newest videos."""
-        return Answer(answers.status(library))
+        return Answer(answers.status(library, allowed.may(request)))
 
     @server.get("/api/folders", responses=answers.responses(answers.Folders))
     def folders() -> Response:
@@ -275,6 +279,7 @@ def app(
         title = f"{title} {_clock(start)}-{_clock(end)}.mp4"
         return answers.TemporaryFileResponse(out, media_type="video/mp4", filename=title)
 
+    server.include_router(jobs.addresses(library, running, allowed))
     return server
 
 
@@ -286,21 +291,30 @@ def serve(
     token_file: Path | None = None,
     no_token: bool = False,
     allow_hosts: Collection[str] = (),
+    manage: bool | None = None,
 ) -> None:
     """Serves the page until Ctrl-C or SIGTERM.
 
     By default this machine alone reaches it; the host "0.0.0.0" lets everybody who reaches the
     machine and has the token watch the videos: that in `token_file`, or one that is made, or with
-    `no_token` none. Port 0 is one that is free; `allow_hosts` are further names of the server.
+    `no_token` none. Port 0 is one that is free; `allow_hosts` are further names of the server. With
+    `manage` those who are let in may change the index, and have it hold any folder of this machine;
+    by default where this machine alone reaches the page, under no further name.
 
     Raises:
-      ServeError: when the address or port cannot be listened on, the token is none, or a name.
+      ServeError: when the address or port cannot be listened on, the token is none, or a name, or
+        strangers could change the index.
     """
     for name in allow_hosts:
         if not HOST_NAME.fullmatch(name):
             raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
     if no_token and token_file is not None:
         raise ServeError("--no-token and --token-file contradict each other: give one of them")
+    if no_token and manage:
+        raise ServeError(
+            "with --manage and --no-token everybody could index and watch any folder of this"
+            " machine: leave one of them out"
+        )
     token = "" if token_file is None else _read_token(token_file)
     if not host:
         raise ServeError("--host is empty: give 0.0.0.0 to be reached from everywhere")
@@ -322,15 +336,18 @@ def serve(
         if not bound.is_loopback:
             token = "" if no_token else token or secrets.token_urlsafe(32)
             hosts |= {socket.gethostname(), f"{socket.gethostname()}.local"}
+        if manage is None and (allow_hosts or not bound.is_loopback):
+            manage = False
         name = "127.0.0.1" if bound.is_unspecified else name
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
         print(f"the page is at {address} (Ctrl-C ends it)")
         if not bound.is_loopback:
             who = "that token" if token else "no token, as nobody needs one"
-            print(f"anyone who reaches this machine as {host} with {who} can watch the videos")
+            what = "watch the videos" + (", and index any folder of this machine" if manage else "")
+            print(f"anyone who reaches this machine as {host} with {who} can {what}")
         sys.stdout.flush()  # a program may wait for the address
         config = uvicorn.Config(
-            app(library, hosts, bound.is_unspecified, token),
+            app(library, hosts, bound.is_unspecified, token, manage),
             http=guard.Protocol,
             ws="none",
             log_level="error",

@@ -236,6 +236,7 @@ def test_a_temporary_file_is_deleted_whether_or_not_it_could_be_sent(tmp_path, c
         ("/api/status", answers.Status),
         ("/api/folders", answers.Folders),
         ("/api/query", answers.Problem),
+        ("/api/job", answers.Problem),  # who may not change the index
     ],
 )
 def test_an_answer_has_the_described_form(client, address, form):

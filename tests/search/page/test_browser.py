@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 
+import archive
 import page_library
 import pytest
 import videos
@@ -266,7 +267,7 @@ def test_parts_copies_and_further_results_are_shown(page, library):
 
 def test_filters_by_folder_and_date_narrow_the_results(page):
     search(page, "grey")
-    page.get_by_label("Folder").select_option("trips/lake")
+    page.locator("#folder").select_option("trips/lake")
     expect(page.locator("#results .open")).to_have_text(["boat ride.mp4"])
     page.get_by_role("button", name="Clear filters").click()
     expect(page.locator("#results .open")).to_have_count(3)
@@ -326,7 +327,7 @@ def test_the_keyboard_alone_is_enough(page):
 @pytest.mark.slow
 def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
     search(page, "red")
-    page.get_by_label("Folder").select_option("trips")
+    page.locator("#folder").select_option("trips")
     page.get_by_label("From date").fill("2026-01-01")
     expect(page.locator("#results .open")).to_have_count(2)
     page.locator("#results .open").nth(1).click()
@@ -446,6 +447,167 @@ def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_p
         assert page.evaluate("position()") == pytest.approx(8, abs=1)
     finally:
         vars(entry).update(kept)
+
+
+# Changes of the index
+
+
+@pytest.fixture
+def managed(changing, opened):
+    """A page that may change the index of `changing`, whose films have no pictures."""
+    with page_library.running(changing, manage=None) as url:
+
+        def open_page(**options):
+            page = opened(url, **options)
+            page.expected.append("Failed to load resource")
+            return page
+
+        yield open_page
+
+
+def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films, tmp_path):
+    for name, colour in (("d", "red"), ("e", "blue")):
+        archive.film(tmp_path / "photos" / f"{name}.film", [colour] * 40)
+    page = managed()
+    page.get_by_role("button", name="Manage").click()
+    panel = page.get_by_role("dialog", name="The index")
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text(f"{films} 3 videos")
+    changing.encoder.gate.clear()
+    panel.get_by_label("Add a folder").fill(str(tmp_path / "photos"))
+    page.keyboard.press("Enter")
+    expect(panel.locator("#job-line")).to_have_text("Adding: 0 of 2 videos")
+    expect(panel.get_by_role("button", name="Index again")).to_be_disabled()
+    page.reload()  # the job is the server's
+    expect(page.get_by_role("button", name="Manage · 0/2")).to_be_visible()
+    page.get_by_role("button", name="Manage").click()
+    expect(panel.get_by_role("progressbar")).to_have_attribute("max", "2")
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel.locator("#job-line")).to_have_text("Stopping…")
+    changing.encoder.gate.set()
+    expect(panel.locator("#job-line")).to_contain_text("stopped: what is indexed is kept")
+    panel.get_by_role("button", name="Index again").click()
+    expect(panel.locator("#job-line")).to_contain_text("indexed")
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
+    expect(page.locator("#job-said")).to_contain_text("the index: ")  # aloud
+    panel.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("dialog", name="from the index?")).to_contain_text("Its 2 videos leave")
+    page.keyboard.press("Enter")  # the focus is on what removes nothing
+    expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos")
+    panel.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog", name="from the index?").get_by_text("Remove", exact=True).click()
+    expect(panel.locator("#job-line")).to_have_text("removed 2 of 5 videos")
+    expect(panel.get_by_role("list", name="Folders")).not_to_contain_text("photos")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(page.locator("#facts")).to_contain_text("3 videos")
+
+
+def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
+    (films / "bad.film").write_bytes(b"broken")
+    page = managed()
+    page.get_by_role("button", name="Manage").click()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 3 unchanged, 1 failed")
+    page.get_by_text("1 file could not be indexed").last.click()
+    archive.film(films / "bad.film", ["red"] * 6)
+    page.get_by_role("button", name="Try bad.film again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 1 indexed")
+    expect(page.locator("#broken")).to_be_hidden()
+    page.get_by_label("Add a folder").fill("films")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("give the whole path")
+    page.get_by_role("button", name="Close").click()
+    search(page, "red")
+    expect(page.locator("#results .open")).to_have_count(4)
+    page.locator("#results .open").filter(has_text="bad.film").focus()
+    page.get_by_role("button", name="Remove…").click()
+    page.get_by_role("dialog", name="Remove bad.film").get_by_text("Remove", exact=True).click()
+    expect(page.locator("#results .open")).to_have_count(3)
+    assert (films / "bad.film").exists()
+
+
+def test_a_page_that_may_not_change_the_index_shows_no_way_to(page):
+    search(page, "red")
+    expect(page.get_by_role("button", name="Manage")).to_be_hidden()
+    expect(page.get_by_role("button", name="Remove…")).to_be_hidden()
+
+
+# What it looks like, and to whom
+
+
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def is_accessible(page):
+    """Asks axe-core, which has a program for each of its rules; none waits for the player here."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="extra test").Axe()
+    result = axe.run(page, options={"runOnly": WCAG, "preload": False}).response
+    assert len(result["passes"]) > 10
+    wrong = [
+        (rule["id"], node["html"][:200], node["failureSummary"])
+        for rule in result["violations"]
+        for node in rule["nodes"]
+    ]
+    assert wrong == []
+
+
+LOOKS = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (380, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(380, "light", marks=pytest.mark.slow),
+    ],
+)
+
+
+@LOOKS
+def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, scheme):
+    page = opened(url, width, 860, scheme)
+    expect(page.locator("#results .open")).to_have_count(3)
+    is_accessible(page)
+    search(page, "green captain")
+    page.get_by_text("Transcript").click()
+    page.get_by_role("button", name="0:04 the captain's ship").click()
+    expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    page.evaluate("player.pause()")
+    is_accessible(page)
+    page.locator("#q").fill("nothing")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    is_accessible(page)
+
+
+@LOOKS
+def test_axe_finds_nothing_where_the_index_is_changed(managed, changing, films, width, scheme):
+    (films / "bad.film").write_bytes(b"broken")
+    page = managed(width=width, scheme=scheme)
+    page.get_by_role("button", name="Manage").click()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("the index: 3 unchanged, 1 failed")
+    archive.film(films / "new.film", ["red"] * 40)
+    changing.encoder.gate.clear()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    page.get_by_text("1 file could not be indexed").last.click()
+    is_accessible(page)
+    picture(page, f"manage_{width}_{scheme}")
+    changing.encoder.gate.set()
+    expect(page.locator("#job-line")).to_contain_text("1 indexed")
+    page.get_by_role("button", name="Close").click()
+    page.locator("#results .open").first.click()
+    page.get_by_role("button", name="Remove…").click()
+    is_accessible(page)
+    picture(page, f"sure_{width}_{scheme}")
+    page.keyboard.press("Escape")
+    is_accessible(page)
+
+
+def picture(page, name):
+    """Keeps a picture where HLFORMER_SCREENSHOTS names a folder, and finds nothing cut off."""
+    if folder := os.environ.get("HLFORMER_SCREENSHOTS"):
+        page.screenshot(path=pathlib.Path(folder) / f"{name}.png")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize(

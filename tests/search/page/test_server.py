@@ -329,12 +329,35 @@ def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
         assert client.get(url).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"manage": False}, False),
+        ({"allow_hosts": ["nas.local"]}, False),  # a proxy has that name, say
+        ({"allow_hosts": ["nas.local"], "manage": True}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "no_token": True}, False),
+        ({"host": "0.0.0.0", "manage": True}, True),
+    ],
+)
+def test_the_index_is_changed_from_this_machine_or_with_manage(served, options, may):
+    told, url, client = served(**options)
+    client.get(url)  # for the cookie
+    assert client.get("/api/status").json()["manage"] is may
+    assert client.get("/api/job").status_code == (200 if may else 403)
+    if "host" in options and options["host"] == "0.0.0.0":
+        assert ("any folder of this machine" in told[1]) == may
+
+
 def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
     files = {"empty": b"", "short": b"123", "lines": b"0123456789abcdef\n0", "bytes": b"\xff" * 20}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     wrong = [{"token_file": tmp_path / name} for name in (*files, "missing")]
     wrong += [{"token_file": tmp_path / "short", "no_token": True}, {"host": ""}]
+    wrong += [{"host": host, "no_token": True, "manage": True} for host in ("0.0.0.0", "::1")]
     wrong += [{"allow_hosts": [name]} for name in ("*", "http://nas", "nas:80", "", "a b")]
     for options in wrong:
         with pytest.raises(server.ServeError) as error:
