@@ -46,6 +46,7 @@ async function begin(address, parameters = {}) {    // whether the server has be
     $("job-error").textContent = error.message;
     $("job-error").hidden = false;
     if (!$("panel").open) toast(error.message);
+    follow();    // another page may have begun one
     return false;
   }
 }
@@ -80,7 +81,10 @@ function follow() {    // from the present state to the job's end; a lost connec
   if (following) return;
   following = new EventSource("api/job/events");
   following.onmessage = (event) => showJob(JSON.parse(event.data));
-  following.onerror = () => { $("job-more").textContent = "The server does not answer: trying again…"; };
+  following.onerror = () => {
+    $("job-more").textContent = "The server does not answer: trying again…";
+    if (following?.readyState === EventSource.CLOSED) following = null;    // it refused: the next change asks again
+  };
 }
 function showJob(next) {
   const before = job, going = runs(next);

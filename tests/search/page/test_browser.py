@@ -502,6 +502,24 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     expect(page.locator("#facts")).to_contain_text("3 videos")
 
 
+def test_a_job_that_another_page_has_begun_is_said_and_shown(managed, changing, films):
+    archive.film(films / "new.film", ["red"] * 40)
+    changing.encoder.gate.clear()
+    page, other = managed(), managed()
+    for one in (page, other):
+        one.get_by_role("button", name="Manage").click()
+        expect(one.get_by_role("button", name="Index again")).to_be_enabled()
+    page.get_by_role("button", name="Index again").click()
+    expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    other.get_by_role("button", name="Index again").click()
+    expect(other.get_by_role("alert")).to_contain_text("wait until that has ended, or stop it")
+    expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    changing.encoder.gate.set()
+    for one in (page, other):
+        expect(one.locator("#job-line")).to_contain_text("1 indexed")
+        expect(one.locator("#facts")).to_contain_text("4 videos")
+
+
 def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
     (films / "bad.film").write_bytes(b"broken")
     page = managed()
