@@ -11,6 +11,7 @@ import math
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -451,7 +452,11 @@ class Library:
         chosen = folder, since, until
         tags = [tags] if isinstance(tags, str) else tags
         passing = queries.mask(now.entries, *chosen, longer, shorter, tags)
-        vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
+        with ThreadPoolExecutor(1) as thread:  # subtitles are searched while the encoder works
+            said_of = lambda: now.said.search(sentences[0]) if single and only != "seen" else {}
+            saying = thread.submit(said_of)
+            vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
+            texts = saying.result()
         if image is not None:
             picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
         if like is not None:
@@ -463,7 +468,6 @@ class Library:
             vectors.insert(0, picture)
         if not (passing & now.searched()).any():
             return Hits((), self._warnings(now, passing))
-        texts = now.said.search(sentences[0]) if single and only != "seen" else {}
         if only == "said" and not now.said.count:
             raise SearchError(
                 f"{self._directory} holds no subtitles: put .srt, .vtt or .ass files beside the"
@@ -484,16 +488,19 @@ class Library:
                     now.look(everything=True)
                     now.away |= gone
                     continue
-                hits = [
-                    _with_passages(
-                        self._hit(now, encoder, place, score, asked, moments),
-                        copies,
-                        texts.get(now.contents[now.own[place]].content, []),
-                        moments,
-                        only,
+                with ThreadPoolExecutor() as threads:  # whose files are read and checked
+                    hits = list(
+                        threads.map(
+                            lambda one: _with_passages(
+                                self._hit(now, encoder, one[0], one[1], asked, moments),
+                                one[2],
+                                texts.get(now.contents[now.own[one[0]]].content, []),
+                                moments,
+                                only,
+                            ),
+                            best[offset:],
+                        )
                     )
-                    for place, score, copies in best[offset:]
-                ]
             except DamagedError as error:
                 if not error.contents.keys() - now.damaged.keys():
                     raise

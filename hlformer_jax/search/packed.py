@@ -24,6 +24,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from hlformer_jax.search import storage
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import PACKED, VideoArrays
 
-ROWS_AT_ONCE = 512
+ROWS_AT_ONCE = 1024
 """Rows that are converted to float32 and multiplied together: they stay in a core's cache."""
 
 _BLOCK, _DIGEST = 4096, 64
@@ -200,15 +201,32 @@ def _digest(matrix: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+FEW = 4
+"""Queries up to which rows are multiplied one by one, in a thread for each core."""
+
+
 def products(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.ndarray, "R *Q"]:
     """Inner products in float32 of a query, or several, and all rows, which `widened` reads."""
-    scores = np.empty((len(matrix), *query.shape[:-1]), np.float32)
-    # One block for all: new memory takes longer than the products.
-    wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), query.shape[-1]), np.float32)
-    for start in range(0, len(matrix), ROWS_AT_ONCE):
-        block = matrix[start : start + ROWS_AT_ONCE]
-        np.dot(widened(block, wide[: len(block)]), query.T, out=scores[start : start + len(block)])
-    return scores
+    queries = query.reshape(-1, query.shape[-1])
+    scores = np.empty((len(queries), len(matrix)), np.float32)
+
+    def multiply(first: int, last: int) -> None:
+        # One block for all: new memory takes longer than the products.
+        wide = np.empty((min(ROWS_AT_ONCE, len(matrix)), query.shape[-1]), np.float32)
+        for start in range(first, last, ROWS_AT_ONCE):
+            part = slice(start, min(start + ROWS_AT_ONCE, last))
+            block = widened(matrix[part], wide[: part.stop - start])
+            if len(queries) > FEW:
+                np.matmul(queries, block.T, out=scores[:, part])
+            else:  # a library of matrix products would have threads of its own, which wait
+                for one, own in zip(queries, scores, strict=True):
+                    np.vecdot(block, one, out=own[part])
+
+    count = os.cpu_count() or 1 if len(matrix) >= LARGE and len(queries) <= FEW else 1
+    bounds = np.linspace(0, len(matrix), count + 1).astype(int).tolist()
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(multiply, bounds[:-1], bounds[1:]))
+    return scores[0] if query.ndim == 1 else scores.T
 
 
 def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:

@@ -289,12 +289,12 @@ class Untrained:
     def bounds(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q V"]:
         """What no product of a unit query and a row of a content exceeds."""
         if self._rounded is None:
-            scores, error = packed.products(self._matrix, queries), queries.shape[-1] * 2.0**-23
-            return np.maximum.reduceat(scores, self._starts).T + np.float32(error)
-        scores = packed.products(self._rounded.values, queries)
-        scores *= self._rounded.scale[:, None]
-        scores += self._rounded.error[:, None]
-        return np.maximum.reduceat(scores, self._starts).T
+            scores, error = packed.products(self._matrix, queries).T, queries.shape[-1] * 2.0**-23
+            return np.maximum.reduceat(scores, self._starts, axis=1) + np.float32(error)
+        scores = packed.products(self._rounded.values, queries).T
+        scores *= self._rounded.scale
+        scores += self._rounded.error
+        return np.maximum.reduceat(scores, self._starts, axis=1)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
         """Products of queries and the rows of the content of that index."""
