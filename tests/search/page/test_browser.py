@@ -569,6 +569,29 @@ def is_accessible(page):
     assert wrong == []
 
 
+def edges(page):
+    """The least contrast of a field's edge with what is inside and around it (WCAG 1.4.11)."""
+    found = page.evaluate(
+        """() => [...document.querySelectorAll('input:not([type=hidden], [hidden]), select')]
+            .map((one) => {
+                const own = getComputedStyle(one), around = one.closest('dialog, #stage');
+                return [own.borderTopColor, own.backgroundColor,
+                    getComputedStyle(around ?? document.body).backgroundColor]; })"""
+    )
+    assert len(found) > 8
+    return min(contrast(edge, side) for edge, *sides in found for side in sides)
+
+
+def contrast(*colours):
+    """Of two colours, by the formula of WCAG 2.2."""
+    luminances = []
+    for colour in colours:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        luminances.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
+
+
 LOOKS = pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -585,6 +608,7 @@ def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, s
     page = opened(url, width, 860, scheme)
     expect(page.locator("#results .open")).to_have_count(3)
     is_accessible(page)
+    assert edges(page) >= 3
     search(page, "green captain")
     page.get_by_text("Transcript").click()
     page.get_by_role("button", name="0:04 the captain's ship").click()

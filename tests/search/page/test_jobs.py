@@ -276,7 +276,7 @@ def test_a_job_that_is_stopped_keeps_what_is_whole_and_the_next_goes_on(live, li
 def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
     monkeypatch.setattr(extract, "PULSE", 0.05)
-    asked = iter(range(6))
+    asked = iter(range(15))  # more often than there are files and events
 
     def pulse():
         if next(asked, None) is None:
@@ -284,8 +284,9 @@ def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
 
     with pytest.raises(jobs._Stopped):
         extract.index_folder(
-            index, archive.Encoder(), workers=1, video=archive.VIDEO, report=print, pulse=pulse
-        )
+            index, archive.Encoder(), workers=1, timeout=9, video=archive.VIDEO, report=print,
+            pulse=pulse,
+        )  # fmt: skip
     with index.writing():  # the lock is free again
         assert "hanging.film" not in index.manifest.videos
 
