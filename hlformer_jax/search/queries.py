@@ -42,6 +42,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -109,6 +110,10 @@ class Single(NamedTuple):
         return curve, moments(arrays.times, curve, period, count)
 
 
+AT_ONCE = 16
+"""Videos that are looked at together."""
+
+
 class Composed(NamedTuple):
     """A query of several parts; see the module."""
 
@@ -124,17 +129,21 @@ class Composed(NamedTuple):
         bounds = self.ranker.bounds(self.wanted).mean(0)
         scores = np.full(len(among), -np.inf, np.float32)
         largest: list[float] = []
-        for content in np.argsort(np.where(among, -bounds, np.inf), kind="stable"):
-            if not among[content] or len(largest) == count and bounds[content] < largest[0]:
-                break
-            parts = self._parts(int(content))
-            if self.within is None:
-                score = parts.max(-1).mean()
-            else:
-                score = chain(parts, self.times(int(content)), self.within)[0].max()
-            scores[content] = score
-            (heapq.heappush if len(largest) < count else heapq.heappushpop)(largest, float(score))
+        order = [content for content in np.argsort(-bounds, kind="stable").tolist() if among[content]]
+        with ThreadPoolExecutor() as threads:  # which read the times of frames
+            for start in range(0, len(order), AT_ONCE):
+                part = order[start : start + AT_ONCE]
+                if len(largest) == count and bounds[part[0]] < largest[0]:
+                    break
+                scores[part] = list(threads.map(self._score, part))
+                largest = heapq.nlargest(count, [*largest, *scores[part].tolist()])[::-1]
         return scores
+
+    def _score(self, content: int) -> float:
+        parts = self._parts(content)
+        if self.within is None:
+            return float(parts.max(-1).mean())
+        return float(chain(parts, self.times(content), self.within)[0].max())
 
     def found(self, content: int, arrays: VideoArrays, period: float, count: int) -> Found:
         """Scores of the frames of a content, and its best moments.
