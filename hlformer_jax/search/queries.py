@@ -129,7 +129,7 @@ class Composed(NamedTuple):
         bounds = self.ranker.bounds(self.wanted).mean(0)
         scores = np.full(len(among), -np.inf, np.float32)
         largest: list[float] = []
-        order = [content for content in np.argsort(-bounds, kind="stable").tolist() if among[content]]
+        order = [one for one in np.argsort(-bounds, kind="stable").tolist() if among[one]]
         with ThreadPoolExecutor() as threads:  # which read the times of frames
             for start in range(0, len(order), AT_ONCE):
                 part = order[start : start + AT_ONCE]
