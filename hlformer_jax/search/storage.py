@@ -541,6 +541,10 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
         raise TypeError("root, checkpoint, excluded or a tag is no text")
     if not all(name and "/" not in name for name in roots):
         raise ValueError("the name of a folder")
+    for one in known.values():
+        positive = min(one.captions, one.frames) > 0
+        if not (abs(one.above) < 2**40 and 0 < one.false_alarms < 100 and positive):
+            raise ValueError("a level")
     return Manifest(
         content["root"], encoder, float(fps), content["checkpoint"], excluded=set(excluded),
         roots=dict(roots), tags=dict(tags), levels=known,

@@ -105,16 +105,23 @@ RECORD = [
 SETTINGS = [
     ("fps", 0), ("fps", True), ("fps", 10**400), ("root", 3), ("excluded", [3]), ("videos", []),
     ("excluded", "a"), ("encoder", {}), ("dtype", "float64"), ("checkpoint", None),
+    ("levels", []), ("levels", {"best_frame": "high"}),
 ]  # fmt: skip
+LEVELS = [
+    ("above", 10**400), ("above", "0.1"), ("false_alarms", 0), ("false_alarms", 100),
+    ("captions", 0), ("frames", -1), ("frames", 0.5), ("more", 1),
+]  # fmt: skip
+LEVEL = {"above": 0.1, "false_alarms": 10.0, "captions": 9, "frames": 54}
 NAMES = ["", ".", "/a.film", "../a.film", "a/../../b.film", "a\0b"]
 WRONG = [
     *((lambda one, f=f, v=v: one["videos"]["a.film"].update({f: v})) for f, v in RECORD),
     *((lambda one, f=f, v=v: one.update({f: v})) for f, v in SETTINGS),
+    *((lambda one, f=f, v=v: one.update(levels={"best_frame": LEVEL | {f: v}})) for f, v in LEVELS),
     *((lambda one, name=name: renamed(one, name)) for name in NAMES),
 ]
 
 
-@pytest.mark.parametrize("change", WRONG, ids=map(repr, [*RECORD, *SETTINGS, *NAMES]))
+@pytest.mark.parametrize("change", WRONG, ids=map(repr, [*RECORD, *SETTINGS, *LEVELS, *NAMES]))
 def test_a_record_a_setting_or_a_path_that_cannot_be_is_damage(index, change):
     edit(index, change)
     [note] = Index.open(index.directory).notes
