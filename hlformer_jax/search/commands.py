@@ -670,12 +670,22 @@ def evaluate(options: Options) -> None:
     libraries = [Library(options.index, ranker=name, encoder=encoder) for name in rankers.ROWS]
     libraries += [Library(options.index, run, encoder=encoder) for run in options.checkpoint]
     total = len(asked) + sum(one.single for one in asked) * len(libraries)
-    keep = None if options.calibrate is None else (_opened(options.index), options.calibrate)
+    known = any(one.single and one.video for one in asked)
     with _bar("caption", total) as bar:
-        figures = evaluation.report(libraries, asked, bar.update, keep)
-    evaluation.print_report(figures)
-    if options.json:
-        files.write_json(options.json, figures, replace)
+        done = {
+            one.ranker_name: evaluation.evaluate(one, asked, bar.update)
+            for one in libraries if known
+        }  # fmt: skip
+        try:  # before questions by kind, whose good matches are those of the level
+            if options.calibrate is not None:
+                separations = {name: apart for name, (_, apart) in done.items()}
+                evaluation.calibrate(_opened(options.index), separations, options.calibrate)
+        finally:  # figures take long, and stay right where the level cannot be kept
+            figures = evaluation.report(libraries[0], done, asked, bar.update)
+            bar.close()
+            evaluation.print_report(figures)
+            if options.json:
+                files.write_json(options.json, figures, replace)
 
 
 @command(

@@ -67,7 +67,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, suggestion
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import rankers
-from hlformer_jax.search.index import Index
+from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.rankers import Untrained
 from hlformer_jax.search.storage import Level, Stamp, VideoArrays
@@ -172,11 +172,8 @@ class Separation(NamedTuple):
 def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> float:
     """The probability, in percent, that one of n numbers is above one of m; ties count half."""
     ordered = np.sort(absent)
-    below, up_to = (
-        np.searchsorted(ordered, present, "left"),
-        np.searchsorted(ordered, present, "right"),
-    )
-    return float(50 * (below + up_to).mean() / len(absent))
+    left, right = (np.searchsorted(ordered, present, side) for side in ("left", "right"))
+    return float(50 * (left + right).mean() / len(absent))
 
 
 def evaluate(
@@ -189,49 +186,51 @@ def evaluate(
     Returns:
       R@1, R@5, R@10, R@100 and SumR of the videos, the metrics of localisation where a caption has
       times, and the AUC, all in percent; and what the last is made of. The AUC of a kind that no
-      video has is that of what captions of videos find, anywhere.
+      video has is that of what captions of videos find, anywhere. Where a caption is right for
+      every video, what is absent is not known, and there is no AUC.
 
     Raises:
       SearchError: when a caption is of a video that is not indexed.
     """
     from hlformer_jax.retrieval import localisation, ranking
 
-    columns = _columns(library, captions)
-    contents = np.asarray([entry.content for entry in library.ranked()])
+    entries, examine = library.examiner()
+    columns = _columns(entries, captions)
+    contents = np.asarray([entry.content for entry in entries])
     best, others, centres, scores, overlaps = [], [], [], [], []
     lacking: dict[str, list[float]] = {}
     for caption in (one for one in captions if one.single):
-        every, centre, hit = library.examine(caption.sentence, columns.get(caption.video, 0))
-        if not caption.video:
+        every, centre, hit = examine(caption.sentence, columns.get(caption.video, 0))
+        if caption.video:
+            own = contents[[columns[video] for video in (caption.video, *caption.also)]]
+            other = ~np.isin(contents, own)  # a copy of the same bytes is as right
+            scores.append(every)
+            others.append(other)
+            centres.append(centre)
+            best.append(every[~other].max())
+            if caption.start is not None and caption.end is not None:
+                of_own = hit.moments[0], caption.start, caption.end
+                overlaps.append(localisation.intersection_over_union(*of_own))
+        else:
             lacking.setdefault(caption.kind, []).append(float(every.max()) - centre)
-            progress()
-            continue
-        own = contents[[columns[video] for video in (caption.video, *caption.also)]]
-        other = ~np.isin(contents, own)  # a copy of the same bytes is as right
-        scores.append(every)
-        others.append(other)
-        centres.append(centre)
-        best.append(every[~other].max())
-        if caption.start is not None and caption.end is not None:
-            of_own = hit.moments[0], caption.start, caption.end
-            overlaps.append(localisation.intersection_over_union(*of_own))
         progress()
-    every, other, present = np.stack(scores), np.stack(others), np.stack(best)
-    ranks = ranking.rank_among(every, present[:, None], other)
+    every, other, own = np.stack(scores), np.stack(others), np.stack(best)
+    metrics = ranking.metrics(np.asarray(ranking.rank_among(every, own[:, None], other)))
+    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
+    present = own - np.asarray(centres)
     absent = np.where(other, every, -np.inf).max(-1) - np.asarray(centres)
     videos = tuple(one.video for one in captions if one.single and one.video)
-    of_kinds = {kind: np.asarray(own) for kind, own in lacking.items()}
-    apart = Separation(present - np.asarray(centres), absent, videos, of_kinds)
-    metrics = ranking.metrics(np.asarray(ranks))
-    metrics |= localisation.metrics(np.asarray(overlaps, np.float32))
-    metrics["AUC"] = auc(apart.present, apart.absent)
-    anywhere = np.maximum(apart.present, apart.absent)
-    return metrics | {f"AUC {kind}": auc(anywhere, own) for kind, own in of_kinds.items()}, apart
+    of_kinds = {kind: np.asarray(found) for kind, found in lacking.items()}
+    if np.isfinite(absent).all():
+        metrics["AUC"] = auc(present, absent)
+    anywhere = np.maximum(present, absent)
+    metrics |= {f"AUC {kind}": auc(anywhere, found) for kind, found in of_kinds.items()}
+    return metrics, Separation(present, absent, videos, of_kinds)
 
 
-def _columns(library: Library, captions: Sequence[Caption]) -> dict[str, int]:
+def _columns(entries: Sequence[Entry], captions: Sequence[Caption]) -> dict[str, int]:
     """The places of the videos that are ranked; refuses captions of others."""
-    columns = {entry.video: i for i, entry in enumerate(library.ranked())}
+    columns = {entry.video: i for i, entry in enumerate(entries)}
     for video in (video for one in captions for video in (one.video, *one.also) if video):
         if video not in columns:
             raise SearchError(
@@ -244,14 +243,17 @@ def _columns(library: Library, captions: Sequence[Caption]) -> dict[str, int]:
 RATES = (0.05, 0.1, 0.2)
 """Rates of false alarms that are reported."""
 
-_RESAMPLED, SPAN = 1000, (0.025, 0.975)
+_RESAMPLED, _INTERVAL = 1000, (0.025, 0.975)
 """How often the videos are drawn again, and the quantiles of that which make an interval."""
 
 
 def level(absent: Float[np.ndarray, " n"], rate: float) -> float | None:
-    """The level for a rate of false alarms, as the module says; None of too few captions."""
+    """The level for a rate of false alarms, as the module says.
+
+    None of too few captions, or where one is right for every video, so that its u is not finite.
+    """
     place = math.ceil((len(absent) + 1) * (1 - rate) - 1e-9)
-    if not 0 < place <= len(absent):
+    if not 0 < place <= len(absent) or not np.isfinite(absent).all():
         return None
     return float(np.nextafter(np.sort(absent.astype(np.float64))[place - 1], np.inf))
 
@@ -263,34 +265,25 @@ def trade_off(apart: Separation, rate: float) -> dict[str, Any] | None:
       "level"; in percent "false alarms" among the n captions, and "kept", the share of them that is
       called good for its own video, both with the 2.5 and 97.5 % quantiles of drawing the videos
       again; and "absent", the false alarms of each kind that no video has, which had no part in the
-      level. None where the captions are too few.
+      level. None where there is no level, or none without the captions of a video.
     """
-    whole, (names, inverse) = (
-        level(apart.absent, rate),
-        np.unique(apart.videos, return_inverse=True),
-    )
-    if whole is None:
+    names, inverse = np.unique(apart.videos, return_inverse=True)
+    folds = [inverse == i for i in range(len(names))]
+    whole, *bounds = (level(apart.absent[~own], rate) for own in (inverse < 0, *folds))
+    if whole is None or None in bounds:
         return None
-    counts = np.zeros((len(names), 3))  # captions, false alarms, kept
-    for i in range(len(names)):
-        own = inverse == i
-        bound = level(apart.absent[~own], rate)
-        if bound is None:
-            return None
-        counts[i] = own.sum(), *((one[own] >= bound).sum() for one in apart[:2][::-1])
+    good = np.stack([apart.absent, apart.present], -1) >= np.asarray(bounds)[inverse, None]
+    counts = np.stack([[own.sum(), *good[own].sum(0)] for own in folds])
     drawn = np.random.default_rng(0).integers(len(names), size=(_RESAMPLED, len(names)))
     share = lambda some: 100 * some[..., 1:].sum(-2) / some[..., :1].sum(-2)
-    spans = np.concatenate([share(counts)[None], np.quantile(share(counts[drawn]), SPAN, axis=0)])
+    quantiles = np.quantile(share(counts[drawn]), _INTERVAL, axis=0)
+    alarms, kept = np.concatenate([share(counts)[None], quantiles]).T.tolist()
     lacking = {kind: 100 * float((own >= whole).mean()) for kind, own in apart.lacking.items()}
-    alarms, kept = spans.T.tolist()
     return {"level": whole, "false alarms": alarms, "kept": kept, "absent": lacking}
 
 
 WAYS = {"sight": "seen", "words": "said", "both": None}
 """How a caption is asked, by the name of that, and `only` of `Library.query`."""
-
-DEEP = 5
-"""Results of a query that `by_kind` looks at."""
 
 
 def by_kind(
@@ -311,69 +304,58 @@ def by_kind(
     """
     from hlformer_jax.retrieval import localisation
 
-    _columns(library, captions)
+    _columns(library.ranked(), captions)
     spoken = library.subtitles > 0
-    rows: dict[str, dict[str, list[tuple[float, ...]]]] = {}
+    kinds: dict[str, dict[str, list[dict[str, float]]]] = {}
     for caption in captions:
         alone = not (caption.then or caption.without)
         for way, only in WAYS.items() if spoken and alone else [("sight", "seen")]:
             hits = library.query(
-                caption.sentence, DEEP, moments=1, then=caption.then, without=caption.without,
+                caption.sentence, 5, moments=1, then=caption.then, without=caption.without,
                 within=caption.within, only=only if alone else None,
             )  # fmt: skip
+            row: dict[str, float] = {"queries": 1, "good": hits.good}
             right = {caption.video, *caption.also}
             found = [i for i, hit in enumerate(hits) if right & {hit.video, *hit.copies}]
-            overlap = math.nan
+            if caption.video:
+                row |= {"R@1": found[:1] == [0], "R@5": bool(found)}
             if caption.start is not None and caption.end is not None:
                 times = caption.start, caption.end
-                overlap = 0.0
-                if found:
-                    first = hits[found[0]].moments[0]
-                    overlap = localisation.intersection_over_union(first, *times)
-            row = bool(caption.video), found[:1] == [0], bool(found), overlap, hits.good
-            rows.setdefault(caption.kind, {}).setdefault(way, []).append(row)
+                row["mIoU"] = bool(found) and localisation.intersection_over_union(
+                    hits[found[0]].moments[0], *times
+                )
+            kinds.setdefault(caption.kind, {}).setdefault(way, []).append(row)
         progress()
-    return {
-        kind: {way: _means(np.asarray(own, np.float64)) for way, own in of.items()}
-        for kind, of in rows.items()
-    }
+    return {kind: {way: _means(rows) for way, rows in of.items()} for kind, of in kinds.items()}
 
 
-def _means(rows: Float[np.ndarray, "n 5"]) -> dict[str, float]:
-    """The figures of queries of a kind."""
-    present, timed = rows[rows[:, 0] > 0], rows[np.isfinite(rows[:, 3])]
-    means = {"queries": float(len(rows)), "good": 100 * float(rows[:, 4].mean())}
-    if len(present):
-        means |= {"R@1": 100 * present[:, 1].mean(), "R@5": 100 * present[:, 2].mean()}
-    if len(timed):
-        means["mIoU"] = 100 * timed[:, 3].mean()
-    return means
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means in percent, each of the rows that have the figure; the sum of "queries"."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    of = {name: [float(row[name]) for row in rows if name in row] for name in names}
+    means = {name: 100 * float(np.mean(values)) for name, values in of.items()}
+    return means | {"queries": float(len(rows))}
 
 
 def report(
-    libraries: Sequence[Library],
+    library: Library,
+    done: Mapping[str, tuple[dict[str, float], Separation]],
     captions: Sequence[Caption],
     progress: Callable[[], object] = lambda: None,
-    keep: tuple[Index, float] | None = None,
 ) -> dict[str, Any]:
-    """All figures of rankers on captions, as `evaluate --json` writes them.
+    """All figures on captions, as `evaluate --json` writes them.
 
-    The first library is asked by kind, after the levels for a rate, in percent, were kept in an
-    index where both are given (`calibrate`).
+    `done` has what `evaluate` gives of each ranker, by its name; the library is asked by kind.
     """
-    present = [caption for caption in captions if caption.single and caption.video]
-    done = {one.ranker_name: evaluate(one, captions, progress) for one in libraries if present}
-    if keep is not None:
-        calibrate(keep[0], {name: apart for name, (_, apart) in done.items()}, keep[1])
     return {
-        "captions": len(present),
-        "videos": len(libraries[0].ranked()),
+        "captions": sum(one.single and bool(one.video) for one in captions),
+        "videos": len(library.ranked()),
         "rankers": {name: metrics for name, (metrics, _) in done.items()},
         "levels": {
             name: {f"{rate}": trade_off(apart, rate) for rate in RATES}
             for name, (_, apart) in done.items()
         },
-        "kinds": by_kind(libraries[0], captions, progress),
+        "kinds": by_kind(library, captions, progress),
     }
 
 
@@ -383,22 +365,22 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     With a rate of 0 they are forgotten.
 
     Raises:
-      SearchError: when the captions are too few for that rate.
+      SearchError: when the captions are too few for that rate, or another process writes.
     """
     # Equal contents count once, as they do in a search.
     records = {one.content: one for one in index.manifest.videos.values() if one.indexed}
     frames, known = sum(one.frames for one in records.values()), {}
-    for name, apart in separations.items() if percent else ():
-        above, count = level(apart.absent, percent / 100), len(apart.absent)
+    for name in [name for name in rankers.ROWS if name in separations] if percent else ():
+        absent = separations[name].absent
+        if not np.isfinite(absent).all():
+            raise SearchError("a caption is right for every video: what is absent is not known")
+        above = level(absent, percent / 100)
         if above is None:
             raise SearchError(
-                f"{count} captions do not tell what {percent:g} % are: give"
+                f"{len(absent)} captions do not tell what {percent:g} % are: give"
                 f" {math.ceil(100 / percent) - 1} on what is seen, or a larger rate"
             )
-        if not np.isfinite(apart.absent).all():
-            raise SearchError("a caption is right for every video: what is absent is not known")
-        if name in rankers.ROWS:
-            known[name] = Level(above, percent, count, frames)
+        known[name] = Level(above, percent, len(absent), frames)
     if percent and not known:
         raise SearchError("no caption is one sentence on what is seen in a video")
     with index.writing():
@@ -409,11 +391,10 @@ def print_report(figures: Mapping[str, Any]) -> None:
     """Prints the tables of a report."""
     from hlformer_jax.retrieval import ranking
 
-    rankers_of, shown = figures["rankers"], rankers.DEFAULT
-    if rankers_of:
+    table, shown = figures["rankers"], rankers.DEFAULT
+    if table:
         title = f"{figures['captions']} captions, {figures['videos']} videos; percent"
-        names = told_apart(list(rankers_of))
-        ranking.print_table(title, dict(zip(names, rankers_of.values(), strict=True)))
+        ranking.print_table(title, dict(zip(told_apart(list(table)), table.values(), strict=True)))
     span = lambda share, low, high: f"{share:.1f} ({low:.0f} to {high:.0f})"
     levels = {rate: own for rate, own in figures["levels"].get(shown, {}).items() if own}
     lines = [
@@ -422,13 +403,14 @@ def print_report(figures: Mapping[str, Any]) -> None:
          *(f"{share:.1f}" for share in own["absent"].values())]
         for rate, own in levels.items()
     ]  # fmt: skip
-    for own in [*levels.values()][:1]:
-        head = ["level for", "score", "false alarms", "kept", *own["absent"]]
+    if levels:
+        absent = next(iter(levels.values()))["absent"]
+        head = ["level for", "score", "false alarms", "kept", *absent]
         command.print_table(head, lines, f"good matches, {shown}; percent", width=200)
     columns = "R@1", "R@5", "mIoU", "good"
-    cells = lambda own: [f"{own[one]:.1f}" if one in own else "" for one in columns]
     lines = [
-        [kind or "captions", way, f"{own['queries']:.0f}", *cells(own)]
+        [kind or "captions", way, f"{own['queries']:.0f}"]
+        + [f"{own[one]:.1f}" if one in own else "" for one in columns]
         for kind, of in figures["kinds"].items()
         for way, own in of.items()
     ]
@@ -576,9 +558,6 @@ REGIMES = {
 }
 
 
-ABOVE = "AUC above median"
-
-
 class _Drawn:
     """An archive and its sentences; stands for an encoder whose sentences are their numbers."""
 
@@ -625,7 +604,7 @@ def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float
     """R@1, R@5, R@10, R@100, SumR and AUC of each ranker, in percent.
 
     The AUC tells the sentences from as many on scenes of no video by the best score, and by what
-    it is above the median of the archive's products with the sentence (`ABOVE`).
+    it is above the median of the archive's products with the sentence.
     """
     from hlformer_jax.retrieval import ranking
 
@@ -645,12 +624,11 @@ def recalls(regime: Regime, videos: int, seed: int) -> dict[str, dict[str, float
         records = [index.manifest.videos[content] for content in contents]
         for name in rankers.ROWS:
             ranker = Untrained(name, index, records, drawn)
-            scores = np.stack([ranker.scores(query) for query in drawn.queries])
-            table[name] = ranking.metrics(np.asarray(ranking.ranks(scores, own)))
-            best = [scores.max(-1), np.stack([ranker.scores(query).max() for query in absent])]
-            above = [
-                one - np.median(ranker.sample(queries), -1)
-                for one, queries in zip(best, (drawn.queries, absent), strict=True)
-            ]
-            table[name] |= {"AUC": auc(*best), ABOVE: auc(*above)}
+            asked = drawn.queries, absent
+            scores = [np.stack([ranker.scores(query) for query in some]) for some in asked]
+            best = [some.max(-1) for some in scores]
+            centres = [np.median(ranker.sample(some), -1) for some in asked]
+            table[name] = ranking.metrics(np.asarray(ranking.ranks(scores[0], own)))
+            table[name]["AUC"] = auc(*best)
+            table[name]["AUC above median"] = auc(*map(np.subtract, best, centres))
     return table

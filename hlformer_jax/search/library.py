@@ -334,20 +334,24 @@ class Library:
         """The videos that a query ranks: all that are indexed, in the order of their paths."""
         return self._ready()[0].entries
 
-    def examine(
-        self, sentence: str, position: int, moments: int = 1
-    ) -> tuple[Float[np.ndarray, " V"], float, Hit]:
-        """The scores of a sentence for `ranked`, their centre, and one of these videos as a hit.
+    def examiner(
+        self,
+    ) -> tuple[list[Entry], Callable[[str, int], tuple[Float[np.ndarray, " V"], float, Hit]]]:
+        """`ranked`, and what asks these videos, whatever becomes of the index meanwhile.
 
-        The scores are not yet probabilities; the centre is `queries.centre`, and `position` the
-        video's place in `ranked`.
+        It takes a sentence and the place of one of the videos, and gives the scores of all, not yet
+        probabilities, their centre (`queries.centre`), and that video as a hit.
         """
         now, encoder = self._ready()
-        query = now.ranker.encode(encoder, sentence)
-        scores = now.ranker.scores(query)[now.own]
-        asked = _Asked(Single(now.ranker, query), now.ranker.calibrated)
-        hit = self._hit(now, encoder, position, float(scores[position]), asked, moments)
-        return scores, queries.centre(now.ranker, query, encoder), hit
+
+        def examine(sentence: str, position: int) -> tuple[np.ndarray, float, Hit]:
+            query = now.ranker.encode(encoder, sentence)
+            scores = now.ranker.scores(query)[now.own]
+            asked = _Asked(Single(now.ranker, query), now.ranker.calibrated)
+            hit = self._hit(now, encoder, position, float(scores[position]), asked, 1)
+            return scores, queries.centre(now.ranker, query, encoder), hit
+
+        return now.entries, examine
 
     def query(
         self,

@@ -638,8 +638,10 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, 
     ]
     captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
     flags = f"--index={index}", f"--captions={captions}"
-    done = search("evaluate", *flags, "--calibrate=10")
+    out = tmp_path / "figures.json"
+    done = search("evaluate", *flags, "--calibrate=10", f"--json={out}")
     assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
+    assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
     assert search("evaluate", *flags, "--calibrate=-1").status == 1
     before = search("query", "green", f"--index={index}").errors
     assert search("evaluate", *flags, "--calibrate=50").status == 0

@@ -16,7 +16,7 @@ from hlformer_jax.retrieval.localisation import intersection_over_union
 from hlformer_jax.search import demo, evaluation
 from hlformer_jax.search.demo import Scene, Thing
 from hlformer_jax.search.evaluation import evaluate
-from hlformer_jax.video import subtitles as subtitle_files
+from hlformer_jax.search.said import beside
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((demo.HEIGHT, demo.WIDTH, 3), 60, np.uint8)
@@ -148,7 +148,7 @@ def test_subtitles_are_read_as_they_were_told(tmp_path):
     cues = [(0.0, 1.5, "now"), (61.25, 62.5, "next a red circle grows")]
     path = tmp_path / "a.srt"
     path.write_text(demo.subtitles(cues))
-    assert list(subtitle_files.beside(path)) == cues
+    assert list(beside(path)) == cues
 
 
 # ---- drawing
@@ -360,7 +360,10 @@ def test_kinds_are_found_as_they_can_be_and_a_calibrated_level_keeps_its_rate(ma
     demo.make_kinds(made, report=silent)
     asked = evaluation.read(made / "kinds" / "captions.jsonl")
     library = search.open(made / "kinds" / "index")
-    figures = evaluation.report([library], asked, keep=(library._index, 10.0))
+    done = {library.ranker_name: evaluate(library, asked)}
+    separations = {name: apart for name, (_, apart) in done.items()}
+    evaluation.calibrate(library._index, separations, 10.0)
+    figures = evaluation.report(library, done, asked)
     kinds = {kind: of["sight"] for kind, of in figures["kinds"].items()}
     assert kinds["seen"]["R@1"] > 25 and kinds["copied"]["R@5"] > 80  # chance is 3 and 30
     assert kinds["A then B"]["R@1"] > 75  # without the order, half

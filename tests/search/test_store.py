@@ -125,9 +125,9 @@ class TestServer:
             for k in (1, 2, 5, 100):
                 agree(library.query(sentence, k=k), plain.query(sentence, k=k))
         for position in (0, 7):
-            found, expected = (one.examine("red", position) for one in (library, plain))
+            found, expected = (one.examiner()[1]("red", position) for one in (library, plain))
             np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
-            agree([found[1]], [expected[1]])
+            agree([found[2]], [expected[2]])
 
     @pytest.mark.parametrize("ranker", ["windows", "best_frame_nnn"])
     def test_a_score_that_is_no_sum_of_maxima_is_refused(self, index, ranker, address):
