@@ -162,6 +162,7 @@ def test_a_level_calls_no_more_of_what_is_absent_good_than_it_says():
         assert np.mean(alarms) == pytest.approx(rate, abs=0.015)
     assert evaluation.level(np.arange(18.0), 0.05) is None
     assert evaluation.level(np.arange(19.0), 0.05) == math.nextafter(18.0, math.inf)
+    assert evaluation.level(np.ones(19), 0.5) == math.nextafter(1.0, math.inf)  # above all ties
 
 
 def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():

@@ -14,6 +14,7 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.data.extracted import ExtractedReader
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import (
@@ -673,6 +674,22 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, 
     assert "--calibrate again" in search("query", "green", f"--index={index}").errors[0]
     assert search("evaluate", *flags, "--calibrate=0").status == 0
     assert search("query", "green", f"--index={index}").errors == before
+
+
+def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(
+    search, index, tmp_path
+):
+    captions, out = tmp_path / "captions.jsonl", tmp_path / "figures.json"
+    line = {"video": "a.film", "sentence": "red", "also": ["b.film", "trips/c.film"]}
+    captions.write_text(json.dumps(line))
+    flags = f"--captions={captions}", f"--json={out}", "--calibrate=50"
+    done = search("evaluate", f"--index={index}", *flags)
+    assert done.status == 1 and "right for every video" in done.errors[0]
+    figures = files.parse_json(out.read_bytes(), finite=True)
+    assert figures["rankers"]["best_frame"] == dict.fromkeys(
+        ("R@1", "R@5", "R@10", "R@100"), 100
+    ) | {"SumR": 400}
+    assert figures["levels"]["best_frame"] == {"0.05": None, "0.1": None, "0.2": None}
 
 
 def test_runs_are_told_apart_in_a_table():

@@ -223,6 +223,9 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
         library = open_()
     damaged = index.file(index.manifest.videos["b.film"].content)
     damaged.write_bytes(b"")
+    if ranker == "best_frame":  # threads read what queries of several parts need
+        hits = open_().query("black", then="green", k=9)
+        assert "b.film" not in videos(hits) and damaged.name in hits.warnings[0]
     for one in (library, open_()):
         hits = one.query("red", k=9)
         assert videos(hits) == ["a.film", "trips/c.film"]
@@ -278,6 +281,18 @@ def test_threads_that_ask_at_once_get_the_same_answers(library):
     for thread in threads:
         thread.join()
     assert [[h.video for h in hits] for hits in found] == [[h.video for h in expected]] * 3
+
+
+def test_what_fails_in_a_thread_fails_and_the_next_question_is_answered(library, monkeypatch):
+    def fail(*arguments):
+        raise SearchError("broken")
+
+    now = library._ready()[0]
+    for thing, name in ((now.said, "search"), (now.ranker, "encode"), (library, "_hit")):
+        with monkeypatch.context() as patch, pytest.raises(SearchError, match="broken"):
+            patch.setattr(thing, name, fail)
+            library.query("red")
+    assert library.query("red")
 
 
 def test_opening_an_index_loads_neither_jax_nor_vectors(index):

@@ -147,6 +147,11 @@ def _exact(rows, query):
     return rows.astype(np.float64) @ query.astype(np.float64)
 
 
+def test_what_fails_in_a_thread_fails(large):
+    with pytest.raises(ValueError, match="broadcast"):
+        packed.products(_rows(0, 100), _query(0)[:-1])
+
+
 def test_no_product_is_off_by_more_than_its_bound():
     rows = _rows(1, 2000)
     rounded = packed.quantise(rows)

@@ -99,6 +99,15 @@ def test_a_sentence_is_seen_and_said(index):
     assert pages == [hit.video for hit in hits]
 
 
+def test_what_is_only_said_has_no_score(index, monkeypatch):
+    monkeypatch.setattr(library, "WINDOW", 1)
+    write(index.root, {"a.film": [(6, 8, "green light")]})
+    archive.fill(index, video=VIDEO)
+    [hit] = opened(index).query("green", k=1, min_score=0.5)  # the first of what is seen is b.film
+    assert hit.video == "a.film" and math.isnan(hit.score) and hit.signals == ("said",)
+    assert hit.moments[0][:2] == (6, 8) and hit.as_json()["score"] is None
+
+
 def test_texts_follow_their_files(index, films):
     found = lambda words: [hit.video for hit in opened(index).query(words, only="said")]
     kept = {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}

@@ -128,6 +128,22 @@ def test_a_record_a_setting_or_a_path_that_cannot_be_is_damage(index, change):
     assert "manifest.json is damaged" in note
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_level_that_is_not_finite_is_damage(index, number):
+    edit(index, lambda one: one.update(levels={"best_frame": LEVEL | {"above": "?"}}))
+    path = index.directory / storage.MANIFEST
+    rest = path.read_bytes().partition(b",")[2].replace(b'"?"', number.encode())
+    path.write_bytes(b'{\n  "digest": "%s",%s' % (hashlib.sha256(rest).hexdigest().encode(), rest))
+    [note] = Index.open(index.directory).notes
+    assert f"it holds {number}" in note
+
+
+def test_what_an_older_index_lacks_is_empty(index):
+    edit(index, lambda one: [one.pop(name) for name in ("roots", "tags", "levels")])
+    again = Index.open(index.directory)
+    assert again.notes == [] and again.manifest.levels == again.manifest.tags == {}
+
+
 def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(index):
     expected = hits(index.directory)
     for field, ranker in (("intervals", "segments"), ("frames", "best_frame")):
