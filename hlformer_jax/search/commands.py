@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import (
-    DamagedError,
-    SearchError,
-    command_line,
-    optional,
-    printable,
-)
+from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
 from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
@@ -303,17 +297,10 @@ def _extract(
             )
 
         done = index_folder(
-            index,
-            encoder,
-            workers=options.workers,
-            retry=options.retry,
-            timeout=options.timeout,
-            only=only,
-            further=further,
-            source=source,
+            index, encoder, workers=options.workers, retry=options.retry, timeout=options.timeout,
+            only=only, further=further, source=source, progress=show,
             report=lambda line: bar.write(line, file=sys.stderr),
-            progress=show,
-        )
+        )  # fmt: skip
     print(counted(index.directory, done.counts))
     if done.seconds:
         taken = f"{clock(done.seconds)} of video in {clock(done.elapsed)}"
@@ -379,7 +366,7 @@ def query(options: Options) -> None:
         only=options.only,
     )  # fmt: skip
     for line in hits.warnings:
-        print(printable(line), file=sys.stderr)
+        _report(printable(line))
     if options.export:
         probe = optional("hlformer_jax.video", "search").probe
         title = options.sentences[0] if options.sentences else "moments"
@@ -441,15 +428,9 @@ def query(options: Options) -> None:
 def serve(options: Options) -> None:
     """Serve the page at a local address, until Ctrl-C."""
     optional("hlformer_jax.search.page.server", "search").serve(
-        _library(options),
-        options.port,
-        options.host,
-        options.open,
-        token_file=options.token_file,
-        no_token=options.no_token,
-        allow_hosts=options.allow_host,
-        manage=options.manage,
-    )
+        _library(options), options.port, options.host, options.open, manage=options.manage,
+        token_file=options.token_file, no_token=options.no_token, allow_hosts=options.allow_host,
+    )  # fmt: skip
 
 
 @command(
@@ -802,11 +783,10 @@ def upload(options: Options) -> None:
 def demo(options: Options) -> None:
     """Make an archive to try the search on, without any video or download."""
     demo = optional("hlformer_jax.search.demo", "search")
-    report = lambda line: print(line, flush=True)
-    demo.make(options.out, options.seed, report)
-    demo.make_kinds(options.out, options.seed, report)
+    demo.make(options.out, options.seed, _say)
+    demo.make_kinds(options.out, options.seed, _say)
     if options.training:
-        demo.render_training(options.out, options.seed, report)
+        demo.render_training(options.out, options.seed, _say)
     index = f"--index={options.out / 'index'}"
     print(f"ask it: {command_line('search', 'query', 'a red circle', index)}")
 

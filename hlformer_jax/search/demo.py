@@ -213,11 +213,8 @@ class Background:
         rng = np.random.default_rng(seed)
         coarse = rng.uniform(_DARKEST, _LIGHTEST, (4, 8, 1)) + rng.uniform(-8, 8, (4, 8, 3))
         coarse = np.concatenate([coarse, coarse[:, :1]], axis=1)  # so that it drifts without a seam
-        size = (2 * WIDTH, HEIGHT)
-        image = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize(
-            size, Image.Resampling.BICUBIC
-        )
-        self._pattern = np.asarray(image, np.int16)
+        image = Image.fromarray(coarse.clip(0, 255).astype(np.uint8))
+        self._pattern = _resized(image, 2 * WIDTH, HEIGHT).astype(np.int16)
         self._noise = rng.integers(-4, 5, (6, HEIGHT, WIDTH, 1), np.int16)
         self._speed = float(rng.uniform(-12, 12))
 
@@ -274,7 +271,11 @@ def outline(shape: Shape, x: float, y: float, radius: float) -> list[tuple[float
 def _cropped(picture: Picture) -> Picture:
     box = (WIDTH // 16, HEIGHT // 16, WIDTH - WIDTH // 16, HEIGHT - HEIGHT // 16)
     inner = Image.fromarray(picture).crop(box)
-    return np.asarray(inner.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
+    return _resized(inner, WIDTH, HEIGHT)
+
+
+def _resized(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "h w 3"]:
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
 
 
 CHANGES: dict[str, Callable[[Picture], Picture]] = {
@@ -290,10 +291,7 @@ def write_video(story: Story, path: Path) -> None:
     """Renders a video as H.264 in MP4, whole or not at all."""
     background = Background(story.seed)
     options = {"preset": "veryfast", "crf": "26", "threads": "1"}
-    with (
-        files.whole(path, "none") as draft,
-        av.open(str(draft), "w", format="mp4") as container,
-    ):
+    with files.whole(path, "none") as draft, av.open(str(draft), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=RATE, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.codec_context.gop_size = 4 * RATE
@@ -323,7 +321,7 @@ def frames_for_training(
             background = Background(int(rng.integers(2**31)))
         time = float(rng.uniform(scene.start, scene.end))
         picture = Image.fromarray(draw(scene, time, background.at(100 * time)))
-        images[index] = np.asarray(picture.resize((size, size), Image.Resampling.BICUBIC))
+        images[index] = _resized(picture, size, size)
         said.append(sentence)
     return images, said
 
@@ -425,9 +423,8 @@ def kinds(seed: int) -> tuple[list[Story], dict[str, list[Cue]], list[dict[str, 
             if scene.action
         ]
         cues.append((story.duration - 1, story.duration, f"next {following.sentence}"))
-        for scene, (line, question) in zip(
-            _scenes_of(story), TOLD[2 * i : 2 * i + 2], strict=False
-        ):
+        spoken = TOLD[2 * i : 2 * i + 2]
+        for scene, (line, question) in zip(_scenes_of(story), spoken, strict=False):
             start, end = scene.start + 1.6, scene.start + 2.9
             cues.append((start, end, line))
             own = {"video": story.name, "sentence": question, "start": start, "end": end}
@@ -442,13 +439,13 @@ def kinds(seed: int) -> tuple[list[Story], dict[str, list[Cue]], list[dict[str, 
             if scene.action in _OPPOSITE:
                 other = sentences(_OPPOSITE[scene.action], scene.things)[0]
                 asked.append({"kind": "A but not B", **own, "not": [other]})
-    ordered = [_ordered(rng, events, f"orders/{i:02}") for i in range(ORDERED)]
-    for story in (one for pair in ordered for one in pair):
+    ordered = [story for i in range(ORDERED) for story in _ordered(rng, events, f"orders/{i:02}")]
+    for story in ordered:
         for first, second in zip(*[iter(_scenes_of(story))] * 2, strict=True):
             own = {"video": story.name, "sentence": first.sentence, "then": [second.sentence]}
             span = {"start": first.start, "end": second.end, "within": WITHIN}
             asked.append({"kind": "A then B", **own, **span})
-    every = [*told, *copies.values(), *(one for pair in ordered for one in pair)]
+    every = [*told, *copies.values(), *ordered]
     shown = {(one.action, frozenset(one.things)) for story in every for one in _scenes_of(story)}
     absent = [*_alone(SEEN), *(("meets", pair) for pair in combinations(SEEN, 2))]
     absent = [event for event in absent if (event[0], frozenset(event[1])) not in shown]
@@ -471,7 +468,7 @@ def _times(scene: Scene) -> dict[str, float]:
     return {"start": scene.start, "end": scene.end}
 
 
-def _ordered(rng: np.random.Generator, events: Iterator[Event], name: str) -> tuple[Story, Story]:
+def _ordered(rng: np.random.Generator, events: Iterator[Event], name: str) -> list[Story]:
     """Two videos of three sequences: A, B, a pause, C, D, a pause, E, F; and B, A, and so on."""
     drawn = [next(events) for _ in range(6)]
     pair = []
@@ -484,7 +481,7 @@ def _ordered(rng: np.random.Generator, events: Iterator[Event], name: str) -> tu
                 start += 3
             scenes.append(_scene(rng, start, start + 3, *drawn[place]))
         pair.append(Story(f"{name}{letter}.mp4", tuple(scenes), int(rng.integers(2**31))))
-    return pair[0], pair[1]
+    return pair
 
 
 def subtitles(cues: Sequence[Cue]) -> str:
@@ -528,12 +525,8 @@ def make(
     out = Path(out)
     told = stories(seed, videos)
     _claim(out, {"seed": seed, "videos": videos})
-    started = time.monotonic()
-    _render(told, out / "videos")
+    _render(told, out / "videos", report)
     files.write_bytes(out / "captions.jsonl", captions(told).encode(), "own")
-    length = sum(story.duration for story in told)
-    taken = time.monotonic() - started
-    report(f"rendered {videos} videos, {length / 60:.0f} minutes in all, in {taken:.0f} s")
     if not (out / "encoder" / "config.json").exists():
         _train(out / "encoder", seed, report)
     _index(out, report, out / "encoder")
@@ -544,24 +537,21 @@ def render_training(out: str | Path, seed: int = 0, report: Callable[[str], None
 
     Five groups of 40 are for training, one for validation; the demo's own videos are for testing.
     """
-    out, started = Path(out), time.monotonic()
-    folder = out / "training"
-    own = int(_settings(out)["videos"])
+    out = Path(out)
+    folder, own = out / "training", stories(seed, _settings(out)["videos"])
     files.check_directory(folder / "videos")
-    for story in stories(seed, own):
+    for story in own:
         copy = folder / "videos" / "demo" / story.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(out / "videos" / story.name, copy)
-    lines = captions(stories(seed, own), "demo/", split="test")
+    lines = captions(own, "demo/", split="test")
     seeds = {"val": seed + 200} | {f"train{i}": seed + 100 + i for i in range(TRAINING_GROUPS)}
     for group, drawn in seeds.items():
         told = stories(drawn, GROUP)
-        _render(told, folder / "videos" / group)
+        _render(told, folder / "videos" / group, report)
         lines += captions(told, f"{group}/", split=group.rstrip("0123456789"))
     files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
-    taken = time.monotonic() - started
-    report(f"rendered {GROUP * len(seeds)} videos to train a model on, in {taken:.0f} s")
 
 
 def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = print) -> None:
@@ -569,7 +559,7 @@ def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = p
 
     As `make`, it does nothing again whose result is there.
     """
-    started, folder = time.monotonic(), Path(out) / "kinds"
+    folder = Path(out) / "kinds"
     _settings(Path(out))
     files.check_directory(folder / "videos")
     told, said, asked = kinds(seed)
@@ -577,11 +567,9 @@ def make_kinds(out: str | Path, seed: int = 0, report: Callable[[str], None] = p
         path = (folder / "videos" / name).with_suffix(".srt")
         if not path.exists():
             files.write_bytes(path, subtitles(cues).encode(), "none")
-    _render(told, folder / "videos")
+    _render(told, folder / "videos", report)
     lines = "".join(json.dumps(one) + "\n" for one in asked)
     files.write_bytes(folder / "captions.jsonl", lines.encode(), "own")
-    taken = time.monotonic() - started
-    report(f"rendered {len(told)} videos for queries of several kinds, in {taken:.0f} s")
     _index(folder, report, Path(out) / "encoder")
 
 
@@ -624,8 +612,9 @@ def _settings(out: Path) -> dict[str, int]:
     raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
 
 
-def _render(told: Sequence[Story], folder: Path) -> None:
-    """Renders the videos that are missing, in processes, one for each core."""
+def _render(told: Sequence[Story], folder: Path, report: Callable[[str], None]) -> None:
+    """Renders the videos that are missing, in processes, one for each core, and reports it."""
+    started = time.monotonic()
     todo = [story for story in told if not (folder / story.name).exists()]
     if not todo:
         return
@@ -638,6 +627,9 @@ def _render(told: Sequence[Story], folder: Path) -> None:
         # A video a day, so that there is something to filter by date.
         day = _FIRST_DAY + number * _DAY
         os.utime(folder / story.name, (day, day))
+    length = sum(story.duration for story in todo) / 60
+    taken = time.monotonic() - started
+    report(f"{folder}: rendered {len(todo)} videos, {length:.0f} minutes, in {taken:.0f} s")
 
 
 def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
@@ -649,15 +641,9 @@ def _train(folder: Path, seed: int, report: Callable[[str], None]) -> None:
     started = time.monotonic()
     images, sentences = frames_for_training(seed, FRAMES, PIXELS)
     encoder = train.train(
-        images,
-        sentences,
-        size=train.Size(patch=PATCH, tokens=TOKENS),
-        steps=STEPS,
-        learning_rate=LEARNING_RATE,
-        seed=seed,
-        name="demo",
-        report=report,
-    )
+        images, sentences, size=train.Size(patch=PATCH, tokens=TOKENS), steps=STEPS,
+        learning_rate=LEARNING_RATE, seed=seed, name="demo", report=report,
+    )  # fmt: skip
     encoders.save(encoder, folder)
     report(f"trained an encoder on {FRAMES} frames in {time.monotonic() - started:.0f} s")
 

@@ -177,9 +177,7 @@ def auc(present: Float[np.ndarray, " n"], absent: Float[np.ndarray, " m"]) -> fl
 
 
 def evaluate(
-    library: Library,
-    captions: Sequence[Caption],
-    progress: Callable[[], object] = lambda: None,
+    library: Library, captions: Sequence[Caption], progress: Callable[[], object] = lambda: None
 ) -> tuple[dict[str, float], Separation]:
     """Asks every caption that is single, one at least of a video; `progress` is called after each.
 
@@ -287,9 +285,7 @@ WAYS = {"sight": "seen", "words": "said", "both": None}
 
 
 def by_kind(
-    library: Library,
-    captions: Sequence[Caption],
-    progress: Callable[[], object] = lambda: None,
+    library: Library, captions: Sequence[Caption], progress: Callable[[], object] = lambda: None
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Asks every caption as `Library.query` does, by sight alone and where it can by words.
 

@@ -147,21 +147,15 @@ def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     rows.writerow(COLUMNS)
     for rank, hit, moment in parts:
         times = [f"{time:.3f}" for time in (moment.start, moment.end, moment.peak)]
-        named = [_cell(legible(str(name))) for name in (hit.video, hit.path)]
-        by = " and ".join(hit.signals)
-        rest = [
-            f"{moment.score:.6g}",
-            by,
-            queries.iso(hit.date),
-            named[1],
-            _cell("; ".join(hit.tags)),
-        ]
-        rows.writerow([rank, hit.id, named[0], *times, *rest])
+        video, path, tags = map(_cell, (hit.video, str(hit.path), "; ".join(hit.tags)))
+        by = f"{moment.score:.6g}", " and ".join(hit.signals)
+        rows.writerow([rank, hit.id, video, *times, *by, queries.iso(hit.date), path, tags])
     return text.getvalue().encode()
 
 
 def _cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """A text, legible, that no spreadsheet takes for a formula."""
+    text = legible(text)
     return f"'{text}" if text.startswith(tuple("=+-@\t\r")) else text
 
 

@@ -492,19 +492,15 @@ class Library:
                     now.look(everything=True)
                     now.away |= gone
                     continue
-                with ThreadPoolExecutor() as threads:  # whose files are read and checked
-                    hits = list(
-                        threads.map(
-                            lambda one: _with_passages(
-                                self._hit(now, encoder, one[0], one[1], asked, moments),
-                                one[2],
-                                texts.get(now.contents[now.own[one[0]]].content, []),
-                                moments,
-                                only,
-                            ),
-                            best[offset:],
-                        )
-                    )
+
+                def found(one: _Place) -> Hit:
+                    place, score, copies = one
+                    passages = texts.get(now.contents[now.own[place]].content, [])
+                    hit = self._hit(now, encoder, place, score, asked, moments)
+                    return _with_passages(hit, copies, passages, moments, only)
+
+                with ThreadPoolExecutor() as threads:  # which read and check files
+                    hits = list(threads.map(found, best[offset:]))
             except DamagedError as error:
                 if not error.contents.keys() - now.damaged.keys():
                     raise
@@ -563,11 +559,7 @@ class Library:
         return _Asked(composed, readable, level)
 
     def _best(
-        self,
-        now: _Snapshot,
-        query: Single | Composed,
-        k: int,
-        allowed: Bool[np.ndarray, " V"],
+        self, now: _Snapshot, query: Single | Composed, k: int, allowed: Bool[np.ndarray, " V"]
     ) -> list[_Place]:
         """Places, scores and paths of copies of the best contents that are allowed, best first."""
         places = np.flatnonzero(allowed)
@@ -636,13 +628,7 @@ class Library:
         return lines
 
     def _hit(
-        self,
-        now: _Snapshot,
-        encoder: Any,
-        position: int,
-        score: float,
-        asked: _Asked,
-        count: int,
+        self, now: _Snapshot, encoder: Any, position: int, score: float, asked: _Asked, count: int
     ) -> Hit:
         entry, content = now.entries[position], int(now.own[position])
         arrays = now.source.read(now.contents[content].content)

@@ -222,25 +222,19 @@ class Untrained:
           DamagedError: when the vectors of a content are missing or damaged.
         """
         check(name)
-        self._rows, self.identity = ROWS[name], name
-        self.calibrated, self.top, self.dtype = (
-            self._rows.calibrated,
-            self._rows.top,
-            self._rows.dtype,
-        )
-        summed = self._rows.windows == (1,) and not self._rows.normalised
-        self.branches = {name: 1.0} if summed else None
-        self.width, self.normalised = index.manifest.encoder.width, self._rows.normalised
+        own = self._rows = ROWS[name]
+        self.identity, self.width = name, index.manifest.encoder.width
+        self.calibrated, self.top, self.dtype = own.calibrated, own.top, own.dtype
+        self.normalised = own.normalised
+        self.branches = {name: 1.0} if own.windows == (1,) and not own.normalised else None
         if records is None:
             return
-        counts = [self._rows.count(record) for record in records]
+        counts = [own.count(record) for record in records]
         contents = [record.content for record in records]
         self._starts = np.concatenate([[0], np.cumsum(counts[:-1], dtype=np.int64)])
-        self._matrix, path = packed.rows(
-            index, self._rows.packed, contents, counts, self._rows.dtype, self._rows.take
-        )
+        self._matrix, path = packed.rows(index, own.packed, contents, counts, own.dtype, own.take)
         self._ends, self.count = np.append(self._starts[1:], len(self._matrix)), len(self._matrix)
-        large = len(self._matrix) >= packed.LARGE and self._rows.largest
+        large = len(self._matrix) >= packed.LARGE and own.largest
         self._rounded = packed.kept(path, self._matrix) if large else None
         self._bias = np.zeros(len(records), np.float32)
         if self.normalised:

@@ -103,11 +103,7 @@ class Store:
             self._check(ask, index, ranker, uploads=False)
 
     def best(
-        self,
-        queries: Sequence[Float[np.ndarray, " w"]],
-        top: int,
-        among: Sequence[str],
-        count: int,
+        self, queries: Sequence[Float[np.ndarray, " w"]], top: int, among: Sequence[str], count: int
     ) -> list[tuple[str, float]]:
         """Contents and scores of the best `count`, and of all as good as the last, best first.
 

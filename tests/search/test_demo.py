@@ -271,7 +271,7 @@ def test_videos_and_captions_agree_and_a_second_call_renders_nothing(tmp_path, c
 
 
 def test_another_seed_is_refused_and_replaces_nothing(tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(demo, "_render", lambda told, folder: None)
+    monkeypatch.setattr(demo, "_render", lambda told, folder, report: None)
     demo.make(tmp_path / "demo", 1, silent)
     with pytest.raises(demo.DemoError, match="--seed=1"):
         demo.make(tmp_path / "demo", 2, silent)
@@ -310,7 +310,7 @@ def test_what_others_put_into_a_demo_stays(tmp_path, calls):
 def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypatch):
     rendered = {}
 
-    def render(told, folder):
+    def render(told, folder, report):
         for story in told:
             (folder / story.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / story.name).touch()

@@ -165,17 +165,10 @@ def app(
         A picture is like=ID@SECONDS, or an image's bytes as the body of a POST.
         """
         sentence, *others = (_line(one) for one in (q, *then, *without))
-        parts: dict[str, Any] = {
-            "then": others[: len(then)],
-            "without": others[len(then) :],
-            "within": within,
-            "min_score": min_score,
-            "offset": offset,
-            "only": only or None,
-            "longer": longer,
-            "shorter": shorter,
-            "tags": tag,
-        }
+        parts: dict[str, Any] = dict(
+            then=others[: len(then)], without=others[len(then) :], within=within, offset=offset,
+            min_score=min_score, only=only or None, longer=longer, shorter=shorter, tags=tag,
+        )  # fmt: skip
         try:
             frame = queries.instant(like) if like else None
         except SearchError as error:
@@ -347,14 +340,10 @@ def serve(
             print(f"anyone who reaches this machine as {host} with {who} can {what}")
         sys.stdout.flush()  # a program may wait for the address
         config = uvicorn.Config(
-            app(library, hosts, bound.is_unspecified, token, manage),
-            http=guard.Protocol,
-            ws="none",
-            log_level="error",
-            access_log=False,
-            server_header=False,
+            app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
+            ws="none", log_level="error", access_log=False, server_header=False,
             timeout_graceful_shutdown=1,  # a video that plays keeps its connection
-        )
+        )  # fmt: skip
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         try:
