@@ -163,26 +163,30 @@ class _Snapshot:
 
 
 WINDOW, RRF = 100, 60
-"""Reciprocal rank fusion: how many videos of each ranking count, and the constant."""
+"""Reciprocal rank fusion: how many videos of each ranking count at most, and the constant."""
 
 _Place = tuple[int, float, tuple[str, ...]]
 """The place of an entry, its score, and the paths of its copies."""
 
 
-def fused(seen: Sequence[_Place], said: Sequence[_Place]) -> list[_Place]:
-    """Two rankings as one: by the sum of 1 / (60 + rank) of those that have a video.
+def fused(seen: Sequence[_Place], said: Sequence[_Place], window: int) -> list[_Place]:
+    """Two rankings as one: by 1 / (60 + rank), of what is in both the sum.
 
-    The first `WINDOW` of each count; the rest of the first ranking follows. What the first lacks
-    has NaN for its score. Reciprocal rank fusion: Cormack, Clarke, Büttcher, SIGIR 2009.
+    But only of the first `window` of those seen; of others in both it is the larger. Of equal ones
+    what says all words of the sentence comes first, then what is seen. The score of what is said is
+    its share of them (`Passage`); what is not among the seen has NaN. Reciprocal rank fusion:
+    Cormack, Clarke, Büttcher, SIGIR 2009.
     """
-    sums: dict[int, float] = {}
-    for ranking in (seen[:WINDOW], said[:WINDOW]):
-        for rank, (place, *_) in enumerate(ranking, 1):
-            sums[place] = sums.get(place, 0.0) + 1 / (RRF + rank)
+    sums = {place: 1 / (RRF + rank) for rank, (place, *_) in enumerate(seen, 1)}
+    among, shares = {place for place, *_ in seen[:window]}, {place: of for place, of, _ in said}
+    for rank, place in enumerate(shares, 1):
+        both = sums.get(place, 0.0), 1 / (RRF + rank)
+        sums[place] = sum(both) if place in among else max(both)
     known = {place: (place, math.nan, copies) for place, _, copies in said}
     known |= {one[0]: one for one in seen}
-    order = sorted(sums, key=lambda place: (-sums[place], place))
-    return [known[place] for place in order] + [one for one in seen[WINDOW:] if one[0] not in sums]
+    # 1e-6: a share of all words is 1 up to rounding.
+    order = lambda place: (-sums[place], -shares.get(place, 1 - 1e-6))
+    return sorted(known.values(), key=lambda one: order(one[0]))
 
 
 def _place(now: _Snapshot, allowed: Bool[np.ndarray, " V"], content: int, score: float) -> _Place:
@@ -486,7 +490,10 @@ class Library:
                 allowed = passing & now.searched()
                 best = [] if only == "said" else self._best(now, asked.query, count, allowed)
                 if texts:
-                    best = fused(best, self._saying(now, texts, allowed))
+                    spoken = self._saying(now, texts, allowed)
+                    # To be among the first hundred of thirty says nothing, of a thousand it does.
+                    tenth = math.ceil(len(np.unique(now.own[allowed])) / 10)
+                    best = fused(best, spoken, min(WINDOW, tenth)) if best else spoken
                 best = best[: offset + k]
                 if gone := {i for i, *_ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
@@ -579,12 +586,15 @@ class Library:
         texts: Mapping[str, Sequence[Passage]],
         allowed: Bool[np.ndarray, " V"],
     ) -> list[_Place]:
-        """Those allowed of contents with passages, in their order, `WINDOW` at most."""
+        """Those allowed of contents with passages, in their order, and the best one's share.
+
+        They are `WINDOW` at most.
+        """
         there = np.zeros(len(now.contents), bool)
         there[now.own[allowed]] = True
         number = {record.content: i for i, record in enumerate(now.contents) if there[i]}
         saying = [one for one in texts if one in number][:WINDOW]
-        return [_place(now, allowed, number[one], texts[one][0].score) for one in saying]
+        return [_place(now, allowed, number[one], texts[one][0].share) for one in saying]
 
     def _frame(
         self, now: _Snapshot, video: str, second: float

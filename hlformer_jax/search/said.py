@@ -67,12 +67,16 @@ class Cue(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """What is said from one second of a video to another, and its BM25."""
+    """What is said from one second of a video to another.
+
+    Its score is its BM25, and `share` what it has of the weight of a sentence's words, of 1.
+    """
 
     start: float
     end: float
     text: str
     score: float
+    share: float = 1.0
 
 
 class Reader(NamedTuple):
@@ -263,21 +267,21 @@ class Said:
                 "SELECT rowid FROM said WHERE said MATCH ?", [f'"{word}"']
             ):
                 shared[row] = shared.get(row, 0.0) + weights[word]
-        least = sum(weights.values()) / 2
+        total = sum(weights.values())
         found: dict[str, list[Passage]] = {}
-        saying = [row for row, weight in shared.items() if weight >= least]
+        saying = [row for row, weight in shared.items() if weight >= total / 2]
         if not saying:
             return found
         # The plus keeps SQLite from asking for each of the rows; BM25 is computed of them alone.
         ranked = self._db.execute(
-            "SELECT content, start, stop, text, -bm25(said) FROM said WHERE said MATCH ?"
+            "SELECT rowid, content, start, stop, text, -bm25(said) FROM said WHERE said MATCH ?"
             " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY bm25(said), rowid LIMIT ?",
             [" OR ".join(f'"{word}"' for word in rare), json.dumps(saying), MAX_PASSAGES],
         )
-        for content, start, end, text, score in ranked:
+        for row, content, start, end, text, score in ranked:
             own = found.get(content, [])
             if all(end <= one.start or one.end <= start for one in own):
-                found[content] = [*own, Passage(start, end, text, score)]
+                found[content] = [*own, Passage(start, end, text, score, shared[row] / total)]
         return found
 
     def _weight(self, word: str) -> float:

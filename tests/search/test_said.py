@@ -71,20 +71,23 @@ def test_words_are_found_where_they_are_said(index):
     assert opened(index).query('"NEAR( OR *', only="said") == []
 
 
-def test_fusion_is_the_sum_of_reciprocal_ranks():
+@pytest.mark.parametrize(
+    ("window", "share", "order"),
+    [
+        # 1/61 + 1/62 + 1/63 …: 4 by 61 and 63, 9 by 61, 2 by 62 and 7 by 62 alone, 1 by 64.
+        (1, 0.6, [4, 9, 2, 7, 1]),
+        (1, 1 - 2**-52, [4, 9, 7, 2, 1]),  # all words are said
+        (4, 0.6, [4, 7, 9, 2, 1]),  # 7 by 62 and 63
+    ],
+)
+def test_fusion_is_the_sum_of_reciprocal_ranks(window, share, order):
     seen = [(place, 1 / (1 + place), ()) for place in (4, 2, 7, 1)]
-    heard = [(9, 3.0, ()), (7, 2.0, ()), (4, 1.0, ())]
-    sums = {}
-    for ranking in (seen, heard):
-        for rank, (place, *_) in enumerate(ranking):
-            sums[place] = sums.get(place, 0) + 1 / (61 + rank)
-    found = library.fused(seen, heard)
-    assert [place for place, *_ in found] == sorted(sums, key=lambda one: (-sums[one], one))
-    scores = {place: score for place, score, _ in found}
-    assert scores[4] == 1 / 5 and math.isnan(scores[9])
-    many = [(place, 0.0, ()) for place in range(150)]
-    assert [place for place, *_ in library.fused(many, [])] == list(range(150))
-    assert [place for place, *_ in library.fused(many, [(149, 1.0, ())])][-1] == 148
+    heard = [(9, 1.0, ("a",)), (7, share, ()), (4, 0.5, ())]
+    found = library.fused(seen, heard, window)
+    assert [place for place, *_ in found] == order
+    known = {place: rest for place, *rest in found}
+    assert known[4] == [1 / 5, ()] and math.isnan(known[9][0]) and known[9][1] == ("a",)
+    assert library.fused(seen, [], window) == seen
 
 
 def test_a_sentence_is_seen_and_said(index):
