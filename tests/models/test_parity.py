@@ -241,13 +241,17 @@ def test_eight_optimiser_steps(recording, dtype):
             norms, golden["train/grad_norm_before_clip"][number], rtol=2e-3, atol=2e-6
         )
         if number + 1 in (2, 8):
-            # Recorded in float32: the difference to our float64 is their noise, once.
+            # Recorded in float32: the difference to our float64 is their noise, once. In float32
+            # Adam divides by a gradient's own size, so that where one is no larger than its epsilon
+            # rounding is enlarged 1e5-fold. The largest of 87,351 elements is a draw from that
+            # tail: 0.6 of the recorded one with SSE 4.2, 4.3 with AVX2, by the same program.
             noise = golden[f"train/noise/step{number + 1}_max_abs_f32_minus_f64"].max()
-            factor = 4 if dtype == "float32" else 1.1
+            factor = 16 if dtype == "float32" else 1.1
+            every = []
             for name, expected in recording.by_parameter(f"train/step{number + 1}").items():
-                ours = recording.like_recorded(params, name)
-                difference = np.abs(ours - expected.ravel()).max()
-                assert difference <= factor * noise, f"{name}: {difference:.2e}"
+                every.append(np.abs(recording.like_recorded(params, name) - expected.ravel()))
+                assert every[-1].max() <= factor * noise, f"{name}: {every[-1].max():.2e}"
+            assert np.quantile(np.concatenate(every), 0.999) <= noise
 
 
 @BOTH
