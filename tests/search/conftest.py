@@ -4,6 +4,7 @@ import archive
 import pytest
 
 from hlformer_jax import parallel
+from hlformer_jax.search import packed
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,12 @@ def index(tmp_path, films):
 def records(index):
     """The records of the index in the order of their videos."""
     return [one for _, one in sorted(index.manifest.videos.items())]
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every archive counts as a large one."""
+    monkeypatch.setattr(packed, "LARGE", 1)
 
 
 @pytest.fixture(scope="session")

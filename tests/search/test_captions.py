@@ -1,7 +1,6 @@
 """Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
 
 import itertools
-import json
 import math
 
 import archive
@@ -9,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hlformer_jax import search
 from hlformer_jax.data.extracted import ExtractedReader, contents
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import evaluation, said
+from hlformer_jax.search import evaluation
 from hlformer_jax.search.evaluation import Caption, Separation, evaluate
 
 
@@ -83,7 +81,7 @@ def test_an_empty_file_and_one_that_is_no_text_are_refused(tmp_path):
 
 @pytest.fixture
 def library(index):
-    return search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    return archive.opened(index, ranker="best_frame")
 
 
 def test_captions_with_times_alone_count_for_the_moments(library):
@@ -99,7 +97,7 @@ def test_captions_with_times_alone_count_for_the_moments(library):
 def test_a_copy_of_the_same_bytes_is_as_right_as_its_video(films, index):
     (films / "copy.film").write_bytes((films / "a.film").read_bytes())
     archive.fill(index)
-    library = search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    library = archive.opened(index, ranker="best_frame")
     metrics, apart = evaluate(library, [Caption("a.film", "red")])
     assert metrics["R@1"] == 100 and apart.absent[0] < apart.present[0]
 
@@ -112,7 +110,7 @@ def test_a_video_that_is_not_indexed_is_named(library):
 @pytest.mark.parametrize("probable", [False, True])
 def test_what_captions_find_in_their_videos_and_elsewhere_is_that_of_loops(index, probable):
     encoder = archive.Encoder(probable=probable)
-    library = search.open(index.directory, ranker="best_frame", encoder=encoder)
+    library = archive.opened(index, ranker="best_frame", encoder=encoder)
     asked = [
         Caption("a.film", "red"), Caption("b.film", "blue green", also=("trips/c.film",)),
         Caption("a.film", "white", said=True), Caption("", "yellow", kind="k"),
@@ -191,20 +189,11 @@ def test_the_trade_off_is_that_of_leaving_each_video_out_in_a_loop():
     assert evaluation.trade_off(apart._replace(videos=("0",) * 80), 0.1) is None
 
 
-def beside(path):
-    return [tuple(cue) for cue in json.loads(path.read_text())]
-
-
-def inside(path):
-    return []
-
-
 def test_by_kind_figures_are_those_of_what_each_way_of_asking_finds(tmp_path, films):
     (films / "b.en.srt").write_text('[[2, 4, "a lighthouse keeper"]]')
     index = archive.create(tmp_path / "index", films)
-    texts = said.Reader(frozenset({".srt"}), inside, beside)
-    archive.fill(index, video=archive.VIDEO._replace(texts=texts))
-    library = search.open(index.directory, encoder=archive.Encoder(probable=True))
+    archive.fill(index, video=archive.TOLD)
+    library = archive.opened(index, encoder=archive.Encoder(probable=True))
     asked = [
         Caption("a.film", "red", 5.0, 8.0, kind="seen"),
         Caption("b.film", "blue", kind="seen", also=("a.film",)),

@@ -61,6 +61,7 @@ def calls(monkeypatch):
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
     monkeypatch.setattr(said, "inside", lambda path: [])
+    monkeypatch.setattr(extract, "default_workers", lambda: 0)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
     return seen
@@ -89,6 +90,12 @@ def index(search, films, tmp_path):
     return directory
 
 
+@pytest.fixture
+def ask(search, index):
+    """Calls a command with the index."""
+    return lambda name, *flags: search(name, *flags, f"--index={index}")
+
+
 def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, kept):
     kept.clear()
     assert search("status", "--index", index).status == 0 and not kept
@@ -98,77 +105,68 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["serach"], "invalid choice: 'serach'"),
-        (["query", "red"], "the following arguments are required: --index"),
-        (["query", "red", "--index=nowhere"], "nowhere holds no index: make one with"),
-        (["query", " ", "--index={index}"], "the sentence is empty"),
-        (["query", "red", "--index={index}", "--k=0"], "k is 0"),
-        (["query", "red", "--index={index}", "--k=many"], "invalid int value: 'many'"),
-        (["query", "red", "--index={index}", "--ranker=best_frames"], "did you mean 'best_frame'?"),
-        (["query", "red", "--index={index}", "--since=soon"], "'soon' is no date"),
-        (["query", "red", "--index={index}", "--until="], "'' is no date"),
-        (["query", "red", "--index={index}", "--checkpoint=nowhere"], "has no config.json"),
-        (["query", "--index={index}"], "the sentence is empty"),
-        (["query", "red", "--index={index}", "--then= "], "the sentence is empty"),
-        (["query", "red", "--index={index}", "--then=blue", "--within=0s"], "within is 0 s"),
-        (["query", "red", "--index={index}", "--then=blue", "--within=x"], "'x' is no time"),
-        (["query", "red", "blue", "--index={index}", "--then=red"], "there is one sentence"),
-        (["query", "--not=red", "--index={index}"], "the sentence is empty"),
-        (["query", "red", "--index={index}", "--not=b", "--ranker=segments"], "of frames"),
-        (["query", "red", "--index={index}", "--offset=-1"], "offset is -1: give 0 or more"),
-        (["query", "red", "--index={index}", "--only=said"], "holds no subtitles: put .srt"),
-        (["query", "red", "--index={index}", "--only=heard"], "invalid choice: 'heard'"),
-        (["query", "red", "--index={index}", "--min-score=nan"], "the least score is no number"),
-        (["query", "--index={index}", "--image={deep}"], "is no image"),
-        (["query", "--index={index}", "--image=nowhere.png"], "No such file"),
-        (["query", "--index={index}", "--image="], "the path is empty"),
-        (["query", "--index={index}", "--like=a.film"], "names no instant: write VIDEO@TIME"),
-        (["query", "--index={index}", "--like=a.film@soon"], "'soon' is no time"),
-        (["query", "--index={index}", "--like=a.flim@1"], "did you mean 'a.film'?"),
-        (["query", "--index={index}", "--like=a.film@0:99"], "has no second 99"),
-        (["index", "nowhere"], "nowhere is no folder"),
-        (["index", "{films}", "--index={index}", "--fps=2"], "has 1 frames a second and --fps=2"),
-        (["index", "{films}/trips", "--index={index}"], "is the index of "),
-        (["index", "{films}", "--index={index}", "--workers=-1"], "--workers=-1: give 0 or more"),
-        (["index", "{films}", "--index={films}"], "holds other things"),
-        (["index", "{films}", "--index=new", "--fps=-1"], "--fps=-1"),
-        (["index", "{films}", "--index=new", "--fps=0"], "--fps=0"),
-        (["index", "{films}", "--index=new", "--fps=nan"], "--fps=nan"),
-        (["index", ""], "the path is empty"),
-        (["index", "{films}", "--index="], "the path is empty"),
-        (["index", "{films}", "--index={index}", "--timeout=0"], "--timeout=0: give seconds"),
-        (["query", "red", "--index={index}", "--folder=tripps"], "did you mean 'trips'?"),
-        (["evaluate", "--index={index}", "--captions={deep}"], "deep.jsonl:1: this is no JSON"),
+        ("", "the following arguments are required: COMMAND"),
+        ("serach", "invalid choice: 'serach'"),
+        ("query red", "the following arguments are required: --index"),
+        ("query red --index=nowhere", "nowhere holds no index: make one with"),
+        ("query ' ' {own}", "the sentence is empty"),
+        ("query red {own} --k=0", "k is 0"),
+        ("query red {own} --k=many", "invalid int value: 'many'"),
+        ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
+        ("query red {own} --since=soon", "'soon' is no date"),
+        ("query red {own} --until=", "'' is no date"),
+        ("query red {own} --checkpoint=nowhere", "has no config.json"),
+        ("query {own}", "the sentence is empty"),
+        ("query red {own} '--then= '", "the sentence is empty"),
+        ("query red {own} --then=blue --within=0s", "within is 0 s"),
+        ("query red {own} --then=blue --within=x", "'x' is no time"),
+        ("query red blue {own} --then=red", "there is one sentence"),
+        ("query --not=red {own}", "the sentence is empty"),
+        ("query red {own} --not=b --ranker=segments", "of frames"),
+        ("query red {own} --offset=-1", "offset is -1: give 0 or more"),
+        ("query red {own} --only=said", "holds no subtitles: put .srt"),
+        ("query red {own} --only=heard", "invalid choice: 'heard'"),
+        ("query red {own} --min-score=nan", "the least score is no number"),
+        ("query {own} --image={deep}", "is no image"),
+        ("query {own} --image=nowhere.png", "No such file"),
+        ("query {own} --image=", "the path is empty"),
+        ("query {own} --like=a.film", "names no instant: write VIDEO@TIME"),
+        ("query {own} --like=a.film@soon", "'soon' is no time"),
+        ("query {own} --like=a.flim@1", "did you mean 'a.film'?"),
+        ("query {own} --like=a.film@0:99", "has no second 99"),
+        ("index nowhere", "nowhere is no folder"),
+        ("index {films} {own} --fps=2", "has 1 frames a second and --fps=2"),
+        ("index {films}/trips {own}", "is the index of "),
+        ("index {films} {own} --workers=-1", "--workers=-1: give 0 or more"),
+        ("index {films} --index={films}", "holds other things"),
+        ("index {films} --index=new --fps=-1", "--fps=-1"),
+        ("index {films} --index=new --fps=0", "--fps=0"),
+        ("index {films} --index=new --fps=nan", "--fps=nan"),
+        ("index ''", "the path is empty"),
+        ("index {films} --index=", "the path is empty"),
+        ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
+        ("query red {own} --folder=tripps", "did you mean 'trips'?"),
+        ("evaluate {own} --captions={deep}", "deep.jsonl:1: this is no JSON"),
+        ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl is there already"),
         (
-            ["evaluate", "--index={index}", "--captions={deep}", "--json={deep}"],
-            "deep.jsonl is there already",
-        ),
-        (
-            ["evaluate", "--index={index}", "--captions={deep}", "--json={deep}", "--overwrite"],
+            "evaluate {own} --captions={deep} --json={deep} --overwrite",
             "is the file of the captions",
         ),
-        (["features", "{films}", "--captions={deep}", "--out={films}"], "holds other things"),
-        (["add", "nowhere.film", "--index={index}"], "is not there: give files of"),
-        (["add", "{deep}", "--index={index}"], "is not in"),
-        (["add", "{index}", "--index={index}"], "holds no video"),
-        (["add", "{films}/..", "--index={index}"], "hold the same files"),
-        (["index"], "give FOLDER, or --index"),
-        (
-            ["remove", "b.flim", "--index={index}"],
-            "holds no video 'b.flim'; did you mean 'b.film'?",
-        ),
-        (["cut", "x", "--index={index}", "--start=1", "--end=2"], "holds no video 'x'"),
-        (["cut", "a.film", "--index={index}", "--start=x", "--end=2"], "'x' is no time"),
-        (["evaluate", "--index={index}", "--captions=nowhere"], "No such file"),
-        (["upload", "--index={index}"], "there is no store to upload to"),
-        (["features", "nowhere", "--captions={deep}", "--out=o"], "nowhere is no folder: give"),
-        (["cut", "a.film", "--index={index}", "--start=5", "--end=0:04"], "is not after --start=5"),
-        (["cut", "a.film", "--index={index}", "--start=1", "--end=2", "--out="], "path is empty"),
-        (
-            ["query", "red", "--index={index}", "--store=dir"],
-            "--store=dir is no address",
-        ),
+        ("features {films} --captions={deep} --out={films}", "holds other things"),
+        ("add nowhere.film {own}", "is not there: give files of"),
+        ("add {deep} {own}", "is not in"),
+        ("add {index} {own}", "holds no video"),
+        ("add {films}/.. {own}", "hold the same files"),
+        ("index", "give FOLDER, or --index"),
+        ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
+        ("cut x {own} --start=1 --end=2", "holds no video 'x'"),
+        ("cut a.film {own} --start=x --end=2", "'x' is no time"),
+        ("evaluate {own} --captions=nowhere", "No such file"),
+        ("upload {own}", "there is no store to upload to"),
+        ("features nowhere --captions={deep} --out=o", "nowhere is no folder: give"),
+        ("cut a.film {own} --start=5 --end=0:04", "is not after --start=5"),
+        ("cut a.film {own} --start=1 --end=2 --out=", "path is empty"),
+        ("query red {own} --store=dir", "--store=dir is no address"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_1(
@@ -177,61 +175,57 @@ def test_what_is_wrong_is_one_line_and_status_1(
     monkeypatch.chdir(tmp_path)
     deep = tmp_path / "deep.jsonl"
     deep.write_text("[" * 100_000)
-    done = search(*(one.format(index=index, films=films, deep=deep) for one in arguments))
+    places = {"own": f"--index={index}", "index": index, "films": films, "deep": deep}
+    done = search(*(one.format(**places) for one in shlex.split(arguments)))
     assert deep.stat().st_size == 100_000
     assert done.status == 1 and not done.out
     assert len(done.errors) == 1 and done.errors[0].startswith("error: ")
     assert complaint in done.errors[0]
 
 
-def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(search, films, index, monkeypatch):
+def test_a_query_says_what_is_a_copy_a_sequence_or_no_match(ask, films, monkeypatch):
     monkeypatch.setattr(queries, "FEW", 0)
     (films / "z.film").write_bytes((films / "b.film").read_bytes())
-    assert search("index", films, f"--index={index}", "--workers=0").status == 0
-    done = search("query", "green", f"--index={index}", "--k=1")
+    assert ask("index", films).status == 0
+    done = ask("query", "green", "--k=1")
     assert done.out.splitlines()[1].endswith("b.film (and 1 of the same content)")
-    done = search("query", "red", "--then=black", "--not=white", "--within=3s", f"--index={index}")
+    done = ask("query", "red", "--then=black", "--not=white", "--within=3s")
     assert done.status == 0 and "a.film" in done.out.splitlines()[1]
-    [hit] = json.loads(search("query", "green", f"--index={index}", "--k=1", "--json").out)
+    [hit] = json.loads(ask("query", "green", "--k=1", "--json").out)
     assert hit["copies"] == ["z.film"] and hit["seen"] in (True, False)
-    done = search("query", "red", f"--index={index}", "--k=1", "--offset=1")
+    done = ask("query", "red", "--k=1", "--offset=1")
     assert done.out.splitlines()[1].split()[0] == "2"
-    assert (
-        "no video has that score" in search("query", "red", f"--index={index}", "--min-score=2").out
-    )
-    assert (
-        search("query", "red", f"--index={index}", "--offset=9").out == "nothing more was found\n"
-    )
-    done = search("query", "white", f"--index={index}")
+    assert "no video has that score" in ask("query", "red", "--min-score=2").out
+    assert ask("query", "red", "--offset=9").out == "nothing more was found\n"
+    done = ask("query", "white")
     assert done.errors == ["no good match: these are the nearest, and none stands out"]
 
 
-def test_a_query_prints_what_is_said(search, films, index):
+def test_a_query_prints_what_is_said(ask, films, index):
     words = "1\n00:00:12,000 --> 00:00:14,000\nThe captain\u2019s <i>ship</i>\n"
     (films / "b.srt").write_text(words)
-    assert search("index", films, f"--index={index}", "--workers=0").status == 0
-    done = search("query", "a ship", f"--index={index}", "--k=1", "--only=said")
+    assert ask("index", films).status == 0
+    done = ask("query", "a ship", "--k=1", "--only=said")
     assert done.out.splitlines()[1].split()[2:4] == ["0:12–0:14", "said"]
     assert done.out.splitlines()[2].strip() == "0:12 “The captain’s ship”"
-    hits = json.loads(search("query", "a ship", f"--index={index}", "--json").out)
+    hits = json.loads(ask("query", "a ship", "--json").out)
     [hit] = [hit for hit in hits if hit["said"]]
     assert hit["said"] == [{"start": 12, "end": 14, "text": "The captain’s ship"}]
     text = next(path for path in (index / "texts").iterdir() if b"captain" in path.read_bytes())
     text.write_bytes(b"{}")
-    done = search("verify", f"--index={index}")
+    done = ask("verify")
     assert done.status == 1 and text.name in done.out
 
 
-def test_ctrl_c_is_a_line_and_not_a_traceback(search, films, index, monkeypatch):
+def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(extract, "digest", interrupted)
     archive.film(films / "new.film", ["red"])
-    done = search("index", films, f"--index={index}", "--workers=0")
-    assert done.status == 130 and done.errors == [
-        "interrupted: run the same command again to continue"
-    ]
+    done = ask("index", films)
+    assert done.status == 130
+    assert done.errors == ["interrupted: run the same command again to continue"]
 
 
 def test_every_command_has_help():
@@ -276,58 +270,53 @@ def test_index_makes_an_index_and_says_what_it_did(search, films, calls):
     assert Index.open(films / ".hlformer-search").manifest.fps == 2
 
 
-def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(search, films, index, calls):
+def test_a_damaged_manifest_is_told_and_made_anew_without_decoding(ask, films, index, calls):
     for name in ("manifest.json", "manifest.previous.json"):
         (index / name).write_text("{")
-    told = search("status", f"--index={index}")
+    told = ask("status")
     assert told.status == 0 and "videos    3," in told.out and len(told.errors) == 1
     assert calls.loaded == [DEFAULT_ENCODER]
     seen, calls.loaded[:] = calls.encoder.seen, []
-    done = search("index", films, f"--index={index}", "--workers=0")
+    done = ask("index", films)
     assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == seen
     assert "manifest.json is damaged" in done.errors[0]
     assert calls.loaded == [DEFAULT_ENCODER]  # that of the index
-    assert not search("status", f"--index={index}").errors
+    assert not ask("status").errors
 
 
-def test_another_encoder_is_refused_with_what_to_do(search, films, index, calls):
+def test_another_encoder_is_refused_with_what_to_do(ask, films, calls):
     calls.encoder = archive.Encoder("0" * 64)
-    done = search("index", films, f"--index={index}", "--encoder=other")
+    done = ask("index", films, "--encoder=other")
     assert done.status == 1 and "give --encoder=colours, or a new --index" in done.errors[0]
-    done = search("query", "red", f"--index={index}")
+    done = ask("query", "red")
     assert done.status == 1 and "another fingerprint" in done.errors[0]
 
 
-def test_another_folder_is_refused_unless_the_root_is_moved(search, films, index, tmp_path):
+def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path):
     films.rename(tmp_path / "elsewhere")
     for given in (tmp_path / "elsewhere", tmp_path):
-        done = search("index", given, f"--index={index}", "--workers=0")
+        done = ask("index", given)
         assert done.status == 1 and "--move-root" in done.errors[0]
-    offline = search("query", "red", f"--index={index}")
+    offline = ask("query", "red")
     assert offline.status == 0 and "--move-root" in offline.errors[0]
-    moved = search(
-        "index", tmp_path / "elsewhere", f"--index={index}", "--workers=0", "--move-root"
-    )
+    moved = ask("index", tmp_path / "elsewhere", "--move-root")
     assert moved.status == 0 and "3 unchanged" in moved.out
-    assert not search("query", "red", f"--index={index}").errors
+    assert not ask("query", "red").errors
 
 
 @pytest.fixture
-def disk(search, index, tmp_path):
+def disk(ask, tmp_path):
     """A further folder of the index, of two films: one named as a film of the first folder."""
     disk = tmp_path / "disk"
     archive.film(disk / "a.film", ["yellow"] * 4)
     archive.film(disk / "trips" / "d.film", ["blue"] * 7)
-    done = search("add", disk, f"--index={index}", "--workers=0")
+    done = ask("add", disk)
     assert done.status == 0 and "2 indexed" in done.out and "'disk'" in done.errors[0]
     return disk
 
 
-def test_videos_of_two_folders_stay_distinct(search, films, index, disk, tmp_path):
-    found = lambda *asked: [
-        hit["video"]
-        for hit in json.loads(search("query", *asked, f"--index={index}", "--json").out)
-    ]
+def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
+    found = lambda *asked: [hit["video"] for hit in json.loads(ask("query", *asked, "--json").out)]
     assert found("yellow", "--k=1") == ["disk//a.film"] and found("red", "--k=1") == ["a.film"]
     assert found("blue", "--folder=disk/trips") == ["disk//trips/d.film"]
     assert found("--like=disk//a.film@1", "--k=1") != ["disk//a.film"]
@@ -335,58 +324,58 @@ def test_videos_of_two_folders_stay_distinct(search, films, index, disk, tmp_pat
         assert Index.open(index).name_of(str(path)) == name
         entry = next(one for one in Index.open(index).entries() if one.video == name)
         assert entry.path == path and entry.folder == ("disk" if "//" in name else "")
-    done = search("query", "red", f"--index={index}", f"--export={disk}/a.film.csv")
+    done = ask("query", "red", f"--export={disk}/a.film.csv")
     assert done.status == 0 and f"{disk}/a.film" in (disk / "a.film.csv").read_text()
     archive.film(disk / "e.film", ["green"] * 9)
     for given in ([films], [disk], []):
-        done = search("index", *given, f"--index={index}", "--workers=0")
+        done = ask("index", *given)
         assert done.status == 0, done
     assert "6 unchanged" in done.out
-    assert search("remove", "disk//e.film", f"--index={index}").status == 0
-    assert "5 unchanged" in search("index", films, f"--index={index}", "--workers=0").out
-    assert str(disk) in search("status", f"--index={index}").out
-    assert "removed 2 of 5" in search("remove", disk, f"--index={index}").out
+    assert ask("remove", "disk//e.film").status == 0
+    assert "5 unchanged" in ask("index", films).out
+    assert str(disk) in ask("status").out
+    assert "removed 2 of 5" in ask("remove", disk).out
     assert Index.open(index).roots == {"": films} and (disk / "a.film").exists()
     assert len(list((index / "videos").iterdir())) == 3
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
-def test_a_folder_that_is_away_loses_nothing(search, films, index, disk, tmp_path, left):
+def test_a_folder_that_is_away_loses_nothing(ask, films, index, disk, tmp_path, left):
     (disk / "broken.film").write_bytes(b"broken")
-    assert "1 failed" in search("index", films, f"--index={index}", "--workers=0").out
+    assert "1 failed" in ask("index", films).out
     before = Index.open(index).manifest.videos
     disk.rename(tmp_path / "elsewhere")
     if left:  # as a disk that is not mounted does
         disk.mkdir()
     (films / "copy.film").write_bytes((tmp_path / "elsewhere" / "a.film").read_bytes())
-    done = search("index", f"--index={index}", "--workers=0")
+    done = ask("index")
     assert done.status == 0 and "2 offline" in done.out
     assert any(f"{disk} is not there" in line for line in done.errors) != left
-    assert "0 videos are offline" in search("prune", f"--index={index}").out
-    assert "dropped 0" in search("prune", "--yes", f"--index={index}").out
+    assert "0 videos are offline" in ask("prune").out
+    assert "dropped 0" in ask("prune", "--yes").out
     after = Index.open(index).manifest.videos
     about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
     assert after.keys() - before.keys() == {"copy.film"}
     assert all(about(after[name]) == about(one) for name, one in before.items())
-    done = search("query", "yellow", f"--index={index}", "--k=1", "--json")
+    done = ask("query", "yellow", "--k=1", "--json")
     assert [hit["video"] for hit in json.loads(done.out)] == ["copy.film"]
     assert any(("is not there" in line) != left for line in done.errors)
-    done = search("index", tmp_path / "elsewhere", f"--index={index}", "--move-root", "--workers=0")
+    done = ask("index", tmp_path / "elsewhere", "--move-root")
     assert f"{disk} is now {tmp_path / 'elsewhere'}" in done.errors
     assert done.status == 0 and "6 unchanged" in done.out
     assert Index.open(index).manifest.videos == after
-    done = search("index", tmp_path / "third", f"--index={index}", "--move-root")
+    done = ask("index", tmp_path / "third", "--move-root")
     assert done.status == 1
 
 
-def test_an_index_of_one_folder_opens_as_it_was(search, films, index, disk):
-    search("remove", disk, f"--index={index}")
+def test_an_index_of_one_folder_opens_as_it_was(ask, films, index, disk):
+    ask("remove", disk)
     for path in (index / "manifest.json", index / storage.MARK):
         text = path.read_bytes()
         mark, whole = text[: text.index(b"{")], storage.unseal(text[text.index(b"{") :])
         assert whole.pop("roots") == {}
         path.write_bytes(mark + storage.seal(whole))
-    done = search("index", films, f"--index={index}", "--workers=0")
+    done = ask("index", films)
     assert done.status == 0 and "3 unchanged" in done.out and not done.errors
 
 
@@ -427,106 +416,106 @@ def test_a_directory_of_others_is_refused_whatever_is_wrong_besides(
     assert archive.everything(project) == before
 
 
-def test_offline_videos_are_kept_until_they_are_pruned(search, films, index, tmp_path, calls):
+def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_path, calls):
     (films / "trips").rename(tmp_path / "away")
-    done = search("index", films, f"--index={index}", "--workers=0")
+    done = ask("index", films)
     assert done.status == 0 and "1 offline" in done.out
-    assert "offline   1" in search("status", f"--index={index}").out
-    listed = search("prune", f"--index={index}")
+    assert "offline   1" in ask("status").out
+    listed = ask("prune")
     assert listed.status == 0 and "trips/c.film" in listed.out and "--yes" in listed.out
     seen = calls.encoder.seen
     (tmp_path / "away").rename(films / "trips")
-    assert "3 unchanged" in search("index", films, f"--index={index}", "--workers=0").out
+    assert "3 unchanged" in ask("index", films).out
     assert calls.encoder.seen == seen
     (films / "trips" / "c.film").unlink()
-    assert "dropped 1 videos, 2" in search("prune", f"--index={index}", "--yes").out
+    assert "dropped 1 videos, 2" in ask("prune", "--yes").out
     assert len(list((index / "videos").iterdir())) == 2
-    assert search("prune", f"--index={index}", "--yes").status == 0
+    assert ask("prune", "--yes").status == 0
     films.rename(tmp_path / "unmounted")
-    refused = search("prune", f"--index={index}", "--yes")
+    refused = ask("prune", "--yes")
     assert refused.status == 1 and len(list((index / "videos").iterdir())) == 2
 
 
-def test_files_and_folders_are_added_and_the_rest_is_not_looked_at(search, films, index, calls):
+def test_files_and_folders_are_added_and_the_rest_is_not_looked_at(ask, films, index, calls):
     archive.film(films / "trips" / "d.film", ["white"] * 3)
     archive.film(films / "e.film", ["white", "red"])
     archive.film(films / "left out.film", ["green"])
     (films / "b.film").unlink()
     seen = calls.encoder.seen
-    added = search("add", films / "trips", films / "e.film", f"--index={index}", "--workers=0")
+    added = ask("add", films / "trips", films / "e.film")
     assert added.status == 0 and "2 indexed, 1 unchanged" in added.out
     assert calls.encoder.seen - seen == 3 + 2
     names = [entry.video for entry in Index.open(index).entries()]
     assert names == ["a.film", "b.film", "e.film", "trips/c.film", "trips/d.film"]
 
 
-def test_a_link_of_the_folder_is_a_path_of_the_folder(search, films, index, tmp_path):
+def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_path):
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
-    refused = search("add", elsewhere, f"--index={index}")
+    refused = ask("add", elsewhere)
     assert refused.status == 1 and "move it there, or add its own folder" in refused.errors[0]
-    assert search("add", films / "link.film", f"--index={index}", "--workers=0").status == 0
+    assert ask("add", films / "link.film").status == 0
     assert "link.film" in Index.open(index).manifest.videos
 
 
-def test_what_is_removed_stays_out_until_it_is_added(search, films, index):
+def test_what_is_removed_stays_out_until_it_is_added(ask, films, index):
     identity = Index.open(index).entries()[1].id
-    assert search("remove", identity, films / "a.film", f"--index={index}").status == 0
+    assert ask("remove", identity, films / "a.film").status == 0
     assert (films / "a.film").exists()
     assert [entry.video for entry in Index.open(index).entries()] == ["trips/c.film"]
     assert len(list((index / "videos").iterdir())) == 1
-    search("index", films, f"--index={index}", "--workers=0")
+    ask("index", films)
     assert len(Index.open(index).entries()) == 1
-    assert "removed   2" in search("status", f"--index={index}").out
-    assert search("add", films / "a.film", f"--index={index}", "--workers=0").status == 0
+    assert "removed   2" in ask("status").out
+    assert ask("add", films / "a.film").status == 0
     assert len(Index.open(index).entries()) == 2
-    search("add", films, f"--index={index}", "--workers=0")
+    ask("add", films)
     assert len(Index.open(index).entries()) == 3
 
 
-def test_status_lists_what_failed_and_why(search, films, index):
+def test_status_lists_what_failed_and_why(ask, films):
     (films / "bad\nname.film").write_bytes(b"broken")
-    done = search("index", films, f"--index={index}", "--workers=0")
+    done = ask("index", films)
     assert done.status == 0 and "1 failed" in done.out
     assert len(done.errors) == 1 and "is no film" in done.errors[0]
-    out = search("status", f"--index={index}").out
+    out = ask("status").out
     assert "videos    3, 0:54 long" in out and "failed    1" in out and "is no film" in out
-    status = json.loads(search("status", f"--index={index}", "--json").out)
+    status = json.loads(ask("status", "--json").out)
     assert status["videos"] == 3 and status["failures"][0]["video"] == "bad\nname.film"
-    retried = search("index", films, f"--index={index}", "--workers=0", "--retry")
+    retried = ask("index", films, "--retry")
     assert "1 failed" in retried.out
-    skipped = search("index", films, f"--index={index}", "--workers=0")
+    skipped = ask("index", films)
     assert "1 failed before" in skipped.out and not skipped.errors
 
 
-def test_verify_names_what_is_damaged_and_index_makes_it_anew(search, films, index):
-    assert search("verify", f"--index={index}").out == "7 files are whole\n"
+def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index):
+    assert ask("verify").out == "7 files are whole\n"
     path = next((index / "videos").iterdir())
     path.write_bytes(path.read_bytes()[:-1])
-    done = search("verify", f"--index={index}")
+    done = ask("verify")
     assert done.status == 1 and path.name in done.out and "1 of 7 files" in done.errors[0]
-    again = search("index", films, f"--index={index}", "--workers=0")
+    again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
-    assert search("verify", f"--index={index}").status == 0
+    assert ask("verify").status == 0
     [path] = (index / "packed").iterdir()
     content = bytearray(path.read_bytes())
     content[-200] ^= 1
     path.write_bytes(content)
-    done = search("verify", f"--index={index}")
+    done = ask("verify")
     assert done.status == 1 and path.name in done.out
-    assert search("index", films, f"--index={index}", "--workers=0").status == 0
-    assert search("verify", f"--index={index}").status == 0
+    assert ask("index", films).status == 0
+    assert ask("verify").status == 0
 
 
-def test_query_prints_a_table_or_exactly_the_list_that_programs_read(search, index):
-    done = search("query", "blue", f"--index={index}", "--k=2", "--ranker=best_frame")
+def test_query_prints_a_table_or_exactly_the_list_that_programs_read(ask):
+    done = ask("query", "blue", "--k=2", "--ranker=best_frame")
     lines = done.out.splitlines()
     assert lines[0].split() == ["rank", "score", "moment", "date", "file"]
     rank, score, moment, _, whose, video = lines[1].split()
     assert (rank, score, moment, video) == ("1", "1.000", "0:10–0:14", "trips/c.film")
     assert whose == "(file)"
     assert len(lines) == 3 and not done.errors
-    done = search("query", "red", f"--index={index}", "--json", "--ranker=best_frame")
+    done = ask("query", "red", "--json", "--ranker=best_frame")
     hits = json.loads(done.out)
     fields = {*"id video date date_of score moments seen copies said tags".split()}
     assert [set(hit) for hit in hits] == [fields] * 3
@@ -537,55 +526,50 @@ def test_query_prints_a_table_or_exactly_the_list_that_programs_read(search, ind
     assert hits == sorted(hits, key=lambda hit: -hit["score"])
 
 
-def test_filters_reach_the_library(search, index):
-    ask = lambda *flags: search("query", "red", f"--index={index}", *flags).out
-    assert [hit["video"] for hit in json.loads(ask("--json", "--folder=trips"))] == ["trips/c.film"]
-    assert json.loads(ask("--json", "--until=1999-01-01")) == []
-    assert "nothing was found" in ask("--since=2999-01-01")
-    names = lambda *flags: {hit["video"] for hit in json.loads(ask("--json", *flags))}
-    assert names("--longer=0:17") == {"b.film", "trips/c.film"} and names("--shorter=16s") == {
-        "a.film"
-    }
-    done = search(
-        "tag", "a.film", "trips/c.film", f"--index={index}", "--add=Oma", "--add=favourite"
-    )
+def test_filters_reach_the_library(ask, index):
+    found = lambda *flags: json.loads(ask("query", "red", "--json", *flags).out)
+    names = lambda *flags: {hit["video"] for hit in found(*flags)}
+    assert names("--folder=trips") == {"trips/c.film"} and found("--until=1999-01-01") == []
+    assert "nothing was found" in ask("query", "red", "--since=2999-01-01").out
+    assert names("--longer=0:17") == {"b.film", "trips/c.film"}
+    assert names("--shorter=16s") == {"a.film"}
+    done = ask("tag", "a.film", "trips/c.film", "--add=Oma", "--add=favourite")
     assert done.out.splitlines() == [f"{one}: Oma, favourite" for one in ("a.film", "trips/c.film")]
     assert names("--tag=oma") == {"a.film", "trips/c.film"}
-    search("tag", "a.film", f"--index={index}", "--drop=favourite")
+    ask("tag", "a.film", "--drop=favourite")
     assert names("--tag=oma", "--tag=favourite") == {"trips/c.film"}
-    assert search("tag", f"--index={index}").out.startswith("a.film: Oma\ntrips/c.film: ")
-    assert search("tag", f"--index={index}", "--add=x").status == 1
-    assert "did you mean 'Oma'" in search("query", "red", f"--index={index}", "--tag=Opa").errors[0]
+    assert ask("tag").out.startswith("a.film: Oma\ntrips/c.film: ")
+    assert ask("tag", "--add=x").status == 1
+    assert "did you mean 'Oma'" in ask("query", "red", "--tag=Opa").errors[0]
     [hit] = library.Library(index).search("red", tags="oma", shorter=17.0)
     assert hit.tags == ("Oma",) and hit.as_json()["tags"] == ["Oma"]
     with Index.open(index).writing():
-        done = search("tag", "a.film", f"--index={index}", "--add=x")
+        done = ask("tag", "a.film", "--add=x")
     assert done.status == 1 and "another process is writing" in done.errors[0]
 
 
 def test_a_name_that_is_no_text_is_shown_replaced_and_addressed_by_its_id(
-    search, films, index, calls, tmp_path, monkeypatch
+    ask, films, calls, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     archive.film(films / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff.film"), ["yellow"] * 4)
     (films / os.fsdecode(b"bad\xe9.film")).write_bytes(b"broken")
-    done = search("index", films, f"--index={index}", "--workers=0")
-    asked = search("query", "yellow", f"--index={index}", "--json", "--k=1")
+    done = ask("index", films)
+    asked = ask("query", "yellow", "--json", "--k=1")
     [hit] = json.loads(asked.out)
     assert hit["video"] == "caf\ufffd/\ufffd.film"
     texts = [done.out, *done.errors, asked.out]
-    texts.append(search("query", "yellow", f"--index={index}", "--folder=caf\ufffd").out)
+    texts.append(ask("query", "yellow", "--folder=caf\ufffd").out)
     assert hit["video"] in texts[-1]
-    texts += [search("status", f"--index={index}", *more).out for more in ([], ["--json"])]
+    texts += [ask("status", *more).out for more in ([], ["--json"])]
     assert "bad\ufffd.film" in texts[-2] and "bad\\ufffd.film" in texts[-1]
     for text in texts:
         text.encode()
         assert "\\ud" not in text
-    flags = "--start=1", "--end=2", f"--index={index}"
-    assert search("cut", hit["id"], *flags).out.encode()
+    assert ask("cut", hit["id"], "--start=1", "--end=2").out.encode()
     assert calls.cuts[0][0][0] == films / os.fsdecode(b"caf\xe9/\xff.film")
-    assert search("remove", hit["id"], f"--index={index}").status == 0
-    assert search("query", os.fsdecode(b"red \xff"), f"--index={index}").status == 0
+    assert ask("remove", hit["id"]).status == 0
+    assert ask("query", os.fsdecode(b"red \xff")).status == 0
 
 
 def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
@@ -597,10 +581,10 @@ def test_an_encoder_that_is_gone_is_one_line(search, films, tmp_path):
     assert done.status == 1 and "say where it is by --encoder=PATH" in done.errors[0]
 
 
-def test_serve_hands_the_library_and_who_may_ask_to_the_page(search, index, calls):
-    assert search("serve", f"--index={index}", "--port=0", "--open").status == 0
+def test_serve_hands_the_library_and_who_may_ask_to_the_page(ask, calls):
+    assert ask("serve", "--port=0", "--open").status == 0
     access = "--token-file=t", "--allow-host=nas.local", "--allow-host=b", "--no-manage"
-    assert search("serve", f"--index={index}", "--host=0.0.0.0", *access).status == 0
+    assert ask("serve", "--host=0.0.0.0", *access).status == 0
     (library, *others), options = calls.served[0]
     assert (library.encoder_name, *others) == ("colours", 0, "127.0.0.1", True)
     assert options == {"token_file": None, "no_token": False, "allow_hosts": [], "manage": None}
@@ -610,42 +594,37 @@ def test_serve_hands_the_library_and_who_may_ask_to_the_page(search, index, call
     }  # fmt: skip
 
 
-def test_evaluate_reports_recalls_of_videos_and_moments(search, index, tmp_path):
+def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
     captions = tmp_path / "captions.jsonl"
     lines = [("a.film", "red", 5, 8), ("trips/c.film", "blue", 10, 14), ("b.film", "green", 0, 20)]
     form = '{{"video": "{}", "sentence": "{}", "start": {}, "end": {}}}\n'
     captions.write_text("".join(form.format(*line) for line in lines))
     out = tmp_path / "figures.json"
-    done = search("evaluate", f"--index={index}", f"--captions={captions}", f"--json={out}")
-    assert done.status == 0 and all(
-        name in done.out for name in ("segments", "best_frame", "IoU 0.7")
-    )
+    done = ask("evaluate", f"--captions={captions}", f"--json={out}")
+    assert done.status == 0
+    assert all(name in done.out for name in ("segments", "best_frame", "IoU 0.7"))
     figures = json.loads(out.read_text())["rankers"]
     assert set(figures) == set(rankers.ROWS)
     expected = {"R@1": 100, "R@5": 100, "IoU 0.3": 100, "IoU 0.7": 100, "SumR": 400}
     assert expected.items() <= figures["best_frame"].items()
     captions.write_text('{"video": "nowhere.film", "sentence": "red"}')
-    done = search("evaluate", f"--index={index}", f"--captions={captions}")
+    done = ask("evaluate", f"--captions={captions}")
     assert done.status == 1 and "'nowhere.film', which the index lacks" in done.errors[0]
 
 
-def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, index, tmp_path):
+def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
-    lines = [
-        {"video": "a.film", "sentence": "red"},
-        {"video": "b.film", "sentence": "green"},
-        {"video": "trips/c.film", "sentence": "blue"},
-        {"video": "", "sentence": "yellow"},
-    ]
+    of = {"a.film": "red", "b.film": "green", "trips/c.film": "blue", "": "yellow"}
+    lines = [{"video": video, "sentence": sentence} for video, sentence in of.items()]
     captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    flags = f"--index={index}", f"--captions={captions}"
+    given = f"--captions={captions}"
     out = tmp_path / "figures.json"
-    done = search("evaluate", *flags, "--calibrate=10", f"--json={out}")
+    done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
     assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
-    assert search("evaluate", *flags, "--calibrate=-1").status == 1
-    before = search("query", "green", f"--index={index}").errors
-    assert search("evaluate", *flags, "--calibrate=50").status == 0
+    assert ask("evaluate", given, "--calibrate=-1").status == 1
+    before = ask("query", "green").errors
+    assert ask("evaluate", given, "--calibrate=50").status == 0
     levels = Index.open(index).manifest.levels
     assert set(levels) == set(rankers.ROWS)
     assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
@@ -660,30 +639,28 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(search, films, 
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].above == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
     assert levels["best_frame"].frames == len(every)
-    assert "50 % of what is absent pass (3 captions)" in search("status", f"--index={index}").out
+    assert "50 % of what is absent pass (3 captions)" in ask("status").out
     for sentence in ("red", "white", "yellow", "black"):
         (query,) = encoder.sentences([sentence])
         good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].above
-        errors = search("query", sentence, f"--index={index}").errors
+        errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence
         if errors:
             assert "50 % of what is absent do (calibrated with 3 captions)" in errors[0]
     for name in ("d", "e", "f"):
         archive.random_film(films / f"{name}.film", 60, seed=ord(name))
-    assert search("index", films, f"--index={index}", "--workers=0").status == 0
-    assert "--calibrate again" in search("query", "green", f"--index={index}").errors[0]
-    assert search("evaluate", *flags, "--calibrate=0").status == 0
-    assert search("query", "green", f"--index={index}").errors == before
+    assert ask("index", films).status == 0
+    assert "--calibrate again" in ask("query", "green").errors[0]
+    assert ask("evaluate", given, "--calibrate=0").status == 0
+    assert ask("query", "green").errors == before
 
 
-def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(
-    search, index, tmp_path
-):
+def test_a_caption_that_is_right_for_every_video_has_no_auc_and_makes_no_level(ask, tmp_path):
     captions, out = tmp_path / "captions.jsonl", tmp_path / "figures.json"
     line = {"video": "a.film", "sentence": "red", "also": ["b.film", "trips/c.film"]}
     captions.write_text(json.dumps(line))
     flags = f"--captions={captions}", f"--json={out}", "--calibrate=50"
-    done = search("evaluate", f"--index={index}", *flags)
+    done = ask("evaluate", *flags)
     assert done.status == 1 and "right for every video" in done.errors[0]
     figures = files.parse_json(out.read_bytes(), finite=True)
     assert figures["rankers"]["best_frame"] == dict.fromkeys(
@@ -700,35 +677,35 @@ def test_runs_are_told_apart_in_a_table():
     assert evaluation.told_apart(["segments"]) == ["segments"]
 
 
-def test_cut_takes_times_as_people_write_them(search, films, index, calls, tmp_path):
+def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     out = tmp_path / "clip.mp4"
-    flags = ["--start=0:05", "--end=8.5", "--margin=1", f"--out={out}", f"--index={index}"]
-    assert search("cut", "a.film", *flags).status == 0
+    flags = ["--start=0:05", "--end=8.5", "--margin=1", f"--out={out}"]
+    assert ask("cut", "a.film", *flags).status == 0
     assert calls.cuts == [((films / "a.film", 5.0, 8.5, out, 1.0), "none")]
-    assert search("cut", "a.film", *flags, "--overwrite").status == 0
+    assert ask("cut", "a.film", *flags, "--overwrite").status == 0
     assert calls.cuts[1][1] == "any"
-    done = search("cut", "a.film", *flags, "--copy")
+    done = ask("cut", "a.film", *flags, "--copy")
     assert done.out == f"{out}\n" and len(calls.cuts) == 3
     assert done.errors == ["from 2.500 s on, 1.500 s earlier than asked, to 9.750 s"]
 
 
-def test_what_a_query_exports_is_cut_all_at_once(search, films, index, calls, tmp_path):
+def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
-    flags = "red", f"--index={index}", "--only=seen", f"--export={table}", "--k=2"
-    done = search("query", *flags)
+    flags = "red", "--only=seen", f"--export={table}", "--k=2"
+    done = ask("query", *flags)
     assert done.status == 0 and "moments" in done.errors[-1]
-    assert search("query", *flags).status == 1
-    assert search("query", *flags, "--overwrite").status == 0
-    assert search("cut", f"--from={table}", f"--out={folder}", f"--index={index}").status == 0
+    assert ask("query", *flags).status == 1
+    assert ask("query", *flags, "--overwrite").status == 0
+    assert ask("cut", f"--from={table}", f"--out={folder}").status == 0
     assert len(calls.cuts) == len(table.read_text().splitlines()) - 1 >= 2
     (path, start, end, out, _), replace = calls.cuts[0]
     assert (path, out.parent, replace) == (films / "a.film", folder, "none") and start < end
     for wrong in (["a.film", f"--from={table}"], ["a.film", "--start=1"], []):
-        assert "VIDEO" in search("cut", *wrong, f"--index={index}").errors[0]
+        assert "VIDEO" in ask("cut", *wrong).errors[0]
     video = f"--export={films / 'trips' / 'c.csv'}", "--overwrite"
     archive.film(films / "trips" / "c.csv", ["red"])
-    assert search("add", films / "trips" / "c.csv", f"--index={index}", "--workers=0").status == 0
-    done = search("query", "red", f"--index={index}", *video)
+    assert ask("add", films / "trips" / "c.csv").status == 0
+    done = ask("query", "red", *video)
     assert done.status == 1 and "is a video of the index" in done.errors[0]
 
 
@@ -742,11 +719,11 @@ def test_clips_of_two_videos_or_parts_never_have_one_name():
     assert all("/" not in clip and len(clip) < 240 for clip in clips)
 
 
-def test_a_clip_never_replaces_a_video_of_the_index(search, films, index, calls, tmp_path):
+def test_a_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path):
     (tmp_path / "link.mp4").symlink_to(films / "b.film")
     for out in (films / "b.film", films / "trips" / ".." / "a.film", tmp_path / "link.mp4"):
-        flags = ["--start=1", "--end=2", f"--out={out}", f"--index={index}", "--overwrite"]
-        done = search("cut", "a.film", *flags)
+        flags = ["--start=1", "--end=2", f"--out={out}", "--overwrite"]
+        done = ask("cut", "a.film", *flags)
         assert done.status == 1 and "is a video of the index" in done.errors[0]
     assert archive.find(films, print) and not calls.cuts
 
@@ -783,9 +760,8 @@ def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, ca
 
 @pytest.mark.slow  # PostgreSQL starts in seconds
 def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
-    archived = archive.indexed(
-        tmp_path / "archive", archive.varied_folder(tmp_path / "videos")
-    ).directory
+    films = archive.varied_folder(tmp_path / "videos")
+    archived = archive.indexed(tmp_path / "archive", films).directory
     monkeypatch.setattr(library, "reload_encoder", lambda facts, given: archive.Encoder())
 
     def call(*arguments):

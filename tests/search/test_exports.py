@@ -22,9 +22,8 @@ def hit(name, *moments, duration=60.0):
     path = Path("/films") / name
     found = [Moment(start, end, (start + end) / 2, 0.25) for start, end in moments]
     times = np.arange(duration)
-    return Hit(
-        f"{len(name):016x}", name, "", path, 0.25, found, times, times, duration, 1e9, "file", True
-    )
+    more = path, 0.25, found, times, times, duration, 1e9, "file", True
+    return Hit(f"{len(name):016x}", name, "", *more)
 
 
 def info(rate, timecode=""):
@@ -140,11 +139,8 @@ def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
     table = tmp_path / "x.csv"
     assert exports.write(table, "t", hits, never) == 2
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
-    assert [line.rpartition(",")[2] for line in table.read_text().splitlines()] == [
-        "tags",
-        "b; c d",
-        "",
-    ]
+    tags = [line.rpartition(",")[2] for line in table.read_text().splitlines()]
+    assert tags == ["tags", "b; c d", ""]
     ids = [one.id for one in hits]
     assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
     with pytest.raises(OutputError):

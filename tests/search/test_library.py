@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import archive
 import numpy as np
@@ -32,12 +32,12 @@ def films(tmp_path):
 
 @pytest.fixture
 def library(index):
-    return search.open(index.directory, encoder=archive.Encoder())
+    return archive.opened(index)
 
 
 @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments", None])
 def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
-    library = search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
+    library = archive.opened(index, ranker=ranker)
     [hit] = library.query("blue", k=1)
     assert (hit.video, hit.folder, hit.path.name) == ("trips/c.film", "trips", "c.film")
     assert (hit.moments[0].start, hit.moments[0].end) == (10, 14)
@@ -55,7 +55,7 @@ def test_letters_and_their_accents_are_asked_as_one(library, monkeypatch):
 
 
 def test_several_moments_come_apart_and_best_first(index):
-    library = search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    library = archive.opened(index, ranker="best_frame")
     hit = library.query("red")[0]
     assert hit.video == "a.film"
     assert [(m.start, m.end) for m in hit.moments] == [(5, 8), (14, 16)]
@@ -64,16 +64,16 @@ def test_several_moments_come_apart_and_best_first(index):
 
 
 def test_scores_are_probabilities_where_the_encoder_has_them(index):
-    plain = search.open(index.directory, ranker="best_frame", encoder=archive.Encoder())
+    plain = archive.opened(index, ranker="best_frame")
     learned = archive.Encoder(probable=True)
-    probable = search.open(index.directory, ranker="best_frame", encoder=learned)
+    probable = archive.opened(index, ranker="best_frame", encoder=learned)
     for cosine, probability in zip(plain.query("red"), probable.query("red"), strict=True):
         assert probability.video == cosine.video
         assert probability.score == pytest.approx(learned.probability(cosine.score), rel=1e-5)
         assert probability.moments[0].score == pytest.approx(probability.scores.max())
         assert probability.moments[0][:3] == cosine.moments[0][:3]
     for ranker in ("top_3_frames", "segments"):  # whose scores are no cosines of a frame
-        plain, same = (search.open(index.directory, ranker=ranker, encoder=one).query("red")
+        plain, same = (archive.opened(index, ranker=ranker, encoder=one).query("red")
                        for one in (archive.Encoder(), learned))  # fmt: skip
         assert [hit.score for hit in plain] == [hit.score for hit in same]
 
@@ -119,16 +119,12 @@ def test_a_picture_finds_what_resembles_it_alone_and_with_words(library, films, 
     vectors = archive.embed(np.asarray([archive.COLOURS["blue"], archive.COLOURS["red"]], float))
     asked = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
     for hit in library.query("red", like=("d.film", 5), k=9):
-        frames = encoder.images(np.stack([np.broadcast_to(c, (1, 1, 3)) for c in film(hit.path)]))
+        frames = encoder.images(np.load(hit.path)[:, None, None])
         assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
 
 
-def film(path):
-    return np.load(path)
-
-
 def test_scores_of_pictures_are_cosines_whatever_the_encoder(index):
-    pair = [search.open(index.directory, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
+    pair = [archive.opened(index, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
     plain, probable = (one.query("red", like=("b.film", 0)) for one in pair)
     assert [hit.score for hit in plain] == [hit.score for hit in probable]
 
@@ -138,7 +134,7 @@ def test_videos_of_equal_content_are_one_hit_and_equally_good_ones_follow_their_
         (films / name).write_bytes((films / "b.film").read_bytes())
     archive.film(films / "a green.film", ["green"] * 3)
     archive.fill(index)
-    library = search.open(index.directory, encoder=archive.Encoder())
+    library = archive.opened(index)
     first, second = library.query("green", k=2)
     assert (first.video, first.copies) == ("0.film", ("b.film", "trips/b.film", "z.film"))
     assert (second.video, second.copies) == ("a green.film", ()) and first.score == second.score
@@ -160,25 +156,20 @@ def videos_by(hits):
     return [hit.video for hit in sorted(hits, key=lambda hit: -hit.score)]
 
 
-def test_questions_that_cannot_be_are_refused(library):
-    with pytest.raises(SearchError, match="sentence"):
-        library.query("  ")
-    with pytest.raises(SearchError, match="k is 0"):
-        library.query("red", k=0)
-    with pytest.raises(SearchError, match="two pictures"):
-        library.query(image="x.png", like=("b.film", 0))
-    with pytest.raises(SearchError, match="did you mean 'b.film'"):
-        library.query(like=("b.flim", 0))
-    with pytest.raises(SearchError, match="has no second 21"):
-        library.query(like=("b.film", 21))
+def test_questions_that_cannot_be_are_refused(library, index):
+    for asked, complaint in (
+        ({"sentence": "  "}, "sentence"),
+        ({"sentence": "red", "k": 0}, "k is 0"),
+        ({"image": "x.png", "like": ("b.film", 0)}, "two pictures"),
+        ({"like": ("b.flim", 0)}, "did you mean 'b.film'"),
+        ({"like": ("b.film", 21)}, "has no second 21"),
+    ):
+        with pytest.raises(SearchError, match=complaint):
+            library.query(**asked)
     with pytest.raises(SearchError, match="'x'"):
         library.entry("x")
-
-
-def test_a_normalised_ranker_takes_no_picture(index):
-    library = search.open(index.directory, ranker="best_frame_nnn", encoder=archive.Encoder())
     with pytest.raises(SearchError, match="--ranker=best_frame"):
-        library.query(like=("b.film", 0))
+        archive.opened(index, ranker="best_frame_nnn").query(like=("b.film", 0))
 
 
 def test_a_library_that_stays_open_sees_what_is_indexed_meanwhile(library, films, index):
@@ -208,7 +199,7 @@ def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
     (tmp_path / "films").mkdir()
     (tmp_path / "films" / "bad.film").write_bytes(b"broken")
     index = archive.indexed(tmp_path / "index", tmp_path / "films")
-    library = search.open(index.directory, encoder=archive.Encoder())
+    library = archive.opened(index)
     with pytest.raises(SearchError, match="indexed"):
         library.query("red")
 
@@ -216,7 +207,7 @@ def test_an_index_of_which_nothing_could_be_indexed_says_so(tmp_path):
 @pytest.mark.parametrize("ranker", ["best_frame", "segments"])
 @pytest.mark.parametrize("asked", [False, True])
 def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
-    open_ = lambda: search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
+    open_ = lambda: archive.opened(index, ranker=ranker)
     library = open_()
     if asked:  # rows are packed: the damage shows when the moments are looked for
         library.query("red")
@@ -247,19 +238,16 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
     first = library.query("red", k=9)
     every = found(first)
     assert not first.warnings
-    steps = [
-        (films / "trips", ["trips/c.film"]),
-        (films / "b.film", ["b.film"]),
-        (films, list(DAYS)),
-    ]
-    for place, gone in steps:
+    gone_with = {"trips": ["trips/c.film"], "b.film": ["b.film"], "": list(DAYS)}
+    for name, gone in gone_with.items():
+        place = films / name
         place.rename(tmp_path / "away")
         hits = library.query("red", k=9)
         assert found(hits) == [hit for hit in every if hit[0] not in gone]
         [line] = hits.warnings
         assert "left out" in line
         assert [e.video for e in library.videos() if e.state == "offline"] == gone
-        assert search.open(index.directory, encoder=archive.Encoder()).query("red", 9).warnings
+        assert archive.opened(index).query("red", 9).warnings
         (tmp_path / "away").rename(place)
         assert found(library.query("red", k=9)) == every
     films.rename(tmp_path / "away")
@@ -272,15 +260,10 @@ def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, ind
 
 
 def test_threads_that_ask_at_once_get_the_same_answers(library):
-    expected, found = library.query("red", k=3), []
-    threads = [
-        threading.Thread(target=lambda: found.append(library.query("red", k=3))) for _ in "abc"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [[h.video for h in hits] for hits in found] == [[h.video for h in expected]] * 3
+    expected = [hit.video for hit in library.query("red", k=3)]
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: library.query("red", k=3), "abc"))
+    assert [[hit.video for hit in hits] for hits in found] == [expected] * 3
 
 
 def test_what_fails_in_a_thread_fails_and_the_next_question_is_answered(library, monkeypatch):

@@ -6,7 +6,6 @@ import archive
 import numpy as np
 import pytest
 
-from hlformer_jax import search
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import packed, queries
 
@@ -53,7 +52,7 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
 @pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
 def library(index, monkeypatch, request):
     monkeypatch.setattr(packed, "LARGE", request.param)
-    return search.open(index.directory, encoder=archive.Encoder())
+    return archive.opened(index)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_of_several_sentences_each_has_its_moment(tmp_path):
     films = archive.folder(tmp_path / "films")
     archive.film(films / "d.film", ["black"] * 4 + ["red"] * 2 + ["black"] * 4 + ["blue"] * 3)
     index = archive.indexed(tmp_path / "index", films)
-    library = search.open(index.directory, encoder=archive.Encoder())
+    library = archive.opened(index)
     hit = library.query(["blue", "red"])[0]
     assert hit.video == "d.film" and [m[:2] for m in hit.moments[:2]] == [(10, 13), (4, 6)]
     first = library.query("red", then="blue")[0]
@@ -113,7 +112,7 @@ def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
     encoder = archive.Encoder(probable=probable)
     if probable:  # 0.01 at a cosine of 0.82, which grey and red have not
         encoder.probability = lambda cosine: 1 / (1 + np.exp(-(60 * cosine - 54)))
-    library = search.open(index.directory, encoder=encoder)
+    library = archive.opened(index, encoder=encoder)
     hits = library.query("red", k=12)
     assert hits.good and [hit.video for hit in hits if hit.seen] == ["03.film"]
     absent = library.query("blue", k=12)
@@ -126,7 +125,7 @@ def test_what_no_video_shows_is_no_good_match(tmp_path, probable):
      {"min_score": float("nan")}],
 )  # fmt: skip
 def test_parts_that_mean_nothing_are_refused(index, options):
-    library = search.open(index.directory, encoder=archive.Encoder())
+    library = archive.opened(index)
     if options in ({"then": ""},):  # an empty field is none
         assert library.query("red", **options)
         return
@@ -136,7 +135,7 @@ def test_parts_that_mean_nothing_are_refused(index, options):
 
 def test_parts_are_asked_of_frames_alone(index):
     for options in ({"ranker": "segments"}, {"ranker": "top_3_frames"}):
-        library = search.open(index.directory, encoder=archive.Encoder(), **options)
+        library = archive.opened(index, **options)
         with pytest.raises(SearchError, match="of frames"):
             library.query("red", then="blue")
         assert library.query("red").good in (True, False)

@@ -98,12 +98,6 @@ def test_a_damaged_video_is_named_and_an_unknown_ranker_too(index, records):
         rankers.Untrained("segment", index, records)
 
 
-@pytest.fixture
-def large(monkeypatch):
-    """Every archive counts as a large one."""
-    monkeypatch.setattr(packed, "LARGE", 1)
-
-
 @pytest.mark.parametrize("name", ["best_frame", "segments"])
 def test_the_best_of_a_large_archive_have_the_scores_of_a_small_one(index, records, name, large):
     ranker = rankers.Untrained(name, index, records)
@@ -171,12 +165,7 @@ def by_loops(frames):
                 both = max(min(b, d) - max(a, c), 0)
                 graph[i, j] = cosine * both / ((b - a) + (d - c) - both)
     degree = graph.sum(axis=1)
-    walk = np.asarray(
-        [
-            [x / math.sqrt(degree[i] * degree[j]) for j, x in enumerate(row)]
-            for i, row in enumerate(graph)
-        ]
-    )
+    walk = graph / np.sqrt(np.outer(degree, degree))
     # The series of the inverse, as far as it matters.
     spread, term = np.zeros((len(nodes), frames.shape[1])), np.asarray(means)
     for _ in range(150):

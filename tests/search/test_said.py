@@ -9,7 +9,6 @@ import av
 import numpy as np
 import pytest
 
-from hlformer_jax import search
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import library, said
 from hlformer_jax.search.index import Index
@@ -21,21 +20,6 @@ WORDS = {
 }
 
 
-def beside(path):
-    """Cues of a file: JSON; a broken one is refused."""
-    try:
-        return [tuple(cue) for cue in json.loads(path.read_text())]
-    except ValueError:
-        raise archive.FilmError(f"{path.name} is broken: write it again") from None
-
-
-def inside(path):
-    return [(0, 2, "recorded inside")] if path.name == "c.film" else []
-
-
-VIDEO = archive.VIDEO._replace(texts=said.Reader(frozenset({".srt"}), inside, beside))
-
-
 def write(films, words):
     for name, cues in words.items():
         (films / name).with_suffix(".en.srt").write_text(json.dumps(cues))
@@ -45,30 +29,26 @@ def write(films, words):
 def index(tmp_path, films):
     write(films, WORDS)
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=VIDEO)
+    archive.fill(index, video=archive.TOLD)
     return index
 
 
-def opened(index, **options):
-    return search.open(index.directory, encoder=archive.Encoder(), **options)
-
-
 def test_words_are_found_where_they_are_said(index):
-    second, first = opened(index).query("the captain ships", only="said")
+    second, first = archive.opened(index).query("the captain ships", only="said")
     assert (first.video, second.video) == ("b.film", "a.film")
     assert first.said[0][:3] == (12, 15, "a captain's ship, and the harbour")
     # Words of two cues that follow each other are one passage; stems and case are one.
     assert second.moments[0][:3] == (1, 5, 1) and second.signals == ("said",)
     assert second.score == first.score == first.said[0].score > 0
-    assert opened(index).query("recorded", only="said")[0].video == "trips/c.film"
-    assert opened(index).query("CAPTAINS", only="said", k=1, offset=1, folder="") != []
+    assert archive.opened(index).query("recorded", only="said")[0].video == "trips/c.film"
+    assert archive.opened(index).query("CAPTAINS", only="said", k=1, offset=1, folder="") != []
     # Of the whole video.
-    library = opened(index)
+    library = archive.opened(index)
     assert library.transcript(first.id) == WORDS["b.film"]
     assert library.transcript(second.id) == WORDS["a.film"]
     # Articles alone are no match.
-    assert opened(index).query("the red weather balloon of a", only="said") == []
-    assert opened(index).query('"NEAR( OR *', only="said") == []
+    assert archive.opened(index).query("the red weather balloon of a", only="said") == []
+    assert archive.opened(index).query('"NEAR( OR *', only="said") == []
 
 
 @pytest.mark.parametrize(
@@ -92,37 +72,38 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(window, share, order):
 
 def test_a_sentence_is_seen_and_said(index):
     write(index.root, {"a.film": [(6, 8, "red alert")]})
-    archive.fill(index, video=VIDEO)
-    hits = opened(index).query("red")
+    archive.fill(index, video=archive.TOLD)
+    hits = archive.opened(index).query("red")
     assert hits[0].video == "a.film" and "said" in hits[0].signals and hits.good
     assert [hit.video for hit in hits if hit.said] == ["a.film"]
-    seen = opened(index).query("red", only="seen")
+    seen = archive.opened(index).query("red", only="seen")
     assert not any(hit.said for hit in seen) and seen[0].score == hits[0].score
-    pages = [opened(index).query("red", k=1, offset=i)[0].video for i in range(3)]
+    pages = [archive.opened(index).query("red", k=1, offset=i)[0].video for i in range(3)]
     assert pages == [hit.video for hit in hits]
 
 
 def test_what_is_only_said_has_no_score(index, monkeypatch):
     monkeypatch.setattr(library, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
-    archive.fill(index, video=VIDEO)
-    [hit] = opened(index).query("green", k=1, min_score=0.5)  # the first of what is seen is b.film
+    archive.fill(index, video=archive.TOLD)
+    # The first of what is seen is b.film.
+    [hit] = archive.opened(index).query("green", k=1, min_score=0.5)
     assert hit.video == "a.film" and math.isnan(hit.score) and hit.signals == ("said",)
     assert hit.moments[0][:2] == (6, 8) and hit.as_json()["score"] is None
 
 
 def test_texts_follow_their_files(index, films):
-    found = lambda words: [hit.video for hit in opened(index).query(words, only="said")]
+    found = lambda words: [hit.video for hit in archive.opened(index).query(words, only="said")]
     kept = {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
-    archive.fill(index, video=VIDEO)
+    archive.fill(index, video=archive.TOLD)
     assert kept == {path: path.read_bytes() for path in (index.directory / "texts").iterdir()}
     write(films, {"b.film": [(0, 1, "something else")]})
     (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
-    archive.fill(index, video=VIDEO)
+    archive.fill(index, video=archive.TOLD)
     assert found("captain") == [] and found("something else") == ["b.film"]
     (films / "a.en.srt").rename(films / "moved.en.srt")
     (films / "b.en.srt").write_text("broken")
-    told = archive.fill(index, video=VIDEO)[1]
+    told = archive.fill(index, video=archive.TOLD)[1]
     assert found("captain") == ["moved.film"] and found("something else") == []
     assert [line for line in told if "b.en.srt is broken" in line]
     (films / "b.film").unlink()
@@ -134,26 +115,26 @@ def test_texts_follow_their_files(index, films):
 
 @pytest.mark.parametrize("where", ["texts", "packed"])
 def test_damaged_texts_are_named_and_made_anew(index, where):
-    before = opened(index).query("captain", only="said")[0].said
+    before = archive.opened(index).query("captain", only="said")[0].said
     for path in (index.directory / where).glob("*.json" if where == "texts" else "said-*"):
         content = path.read_bytes()
         path.write_bytes(content[:-9] + b"x" + content[-8:])
     if where == "texts":
         assert len(said.damaged(index)) == 3
-        archive.fill(Index.open(index.directory), video=VIDEO)
+        archive.fill(Index.open(index.directory), video=archive.TOLD)
         assert said.damaged(index) == {}
-    assert opened(index).query("captain", only="said")[0].said == before
+    assert archive.opened(index).query("captain", only="said")[0].said == before
 
 
 def test_what_cannot_be_asked_of_subtitles_is_refused(index, films, tmp_path):
     for options in ({"then": "blue"}, {"like": ("b.film", 1)}, {"only": "heard"}):
         with pytest.raises(SearchError):
-            opened(index).query("red", **{"only": "said", **options})
+            archive.opened(index).query("red", **{"only": "said", **options})
     os.mkdir(tmp_path / "bare")
     archive.film(tmp_path / "bare" / "a.film", ["red"])
     bare = archive.indexed(tmp_path / "other", tmp_path / "bare")
     with pytest.raises(SearchError, match="no subtitles"):
-        opened(bare).query("red", only="said")
+        archive.opened(bare).query("red", only="said")
 
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]

@@ -366,7 +366,7 @@ class Machine(RuleBasedStateMachine):
     def hits(self, index, ranker, sentence):
         if not self.look():
             return []
-        library = search.open(index.directory, ranker=ranker, encoder=archive.Encoder())
+        library = archive.opened(index, ranker=ranker)
         found = []  # BLAS rounds a product by how many rows there are
         for hit in library.query(sentence, k=9):
             moments = [(one.start, one.end, round(float(one.score), 5)) for one in hit.moments]

@@ -46,7 +46,7 @@ def test_a_damaged_manifest_is_a_line_and_changes_nothing_else(index, films, dam
     assert named(again) == expected and hits(index.directory) == ranked
     [note] = again.notes
     assert "manifest.json is damaged" in note and "\n" not in note
-    assert note in search.open(index.directory, encoder=archive.Encoder()).query("red").warnings
+    assert note in archive.opened(index).query("red").warnings
     encoder = archive.Encoder()
     archive.fill(again, encoder)
     assert encoder.seen == 0 and named(Index.open(index.directory)) == expected
@@ -149,7 +149,7 @@ def test_counts_that_are_not_the_file_s_leave_the_video_out_until_it_is_indexed(
     for field, ranker in (("intervals", "segments"), ("frames", "best_frame")):
         more = lambda content, f=field: content["videos"]["b.film"].update({f: 99})
         edit(index, more)
-        library = search.open(index.directory, encoder=archive.Encoder(), ranker=ranker)
+        library = archive.opened(index, ranker=ranker)
         found = library.query("red", k=9)
         assert {hit.video for hit in found} == {"a.film", "trips/c.film"}
         [line] = found.warnings

@@ -16,7 +16,6 @@ import numpy as np
 import processes
 import pytest
 
-from hlformer_jax import search
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.rankers import Untrained
@@ -35,7 +34,7 @@ def films(tmp_path):
 
 def opened(index, store, **options):
     """The library of an index, on a store or, with None, without one."""
-    return search.open(index.directory, encoder=archive.Encoder(), store=store, **options)
+    return archive.opened(index, store=store, **options)
 
 
 def agree(found, expected, tolerance=1e-6):

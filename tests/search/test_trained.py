@@ -9,7 +9,7 @@ import pytest
 import tiny
 from tiny import configuration, write_run
 
-from hlformer_jax import models, search
+from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.data import extracted
 from hlformer_jax.errors import SearchError
@@ -94,16 +94,15 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
     if name == "dl_dkd" or (name != "ms_sl" and not options):
         cosines = cosines_of(name, encoded(arrays.vectors), query)
         per_clip = 1 if name == "dl_dkd" else 2
-        expected = [
-            clip * cosines["clips"][i // per_clip] + frame * cosines["frames"][i] for i in range(7)
-        ]
+        clips, frames = cosines["clips"], cosines["frames"]
+        expected = [clip * clips[i // per_clip] + frame * frames[i] for i in range(7)]
         np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
 
 
 def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     config = configuration("gmmformer_v2", **{"model.gaze": False})
     run = write_run(tmp_path / "run", config)
-    library = search.open(index.directory, checkpoint=run, encoder=archive.Encoder())
+    library = archive.opened(index, checkpoint=run)
     hits = library.query("red", k=5)
     assert len(hits) == 5 and library.ranker_name == str(run)
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
@@ -116,11 +115,11 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
     run = write_run(tmp_path / "run", config)
     with index.writing():
         index.manifest.checkpoint = str(run)  # as `index --checkpoint` does
-    first = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    first = archive.opened(index).query("red", k=5)
     [kept] = (index.directory / "packed").iterdir()
     encode = trained.encode_videos
     monkeypatch.setattr(trained, "encode_videos", None)
-    again = search.open(index.directory, encoder=archive.Encoder()).query("red", k=5)
+    again = archive.opened(index).query("red", k=5)
     assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
     monkeypatch.setattr(trained, "encode_videos", encode)
     kept.write_bytes(b"damaged")
@@ -141,10 +140,9 @@ def test_videos_are_encoded_once_and_anew_for_other_parameters(index, tmp_path, 
 )
 def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, address):
     run = write_run(tmp_path / "run", configuration(name, **{"eval.corpus": dtype}))
-    options = {"checkpoint": run, "encoder": archive.Encoder()}
-    stored = search.open(index.directory, store=address, **options)
+    stored = archive.opened(index, checkpoint=run, store=address)
     assert stored.upload().sent == len(FRAMES)
-    plain = search.open(index.directory, **options)
+    plain = archive.opened(index, checkpoint=run)
     for sentence in ("red blue white", "green"):
         for k in (2, 9):
             found, expected = stored.query(sentence, k=k), plain.query(sentence, k=k)
@@ -153,7 +151,7 @@ def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, ad
                 assert one.score == pytest.approx(other.score, abs=1e-6)
                 np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
     other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
-    unlike = search.open(index.directory, other, encoder=archive.Encoder(), store=address)
+    unlike = archive.opened(index, checkpoint=other, store=address)
     with pytest.raises(SearchError, match="another ranker"):
         unlike.query("red")
 
@@ -161,7 +159,7 @@ def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, ad
 def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
     pytest.importorskip("psycopg", reason="the extra postgres is not installed")
     run = write_run(tmp_path / "run", configuration("ms_sl"))
-    library = search.open(index.directory, run, store="postgresql://localhost/films")
+    library = archive.opened(index, checkpoint=run, store="postgresql://localhost/films")
     with pytest.raises(SearchError, match="without --store"):
         library.upload()
 
