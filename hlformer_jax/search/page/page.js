@@ -87,6 +87,7 @@ function ask(delay) {
   $("unlike").textContent = `${sought({ like: asked.like })} ✕`;
   document.title = asked.q ? `${asked.q} – Search your videos` : "Search your videos";
   $("clear").hidden = !FILTERS.some((name) => asked[name]);
+  if (!$("clear").hidden || !$("unlike").hidden) $("fold").ariaExpanded = true;    // what counts is not hidden
   busy(wants(asked));
   if (!wants(asked)) { playFirst = false; return showHome(); }
   timer = setTimeout(async () => {
@@ -520,6 +521,7 @@ $("search").addEventListener("submit", (event) => {
 });
 for (const name of ["q", "then", "not"]) $(name).addEventListener("input", () => ask(200));
 for (const name of CHOSEN) $(name).addEventListener("change", () => ask(0));
+$("fold").addEventListener("click", () => { $("fold").ariaExpanded = $("fold").ariaExpanded === "false"; });
 $("clear").addEventListener("click", () => {
   for (const name of FILTERS) $(name).value = "";
   $("q").focus();

@@ -607,6 +607,11 @@ LOOKS = pytest.mark.parametrize(
 def test_axe_finds_nothing_in_search_player_and_transcript(opened, url, width, scheme):
     page = opened(url, width, 860, scheme)
     expect(page.locator("#results .open")).to_have_count(3)
+    if width == 380:  # unfolded by the button, or by a link with one of them
+        expect(page.locator("#folder")).to_be_hidden()
+        page.get_by_role("button", name="Filters").click()
+        expect(page.locator("#folder")).to_be_visible()
+        expect(opened(f"{url}/#q=red&folder=trips", width).locator("#folder")).to_be_visible()
     is_accessible(page)
     assert edges(page) >= 3
     search(page, "green captain")
