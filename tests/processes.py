@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 def environment(devices=1):
     """The environment of a process that computes as this one does, on so many virtual devices.
 
-    conftest.py has set the rest, kept programs among it.
+    It imports the modules of tests too. conftest.py has set the rest, kept programs among it.
     """
     flags = [os.environ.get("XLA_FLAGS", "")]
     if devices > 1:
@@ -21,7 +21,7 @@ def environment(devices=1):
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "XLA_FLAGS": " ".join(flags),
     }
 

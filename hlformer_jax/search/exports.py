@@ -254,10 +254,10 @@ def _fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
     grouped: dict[Path, list[Part]] = {}
     for part in parts:
         grouped.setdefault(part.hit.path, []).append(part)
-    root = ElementTree.Element("fcpxml", version="1.10")
-    resources = ElementTree.SubElement(root, "resources")
-    library = ElementTree.SubElement(root, "library")
-    event = ElementTree.SubElement(library, "event", name=_printable(title))
+    root, child = ElementTree.Element("fcpxml", version="1.10"), ElementTree.SubElement
+    resources = child(root, "resources")
+    library = child(root, "library")
+    event = child(library, "event", name=_printable(title))
     for number, (path, own) in enumerate(grouped.items(), 1):
         info, name = probe(path), _printable(own[0].title)
         timing = Timing.of(info)
@@ -266,23 +266,19 @@ def _fcpxml(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         count = max(timing.frame(own[0].hit.duration), *(sum(span) for span in spans))
         of, start = f"video{number}", {"start": time(timing.first)}
         size = {"width": str(info.width), "height": str(info.height)}
-        ElementTree.SubElement(
-            resources, "format", size, id=f"format{number}", frameDuration=time(1)
-        )
+        child(resources, "format", size, id=f"format{number}", frameDuration=time(1))
         length = {"duration": time(count), "format": f"format{number}"}
         tracks = {"hasVideo": "1"} | ({"hasAudio": "1"} if info.sound else {})
-        asset = ElementTree.SubElement(
-            resources, "asset", start | length | tracks, id=of, name=name
-        )
-        ElementTree.SubElement(asset, "media-rep", kind="original-media", src=path.as_uri())
+        asset = child(resources, "asset", start | length | tracks, id=of, name=name)
+        child(asset, "media-rep", kind="original-media", src=path.as_uri())
         code = {"tcFormat": "DF" if timing.drop else "NDF"}
-        clip = ElementTree.SubElement(event, "asset-clip", start | length | code, ref=of, name=name)
+        clip = child(event, "asset-clip", start | length | code, ref=of, name=name)
         for part, (first, frames) in zip(own, spans, strict=True):
             peak = min(max(timing.frame(part.moment.peak), first), first + frames - 1)
             note = f"rank {part.rank}, score {part.moment.score:.6g}"
             for tag, at, long in (("keyword", first, frames), ("marker", peak, 1)):
                 place = {"start": time(timing.first + at), "duration": time(long)}
-                ElementTree.SubElement(clip, tag, place, value=_printable(title), note=note)
+                child(clip, tag, place, value=_printable(title), note=note)
     ElementTree.indent(root)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE fcpxml>\n'
     return f"{head}{ElementTree.tostring(root, encoding='unicode')}\n".encode()

@@ -552,9 +552,7 @@ class _Run:
             )
         roots = [one for one in self.index.roots.values() if one.is_dir()]
         if not roots:
-            raise SearchError(
-                f"{root} is not there: is its disk mounted? (--index holds its videos)"
-            )
+            raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is not there: its videos are kept, until it is")
         found = (path for one in roots for path in self.video.find(one, self.report))

@@ -426,9 +426,7 @@ class Library:
         if pictures > 1:
             raise SearchError("--image and --like are two pictures: give one of them")
         if len(sentences) > 1 and (pictures or then):
-            raise SearchError(
-                "beside a picture or --then there is one sentence: leave the others out"
-            )
+            raise SearchError("beside a picture or --then there is one sentence: leave out others")
         if (pictures or parts) and self._checkpoint is not None:
             raise SearchError(
                 f"the trained model {self._checkpoint} reads one sentence: add --ranker=best_frame"

@@ -35,7 +35,7 @@ def ray():
     pytest.importorskip("ray.data", reason="the extra ray is not installed")
     patch = pytest.MonkeyPatch()
     # The actors import the films' functions as well.
-    patch.setenv("PYTHONPATH", os.pathsep.join([str(processes.ROOT), str(TESTS)]))
+    patch.setenv("PYTHONPATH", processes.environment()["PYTHONPATH"])
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     found.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     yield found

@@ -265,11 +265,9 @@ if __name__ == "__main__":
 def started(tmp_path, directory, films, workers):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    env = processes.environment()
-    env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(processes.ROOT / "tests")])
     return subprocess.Popen(
-        [sys.executable, program, directory, films, str(workers)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        [sys.executable, program, directory, films, str(workers)], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=processes.environment(),
     )  # fmt: skip
 
 

@@ -183,10 +183,9 @@ class TestServer:
             "Upload.add = slow\n"
             "search.open(sys.argv[1], encoder=archive.Encoder(), store=sys.argv[2]).upload()\n"
         )
-        path = os.pathsep.join([str(processes.ROOT), str(processes.ROOT / "tests")])
         with subprocess.Popen(
             [sys.executable, program, index.directory, address], text=True,
-            stdout=subprocess.PIPE, env=processes.environment() | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE, env=processes.environment(),
         ) as process:  # fmt: skip
             assert process.stdout.readline() == "in the midst\n"
             library = opened(index, address)

@@ -158,8 +158,7 @@ sys.exit(main(["watch", f"--index={sys.argv[1]}", "--settle=0.2", "--workers=0"]
 
 @pytest.mark.slow  # starts processes
 def test_a_killed_watch_goes_on_and_ctrl_c_ends_it(index, films):
-    path = os.pathsep.join([str(processes.ROOT), str(processes.ROOT / "tests")])
-    env = {**processes.environment(), "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    env = processes.environment()
     for ended, expected in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 0)):
         name = f"slow {ended}.film"
         archive.random_film(films / name, 60)

@@ -81,9 +81,8 @@ class Jobs:
 
     def index(self, retry: bool) -> Job:
         """Brings the index up to date with its folders; `retry`: with what failed before too."""
-        return self._begin(
-            "retry" if retry else "index", lambda index: self._extract(index, retry=retry)
-        )
+        kind: Kind = "retry" if retry else "index"
+        return self._begin(kind, lambda index: self._extract(index, retry=retry))
 
     def retry(self, path: Path) -> Job:
         """Tries one file of the index again."""

@@ -135,9 +135,7 @@ def app(
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC.items():
-        server.get(address, include_in_schema=False)(
-            _static(Path(__file__).with_name(name), media_type)
-        )
+        server.get(address, include_in_schema=False)(_static(name, media_type))
 
     @server.post("/api/query", responses=answers.responses(answers.Hits))
     @server.get("/api/query", responses=answers.responses(answers.Hits))
@@ -258,9 +256,7 @@ def app(
         file = await run_in_threadpool(answers.open_video, library, id)
         longest = answers.MAX_CUT_SECONDS
         if not start < end <= start + longest:
-            raise ParameterError(
-                f"end: a cut goes from start to a later end, {longest:.0f} seconds at most"
-            )
+            raise ParameterError(f"end: after the start, by {longest:.0f} seconds at most")
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:
@@ -366,8 +362,8 @@ def _read_token(file: Path) -> str:
     return token
 
 
-def _static(path: Path, media_type: str) -> Callable[[], Any]:
-    content = path.read_bytes()
+def _static(name: str, media_type: str) -> Callable[[], Any]:
+    content = Path(__file__).with_name(name).read_bytes()
 
     async def answer() -> Response:
         return Response(content, media_type=media_type)

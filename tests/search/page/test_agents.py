@@ -108,11 +108,8 @@ def test_the_server_speaks_over_stdin_and_stdout(rendered):
         "from pathlib import Path\n"
         "agents.server(page_library.Library(Path(sys.argv[1]))).run('stdio')"
     )
-    path = os.pathsep.join([str(processes.ROOT), str(processes.ROOT / "tests")])
     started = mcp.StdioServerParameters(
-        command=sys.executable,
-        args=["-c", program, str(rendered)],
-        env={**processes.environment(), "PYTHONPATH": path},
+        command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()
     )
     names, [found] = call(started, ("search", {"sentence": "red", "k": 2}))
     assert names == ["search", "show"] and len(found.structured_content["hits"]) == 2
