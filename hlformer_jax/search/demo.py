@@ -40,13 +40,9 @@ from hlformer_jax.search.index import Index, load_encoder
 # Scenes: pure data, made from a seed
 
 COLOURS = {
-    "red": (230, 40, 40),
-    "green": (40, 190, 70),
-    "blue": (50, 90, 240),
-    "yellow": (245, 220, 50),
-    "purple": (160, 60, 200),
-    "white": (245, 245, 245),
-}
+    "red": (230, 40, 40), "green": (40, 190, 70), "blue": (50, 90, 240),
+    "yellow": (245, 220, 50), "purple": (160, 60, 200), "white": (245, 245, 245),
+}  # fmt: skip
 
 Shape = Literal["circle", "square", "triangle", "star"]
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -61,14 +57,11 @@ _QUIET = 0.3  # probability that after a scene with a shape there is one without
 _PAIRS = 120  # meetings among the events that the demo's videos draw from
 
 _WORDS: dict[Action, tuple[str, ...]] = {
-    "left": ("moves to the left", "moves left"),
-    "right": ("moves to the right", "moves right"),
-    "up": ("moves up", "rises"),
-    "down": ("moves down", "falls"),
-    "grows": ("grows", "gets bigger"),
-    "shrinks": ("shrinks", "gets smaller"),
+    "left": ("moves to the left", "moves left"), "right": ("moves to the right", "moves right"),
+    "up": ("moves up", "rises"), "down": ("moves down", "falls"),
+    "grows": ("grows", "gets bigger"), "shrinks": ("shrinks", "gets smaller"),
     "meets": ("meets", "touches"),
-}
+}  # fmt: skip
 """Ways to say each action; the captions have the first."""
 
 

@@ -205,11 +205,9 @@ def test_the_command_with_an_encoder_gives_the_same_files_with_and_without_ray(f
 def test_a_run_on_ray_that_was_killed_is_gone_on_with(folder, tmp_path):
     index = tmp_path / "killed"
     process = subprocess.Popen(
-        command(folder, index, "--ray=local"),
-        env=processes.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+        command(folder, index, "--ray=local"), env=processes.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     while process.poll() is None and not list(index.glob("videos/**/*.npz")):
         time.sleep(0.01)
     process.kill()

@@ -325,9 +325,8 @@ def test_videos_to_train_on_are_others_than_the_demo_s(tmp_path, calls, monkeypa
     every = [story for told in rendered.values() for story in told]
     assert len(every) == 240 and len({story.seed for story in [*every, *own]}) == 264
     lines = evaluation.read(out / "training" / "captions.jsonl")
-    videos = {
-        split: {line.video for line in lines if line.split == split} for split in evaluation.SPLITS
-    }
+    of = lambda split: {line.video for line in lines if line.split == split}
+    videos = {split: of(split) for split in evaluation.SPLITS}
     assert {split: len(of) for split, of in videos.items()} == {"train": 200, "val": 40, "test": 24}
     assert videos["test"] == {f"demo/{story.name}" for story in own}
     for folder, told in rendered.items():

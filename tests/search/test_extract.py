@@ -31,9 +31,8 @@ from hlformer_jax.search.index import Index
 
 
 def counts(report):
-    return {
-        name: n for name, n in report._asdict().items() if n and name not in ("elapsed", "seconds")
-    }
+    numbers = report._replace(elapsed=0, seconds=0)._asdict()
+    return {name: count for name, count in numbers.items() if count}
 
 
 @pytest.mark.parametrize(
@@ -144,9 +143,8 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
     assert {entry.video: entry.id for entry in index.entries()} == ids
     with index.writing():
         index.drop("a.film")
-    assert {entry.video: entry.id for entry in Index.open(index.directory).entries()} == {
-        name: one for name, one in ids.items() if name != "a.film"
-    }
+    del ids["a.film"]
+    assert {entry.video: entry.id for entry in Index.open(index.directory).entries()} == ids
 
 
 def test_a_broken_file_is_named_skipped_and_tried_again_when_asked_or_changed(index, films):
@@ -340,9 +338,8 @@ def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
     opened, *batches, done = events(path)
     assert opened == Opened(path, 2 * CHUNK + 5.0) and isinstance(done, Done)
     assert [len(batch.times) for batch in batches] == [CHUNK, CHUNK, 5]
-    np.testing.assert_array_equal(
-        np.concatenate([batch.times for batch in batches]), np.arange(2 * CHUNK + 5)
-    )
+    times = np.concatenate([batch.times for batch in batches])
+    np.testing.assert_array_equal(times, np.arange(2 * CHUNK + 5))
     assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
 
 

@@ -116,9 +116,8 @@ def test_a_file_that_is_still_copied_is_not_read(index, films):
             copy.write_bytes(next(steps))
             yield [str(copy)]
             time.sleep(0.06)
-        assert (
-            encoder.seen == 0 and "copied.film" not in Index.open(index.directory).manifest.videos
-        )
+        assert encoder.seen == 0
+        assert "copied.film" not in Index.open(index.directory).manifest.videos
         copy.write_bytes(content[:-3] + bytes(3))
         for _ in range(40):
             yield ()
@@ -135,11 +134,9 @@ def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):
         index.manifest.excluded.add("a.film")
     os.utime(films / "a.film", (1, 1))
     (films / "bad.film").write_bytes(b"broken")
-    told = []
-    video = archive.VIDEO
-    watch.follow(
-        index.directory, archive.Encoder(), 0.0, told.append, video, [["x"]] * 4, workers=0
-    )
+    told, changes = [], [["x"]] * 4
+    options = told.append, archive.VIDEO, changes
+    watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
     assert len(told) == 1 and "is no film" in told[0]
     assert {"a.film"} == Index.open(index.directory).manifest.excluded
     assert "a.film" not in Index.open(index.directory).manifest.videos

@@ -45,17 +45,10 @@ MAX_FAILURES = 100
 """Failed files that are listed with their reasons."""
 
 MEDIA_TYPES = {
-    ".avi": "video/x-msvideo",
-    ".m4v": "video/mp4",
-    ".mkv": "video/x-matroska",
-    ".mov": "video/quicktime",
-    ".mp4": "video/mp4",
-    ".mpeg": "video/mpeg",
-    ".mpg": "video/mpeg",
-    ".ogv": "video/ogg",
-    ".ts": "video/mp2t",
-    ".webm": "video/webm",
-}
+    ".avi": "video/x-msvideo", ".m4v": "video/mp4", ".mkv": "video/x-matroska",
+    ".mov": "video/quicktime", ".mp4": "video/mp4", ".mpeg": "video/mpeg", ".mpg": "video/mpeg",
+    ".ogv": "video/ogg", ".ts": "video/mp2t", ".webm": "video/webm",
+}  # fmt: skip
 """Media types by suffix. A browser inspects any other file itself. Never HTML."""
 
 

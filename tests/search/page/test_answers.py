@@ -37,9 +37,8 @@ def test_a_long_curve_keeps_its_peaks():
     scores[5_000] = math.nan
     few, kept = answers.thin(times, scores, 100)
     assert len(few) == len(kept) == 100 and few == sorted(few) and not np.isnan(kept).any()
-    assert {7_777 / 2: 3.0, 9_999 / 2: 2.0, 0.0: 1.0}.items() <= dict(
-        zip(few, kept, strict=True)
-    ).items()
+    curve = dict(zip(few, kept, strict=True))
+    assert curve.items() >= {7_777 / 2: 3.0, 9_999 / 2: 2.0, 0.0: 1.0}.items()
     assert answers.thin(times[:7], scores[:7], 100) == (times[:7].tolist(), scores[:7].tolist())
 
 
