@@ -68,6 +68,7 @@ def option(name: str, help: str, **settings: Any) -> Option:
 
 path = functools.partial(option, type=files.given_path)
 flag = functools.partial(option, action="store_true")
+repeated = functools.partial(option, action="append", default=[])
 
 FOLDER = path("folder", "the videos, in it and below", metavar="FOLDER")
 INDEX = path("--index", "directory of the index", metavar="DIR", required=True)
@@ -83,24 +84,19 @@ CHECKPOINT = path("--checkpoint", "a trained model: the directory of its run", m
 OVERWRITE = flag("--overwrite", "replace what is there")
 JSON = flag("--json", "print JSON")
 RANKER = (
-    option(
-        "--ranker", f"without training: {', '.join(rankers.ROWS)}; default the first",
-        metavar="NAME",
-    ),
+    option("--ranker", f"without training: {', '.join(rankers.ROWS)}; default the first",
+           metavar="NAME"),
     CHECKPOINT,
     ENCODER,
-    option(
-        "--store", "a PostgreSQL database that ranks: postgresql://USER@HOST/DATABASE?schema=NAME",
-        metavar="URL",
-    ),
+    option("--store",
+           "a PostgreSQL database that ranks: postgresql://USER@HOST/DATABASE?schema=NAME",
+           metavar="URL"),
 )  # fmt: skip
 WORK = (
     option("--workers", "decoding processes; default half the cores", type=int),
     flag("--retry", "try again what failed before"),
-    option(
-        "--timeout", "for decoding one video; default two minutes and ten times its length",
-        type=float, metavar="SECONDS",
-    ),
+    option("--timeout", "for decoding one video; default two minutes and ten times its length",
+           type=float, metavar="SECONDS"),
     option("--ray", "extract on a Ray cluster; local: Ray on this machine", metavar="ADDRESS"),
 )  # fmt: skip
 TIME = functools.partial(option, metavar="TIME")
@@ -110,10 +106,8 @@ TIME = functools.partial(option, metavar="TIME")
 
 
 @command(
-    path(
-        "folder", "the videos, in it and below; needs not be named again with --index", nargs="?",
-        metavar="FOLDER",
-    ),
+    path("folder", "the videos, in it and below; needs not be named again with --index", nargs="?",
+         metavar="FOLDER"),
     OWN_INDEX, NEW_ENCODER, FPS,
     path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
     flag("--move-root", "the folder of the index that is not there now is this one from now on"),
@@ -153,10 +147,8 @@ def add(options: Options) -> None:
 
 @command(
     INDEX, ENCODER,
-    option(
-        "--settle", "for which a file must not have changed before it is read; default 5",
-        type=float, default=watch_folders.SETTLE, metavar="SECONDS",
-    ),
+    option("--settle", "for which a file must not have changed before it is read; default 5",
+           type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
     WORK[0], WORK[2], compiles=True,
 )  # fmt: skip
 def watch(options: Options) -> None:
@@ -311,23 +303,16 @@ def _extract(
 
 
 @command(
-    option(
-        "sentences", "what is looked for; of several, a video has all", nargs="*",
-        metavar="SENTENCE",
-    ),
+    option("sentences", "what is looked for; of several, a video has all", nargs="*",
+           metavar="SENTENCE"),
     INDEX,
     path("--image", "look for what resembles the picture in a file, and is as SENTENCE says",
          metavar="FILE"),
     option("--like", "likewise, that of a video of the index at a time", metavar="VIDEO@TIME"),
-    option(
-        "--then", "and after that this, in order; any number of times", action="append",
-        default=[], metavar="SENTENCE",
-    ),
+    repeated("--then", "and after that this, in order; repeatable", metavar="SENTENCE"),
     option("--within", "from one to the next at most; default 60s", default="60s", metavar="TIME"),
-    option(
-        "--not", "but not this in the same frames; any number of times", action="append",
-        default=[], metavar="SENTENCE", dest="without",
-    ),
+    repeated("--not", "but not this in the same frames; repeatable", metavar="SENTENCE",
+             dest="without"),
     option("--k", "videos at most; default 10", type=int, default=10),
     option("--offset", "of the best, so many are left out; default 0", type=int, default=0),
     option("--min-score", "leave out what scores less", type=float, metavar="SCORE"),
@@ -336,16 +321,11 @@ def _extract(
     option("--folder", "only videos in this folder of the archive, and below"),
     option("--longer", "only videos of that length or more", metavar="TIME"),
     option("--shorter", "only videos of that length or less", metavar="TIME"),
-    option(
-        "--tag", "only videos with that tag; any number of times", action="append", default=[],
-        metavar="TAG",
-    ),
+    repeated("--tag", "only videos with that tag; repeatable", metavar="TAG"),
     option("--since", "only videos of that year, month, day or time, or later", metavar="DATE"),
     option("--until", "likewise, or before", metavar="DATE"),
-    path(
-        "--export", "also write all moments, as .csv, .m3u, .m3u8, .edl, .otio or .fcpxml",
-        metavar="FILE",
-    ),
+    path("--export", "also write all moments, as .csv, .m3u, .m3u8, .edl, .otio or .fcpxml",
+         metavar="FILE"),
     OVERWRITE, JSON, *RANKER, compiles=True,
 )  # fmt: skip
 def query(options: Options) -> None:
@@ -405,23 +385,15 @@ def query(options: Options) -> None:
 @command(
     INDEX,
     option("--port", "default 8000; 0: one that is free", type=int, default=8000),
-    option(
-        "--host", "address to listen on; default this machine alone, 0.0.0.0: everybody with the"
-        " token", default="127.0.0.1", metavar="ADDRESS",
-    ),
-    option(
-        "--allow-host", "a name under which it is reached too, such as nas.local; any number of"
-        " times", action="append", default=[], metavar="NAME",
-    ),
-    path(
-        "--token-file", "a file that holds the token; default one is made where other machines"
-        " reach it", metavar="FILE",
-    ),
+    option("--host", "address to listen on; default this machine alone, 0.0.0.0: everybody with the"
+           " token", default="127.0.0.1", metavar="ADDRESS"),
+    repeated("--allow-host", "a name under which it is reached too, such as nas.local; repeatable",
+             metavar="NAME"),
+    path("--token-file", "a file that holds the token; default one is made where other machines"
+         " reach it", metavar="FILE"),
     flag("--no-token", "let everybody who reaches it watch the videos"),
-    option(
-        "--manage", "let the page add folders of this machine, remove and index again; default"
-        " where it alone reaches the page", action=argparse.BooleanOptionalAction,
-    ),
+    option("--manage", "let the page add folders of this machine, remove and index again; default"
+           " where it alone reaches the page", action=argparse.BooleanOptionalAction),
     flag("--open", "open the page in a browser"),
     *RANKER, compiles=True,
 )  # fmt: skip
@@ -481,10 +453,9 @@ def status(options: Options) -> None:
 
 
 @command(
-    option(
-        "videos", "paths, or ids, as the index has them; or a further folder, with all its videos",
-        nargs="+", metavar="VIDEO",
-    ),
+    option("videos",
+           "paths, or ids, as the index has them; or a further folder, with all its videos",
+           nargs="+", metavar="VIDEO"),
     INDEX,
 )  # fmt: skip
 def remove(options: Options) -> None:
@@ -495,13 +466,11 @@ def remove(options: Options) -> None:
 
 
 @command(
-    option(
-        "videos", "paths, or ids, as the index has them; default all that have tags", nargs="*",
-        metavar="VIDEO",
-    ),
+    option("videos", "paths, or ids, as the index has them; default all that have tags", nargs="*",
+           metavar="VIDEO"),
     INDEX,
-    option("--add", "a tag to give; repeatable", action="append", default=[], metavar="TAG"),
-    option("--drop", "a tag to take; repeatable", action="append", default=[], metavar="TAG"),
+    repeated("--add", "a tag to give; repeatable", metavar="TAG"),
+    repeated("--drop", "a tag to take; repeatable", metavar="TAG"),
 )  # fmt: skip
 def tag(options: Options) -> None:
     """Give videos tags, such as favourite, or take them; list the videos with their tags."""
@@ -560,15 +529,11 @@ def verify(options: Options) -> None:
     INDEX,
     TIME("--start", "seconds, M:SS or H:MM:SS"),
     TIME("--end", "likewise"),
-    path(
-        "--from", "in place of the three: every row of what query --export=FILE.csv wrote",
-        dest="table", metavar="CSV",
-    ),
+    path("--from", "in place of the three: every row of what query --export=FILE.csv wrote",
+         dest="table", metavar="CSV"),
     option("--margin", "seconds more at both ends", type=float, default=0.0),
-    path(
-        "--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here; with --from"
-        " the folder of all clips, default here", metavar="FILE",
-    ),
+    path("--out", "the clip; .mp4, .m4v, .mov or .mkv; default VIDEO_START-END.mp4 here; with"
+         " --from the folder of all clips, default here", metavar="FILE"),
     flag("--copy", "as the file has it, without a loss, from the keyframe before the start on"),
     OVERWRITE,
 )  # fmt: skip
@@ -619,20 +584,14 @@ def _check_clip(index: Index, out: Path, flag: str) -> None:
 
 @command(
     INDEX,
-    path(
-        "--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
-        required=True, metavar="FILE",
-    ),
+    path("--captions", 'lines {"video": …, "sentence": …, "start": …, "end": …}, times optional',
+         required=True, metavar="FILE"),
     option("--split", "only captions of that split", choices=evaluation.SPLITS),
-    path(
-        "--checkpoint", "a trained model as well; any number of times", action="append",
-        default=[], metavar="RUN",
-    ),
+    path("--checkpoint", "a trained model as well; repeatable", action="append", default=[],
+         metavar="RUN"),
     ENCODER,
-    option(
-        "--calibrate", "keep the level of a good match that calls so many percent of absent things"
-        " good; 0: forget it", type=float, metavar="PERCENT",
-    ),
+    option("--calibrate", "keep the level of a good match that calls so many percent of absent"
+           " things good; 0: forget it", type=float, metavar="PERCENT"),
     path("--json", "also write the figures there", metavar="FILE"),
     OVERWRITE, compiles=True,
 )  # fmt: skip
@@ -694,17 +653,14 @@ def simulate(options: Options) -> None:
 
 @command(
     FOLDER,
-    path(
-        "--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
-        " known; with --text-only lines CAPTION_ID SENTENCE, default those of the collection",
-        metavar="FILE",
-    ),
+    path("--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
+         ' known; with --text-only lines CAPTION_ID SENTENCE, default those of the collection',
+         metavar="FILE"),
     path("--out", "where to write; with --text-only the file of the collection", metavar="DIR"),
-    flag(
-        "--text-only", "only features of captions, in the released layout (docs/data.md): FOLDER is"
-        f" the collection, such as PATH/charades, and the encoder {DEFAULT_TEXT_ENCODER} unless"
-        " given",
-    ),
+    flag("--text-only",
+         "only features of captions, in the released layout (docs/data.md): FOLDER is"
+         f" the collection, such as PATH/charades, and the encoder {DEFAULT_TEXT_ENCODER} unless"
+         " given"),
     OWN_INDEX, NEW_ENCODER, FPS,
     option("--seed", "of the splits, where the captions name none", type=int, default=0),
     OVERWRITE, *WORK, compiles=True,

@@ -363,9 +363,7 @@ def calibrate(index: Index, separations: Mapping[str, Separation], percent: floa
     Raises:
       SearchError: when the captions are too few for that rate, or another process writes.
     """
-    # Equal contents count once, as they do in a search.
-    records = {one.content: one for one in index.manifest.videos.values() if one.indexed}
-    frames, known = sum(one.frames for one in records.values()), {}
+    frames, known = sum(one.frames for one in index.records().values()), {}
     for name in [name for name in rankers.ROWS if name in separations] if percent else ():
         absent = separations[name].absent
         if not np.isfinite(absent).all():
@@ -445,37 +443,32 @@ def write_features(
       SearchError: when no video of the captions is indexed, or a split would be empty.
       OSError: when the folder cannot be written.
     """
-    known = {name for name, record in index.manifest.videos.items() if record.indexed}
+    contents = {name: one.content for name, one in index.manifest.videos.items() if one.indexed}
     captions = [caption for caption in captions if caption.single and caption.video]
-    missing = sorted({caption.video for caption in captions} - known)
-    if missing:
+    asked = {caption.video for caption in captions}
+    if missing := sorted(asked - contents.keys()):
         report(
             f"{len(missing)} of the captions' videos are not in the index and are left out,"
             f" first {missing[0]!r}"
         )
-    asked = sorted({caption.video for caption in captions} & known)
     try:
-        index.check(index.manifest.videos[name].content for name in asked)
+        index.check(contents[name] for name in sorted(asked & contents.keys()))
     except DamagedError as error:
         for line in error.contents.values():
             report(f"{line}; left out")
-        known -= {one for one in asked if index.manifest.videos[one].content in error.contents}
-    kept = [caption for caption in captions if caption.video in known]
+        contents = {name: one for name, one in contents.items() if one not in error.contents}
+    kept = [caption for caption in captions if caption.video in contents]
     splits = divide(kept, seed)
     every = [one for of in splits.values() for own in of.values() for one in own]
     sentences = {one.caption_id: one.sentence for one in every}
-    videos = sorted({video for of in splits.values() for video in of})
+    videos = sorted({caption.video for caption in kept})
     facts = index.manifest.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
-    extracted.write(
-        out,
-        f"{slug}-{facts.fingerprint[:12]}",
-        {**dataclasses.asdict(facts), "fps": index.manifest.fps},
-        splits,
-        ((video, index.read(index.manifest.videos[video].content).vectors) for video in videos),
-        tokens(encoder, sentences),
-        overwrite,
-    )
+    about = {**dataclasses.asdict(facts), "fps": index.manifest.fps}
+    vectors = ((video, index.read(contents[video]).vectors) for video in videos)
+    words = tokens(encoder, sentences)
+    name = f"{slug}-{facts.fingerprint[:12]}"
+    extracted.write(out, name, about, splits, vectors, words, overwrite)
     return {split: sum(map(len, of.values())) for split, of in splits.items()}
 
 

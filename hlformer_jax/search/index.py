@@ -247,12 +247,17 @@ class Index:
             "removed": len(self.manifest.excluded),
             "frames": sum(record.frames for record in indexed),
             "seconds": sum(record.duration for record in indexed),
-            "bytes": sum({record.content: record.bytes for record in indexed}.values()),
+            "bytes": sum(record.bytes for record in self.records().values()),
         }
+
+    def records(self) -> dict[str, Record]:
+        """A record of each content that is indexed, in the order of the contents."""
+        indexed = (one for one in self.manifest.videos.values() if one.indexed)
+        return dict(sorted({one.content: one for one in indexed}.items()))
 
     def contents(self) -> list[str]:
         """The contents that are indexed, sorted."""
-        return sorted({one.content for one in self.manifest.videos.values() if one.indexed})
+        return list(self.records())
 
     def file(self, content: str) -> Path:
         """Where the vectors of a content lie."""
@@ -441,8 +446,7 @@ class Index:
     def verify(self) -> dict[str, str]:
         """Reads all vectors through; what is wrong, by the name of the damaged file."""
         wrong: dict[str, str] = {}
-        records = {one.content: one for one in self.manifest.videos.values() if one.indexed}
-        for content, record in sorted(records.items()):
+        for content, record in self.records().items():
             try:
                 if not matches(record, self.load(content).about):
                     line = f"{self.file(content)} is not what the manifest says: index again"

@@ -283,8 +283,7 @@ class Library:
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
         """What is said in the video of an id, in order: its subtitles' cues, (start, end, text)."""
-        index, name = Index.open(self._directory), self.entry(id).video
-        kept = said.read(index.text(index.manifest.videos[name].content))
+        kept = said.read(self._index.text(self.entry(id).content))
         return kept["cues"] if kept else []
 
     def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
@@ -313,11 +312,9 @@ class Library:
         if self._store is None:
             raise SearchError("there is no store to upload to: name one by --store=URL")
         to, index = self._store, Index.open(self._directory)
-        of_content = {one.content: one for one in index.manifest.videos.values()}
 
         def whole(damaged: dict[str, str]) -> Uploaded:
-            contents = [one for one in index.contents() if one not in damaged]
-            records = [of_content[content] for content in contents]
+            records = [one for name, one in index.records().items() if name not in damaged]
             ranker = self._ranker(index, records if self._checkpoint else None)
             return store.upload(to, index, ranker, progress, damaged)
 
@@ -500,7 +497,7 @@ class Library:
 
                 def found(one: _Place) -> Hit:
                     place, score, copies = one
-                    passages = texts.get(now.contents[now.own[place]].content, [])
+                    passages = texts.get(now.entries[place].content, [])
                     hit = self._hit(now, encoder, place, score, asked, moments)
                     return _with_passages(hit, copies, passages, moments, only)
 
@@ -602,8 +599,7 @@ class Library:
         place = next((i for i, one in enumerate(now.entries) if one.video == name), None)
         if place is None:
             raise SearchError(f"{legible(name)} has no vectors: index it first")
-        content = int(now.own[place])
-        arrays = now.source.read(now.contents[content].content)
+        content, arrays = int(now.own[place]), now.source.read(now.entries[place].content)
         if not 0 <= second <= max(now.entries[place].duration, arrays.times[-1]):
             length = f"{now.entries[place].duration:g} s long"
             raise SearchError(f"{legible(name)} has no second {second:g}: it is {length}")
@@ -639,7 +635,7 @@ class Library:
         self, now: _Snapshot, encoder: Any, position: int, score: float, asked: _Asked, count: int
     ) -> Hit:
         entry, content = now.entries[position], int(now.own[position])
-        arrays = now.source.read(now.contents[content].content)
+        arrays = now.source.read(entry.content)
         raw, best = asked.query.found(content, arrays, now.source.period, count)
         seen = None if asked.level is None else score >= asked.level
         duration = entry.duration
@@ -677,16 +673,11 @@ class Library:
         self, stamp: tuple[int, int, int], index: Index, damaged: dict[str, str]
     ) -> _Snapshot:
         """The videos of an index but for those whose vectors are known to be damaged."""
-        records = index.manifest.videos
-        entries = [
-            entry
-            for entry in index.entries()
-            if entry.state != "failed" and records[entry.video].content not in damaged
-        ]
-        contents = {records[entry.video].content: records[entry.video] for entry in entries}
-        order = {content: i for i, content in enumerate(sorted(contents))}
-        own = np.asarray([order[records[entry.video].content] for entry in entries], np.int64)
-        known = [contents[content] for content in order]
+        entries = [entry for entry in index.entries() if entry.state != "failed"]
+        entries = [entry for entry in entries if entry.content not in damaged]
+        known = [one for content, one in index.records().items() if content not in damaged]
+        order = {record.content: i for i, record in enumerate(known)}
+        own = np.asarray([order[entry.content] for entry in entries], np.int64)
         if not known and damaged:
             raise DamagedError.of(damaged)
         if not known:
