@@ -66,17 +66,13 @@ def source(
             own = min(max(share.cpus // 2, 1), MAX_WORKERS) if workers is None else workers
             at_once = min(VIDEOS_AT_ONCE * max(own, 1), -(-len(paths) // actors))
             asked = [{"path": os.fsencode(path), "size": _size(path)} for path in paths]
-            results = ray.data.from_items(
-                asked, override_num_blocks=-(-len(paths) // at_once)
-            ).map_batches(
-                _Extractor,
-                fn_constructor_args=(load, bare.check_encoder, job, own),
-                batch_size=None,  # a block
-                batch_format="pyarrow",
+            items = ray.data.from_items(asked, override_num_blocks=-(-len(paths) // at_once))
+            results = items.map_batches(
+                _Extractor, fn_constructor_args=(load, bare.check_encoder, job, own),
+                batch_size=None, batch_format="pyarrow",  # a block
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
-                num_cpus=share.cpus,
-                num_gpus=share.gpus,
-            )
+                num_cpus=share.cpus, num_gpus=share.gpus,
+            )  # fmt: skip
             try:
                 for table in results.iter_batches(batch_format="pyarrow", batch_size=None):
                     for pickled in table["events"].to_pylist():

@@ -234,14 +234,9 @@ def _otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         first, count = _frames(timing, moment)
         peak = min(max(timing.frame(moment.peak), first), first + count - 1)
         facts = {"score": float(moment.score), "rank": part.rank, "id": hit.id}
-        clip = schema.Clip(
-            part.title,
-            schema.ExternalReference(
-                hit.path.as_uri(), span(0, max(timing.frame(hit.duration), first + count))
-            ),
-            span(first, count),
-            metadata={"hlformer": facts},
-        )
+        whole = span(0, max(timing.frame(hit.duration), first + count))
+        file = schema.ExternalReference(hit.path.as_uri(), whole)
+        clip = schema.Clip(part.title, file, span(first, count), metadata={"hlformer": facts})
         clip.markers.append(schema.Marker(title, span(peak, 1)))
         track.append(clip)
     timeline.tracks.append(track)

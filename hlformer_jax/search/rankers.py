@@ -78,9 +78,7 @@ class RowRanker(Ranker, Protocol):
 
     Attributes:
       identity: of equal ones the rows of equal videos are equal.
-      branches: the weight of each branch; None: the score is another one.
       top: how many of a branch's largest products are averaged.
-      width: how many numbers a row has.
       dtype: "float16" where every row is exact in it, else "float32".
     """
 
@@ -90,11 +88,11 @@ class RowRanker(Ranker, Protocol):
 
     @property
     def branches(self) -> dict[str, float] | None:
-        """See the class."""
+        """The weight of each branch; None: the score is another one."""
 
     @property
     def width(self) -> int:
-        """See the class."""
+        """How many numbers a row has."""
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
         """The rows of each branch of the content of that index, whose arrays are given."""

@@ -237,14 +237,12 @@ class Upload:
                 "INSERT INTO {schema}.contents (content) VALUES (%s) RETURNING number", [content]
             )
             # pgvector's binary format: the length and a zero, then the numbers, big-endian.
-            self._ask.copy(
-                "COPY {schema}.rows FROM STDIN (FORMAT BINARY)",
-                (
-                    (number, branch, place, struct.pack(">hh", len(row), 0) + row.tobytes())
-                    for branch, rows in enumerate(branches)
-                    for place, row in enumerate(rows.astype(self._dtype))
-                ),
+            rows = (
+                (number, branch, place, struct.pack(">hh", len(row), 0) + row.tobytes())
+                for branch, own in enumerate(branches)
+                for place, row in enumerate(own.astype(self._dtype))
             )
+            self._ask.copy("COPY {schema}.rows FROM STDIN (FORMAT BINARY)", rows)
 
     def delete(self, contents: Collection[str]) -> None:
         """Deletes contents and their rows."""

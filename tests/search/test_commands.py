@@ -148,10 +148,7 @@ def test_programs_are_kept_for_the_next_process_by_what_compiles(search, index, 
         ("query red {own} --folder=tripps", "did you mean 'trips'?"),
         ("evaluate {own} --captions={deep}", "deep.jsonl:1: this is no JSON"),
         ("evaluate {own} --captions={deep} --json={deep}", "deep.jsonl is there already"),
-        (
-            "evaluate {own} --captions={deep} --json={deep} --overwrite",
-            "is the file of the captions",
-        ),
+        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is the file of the"),
         ("features {films} --captions={deep} --out={films}", "holds other things"),
         ("add nowhere.film {own}", "is not there: give files of"),
         ("add {deep} {own}", "is not in"),
@@ -776,22 +773,14 @@ def test_the_commands_upload_and_ask(tmp_path, monkeypatch, capsys, address):
 
 
 @pytest.mark.parametrize(
-    ("flags", "parts", "seed"),
-    [
-        ([], ["make", "make_kinds"], 0),
-        (["--seed=3", "--training"], ["make", "make_kinds", "render_training"], 3),
-    ],
+    ("flags", "parts", "seed"), [([], 2, 0), (["--seed=3", "--training"], 3, 3)]
 )
-def test_the_parts_of_a_demo_are_made_of_one_seed(
-    monkeypatch, capsys, tmp_path, flags, parts, seed
-):
-    made = []
+def test_the_parts_of_a_demo_have_one_seed(search, monkeypatch, tmp_path, flags, parts, seed):
+    made, names = [], ["make", "make_kinds", "render_training"]
     note = lambda name: lambda out, seed, report: made.append((name, out, seed))
-    module = SimpleNamespace(
-        make=note("make"), make_kinds=note("make_kinds"), render_training=note("render_training")
-    )
+    module = SimpleNamespace(**{name: note(name) for name in names})
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
-    assert main(["demo", f"--out={tmp_path}", *flags]) == 0
-    assert made == [(part, tmp_path, seed) for part in parts]
+    done = search("demo", f"--out={tmp_path}", *flags)
+    assert done.status == 0 and made == [(name, tmp_path, seed) for name in names[:parts]]
     index = shlex.quote(f"--index={tmp_path / 'index'}")
-    assert f"query 'a red circle' {index}" in capsys.readouterr().out
+    assert f"query 'a red circle' {index}" in done.out
