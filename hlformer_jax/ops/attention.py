@@ -143,7 +143,9 @@ def lorentz_attention(
     query, key, value = as_float(query), as_float(key), as_float(value)
     # The scale meets the coordinates, so that its gradient is a sum over these and not over pairs.
     slope = 2 / jnp.asarray(scale, query.dtype)
-    logits = lorentz.pairwise_inner(slope * query, key) + (slope + bias)
+    # Else XLA would write the number out for every pair, for a GPU's product to be added to.
+    inner = jax.lax.optimization_barrier(lorentz.pairwise_inner(slope * query, key))
+    logits = inner + (slope + bias)
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if log_window is not None:

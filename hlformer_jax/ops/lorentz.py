@@ -445,7 +445,10 @@ def centroid(
     curvature = per_batch(c, points[..., 0])[..., None]
     if exact:
         return _from_space(_exact_centroid(points[..., 1:], weights, curvature), curvature)
-    total = jnp.matmul(weights, points, precision=jax.lax.Precision.HIGHEST)
+    # Behind a barrier: for the gradient XLA would write that of a sum of weights out for each of
+    # them, for a GPU's product to be added to.
+    factor = jax.lax.optimization_barrier(weights)
+    total = jnp.matmul(factor, points, precision=jax.lax.Precision.HIGHEST)
     scale = largest_coordinate(total)
     scale = jnp.where(scale == 0, 1, scale)
     mass = jnp.sum(weights, axis=-1) / jnp.squeeze(scale, -1)
