@@ -181,7 +181,7 @@ class LorentzLinear(nn.Module):
         linear = nn.Dense(
             point.shape[-1],
             use_bias=False,
-            precision=jax.lax.Precision.HIGHEST,
+            precision=exact_precision(),
             kernel_init=INITIALISER,
             name="dense",
         )
