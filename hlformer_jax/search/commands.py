@@ -602,8 +602,8 @@ def evaluate(options: Options) -> None:
         files.check_output(options.json, replace)
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is the file of the captions: name another")
-    if options.calibrate is not None and not 0 <= options.calibrate < 100:
-        raise SearchError(f"--calibrate={options.calibrate:g}: give percent below 100")
+    if options.calibrate and not 0.01 <= options.calibrate < 100:
+        raise SearchError(f"--calibrate={options.calibrate:g}: give percent from 0.01 to 100, or 0")
     asked = evaluation.read(options.captions, options.split)
     # Loaded once: all rankers ask the same encoder.
     encoder = Library(options.index, encoder=options.encoder).encoder

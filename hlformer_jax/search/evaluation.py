@@ -157,7 +157,8 @@ def _caption(line: str, where: str) -> Caption:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a field is a number of seconds, and not one that no float holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**40
 
 
 class Separation(NamedTuple):

@@ -49,6 +49,8 @@ def test_lines_are_captions_and_times_may_be_missing(tmp_path):
         ('{"video": "a", "sentence": "x", "start": "1", "end": 3}', "are 1 and 3"),
         ('{"video": "a", "sentence": "x", "start": true, "end": NaN}', "are True and nan"),
         ('{"video": "a", "sentence": "x", "split": "dev"}', "\"split\" is 'dev'"),
+        ('{"video": "a", "sentence": "x", "start": 0, "end": 1e999}', "are 0 and inf"),
+        ('{"video": "a", "sentence": "x", "start": 0, "end": 1%s}' % ("0" * 400), "are 0 and 1000"),
         ('{"video": null, "sentence": "x"}', '"video" is missing'),
         ('{"video": "", "sentence": "x", "start": 1, "end": 2}', '"video" is empty'),
         ('{"video": "", "sentence": "x", "also": ["b"]}', '"video" is empty'),

@@ -619,7 +619,8 @@ def test_a_level_that_captions_calibrate_decides_on_good_matches(ask, films, ind
     done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
     assert done.status == 1 and "3 captions do not tell what 10 % are: give 9" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
-    assert ask("evaluate", given, "--calibrate=-1").status == 1
+    for wrong in ("-1", "100", "nan", "1e-320"):
+        assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
     before = ask("query", "green").errors
     assert ask("evaluate", given, "--calibrate=50").status == 0
     levels = Index.open(index).manifest.levels
