@@ -36,6 +36,8 @@ EXTRAS = {
     "editing": {"opentimelineio"},
     "mcp": {"mcp"},
     "ray": {"ray"},
+    "speech": {"ctranslate2", "faster_whisper"},
+    "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""
 

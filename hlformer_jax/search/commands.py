@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
-from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
+from hlformer_jax.search import (
+    evaluation,
+    exports,
+    packed,
+    queries,
+    rankers,
+    recognition,
+    said,
+    storage,
+)
 from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
 from hlformer_jax.search.index import (
@@ -484,6 +493,42 @@ def tag(options: Options) -> None:
     for entry in index.entries():
         if entry.video in names or entry.tags and not names:
             print(printable(entry.video) + ": " + (", ".join(entry.tags) or "no tag"))
+
+
+@command(
+    INDEX,
+    option(
+        "--speech", "recognise it in videos without subtitles: a model of faster-whisper, such as"
+        " small or large-v3, or a folder", metavar="MODEL",
+    ),
+    option(
+        "--language", "of the speech, such as de; default recognised for each video", default="",
+        metavar="CODE",
+    ),
+    flag("--writing", "recognise what is written in the pictures"),
+)  # fmt: skip
+def transcribe(options: Options) -> None:
+    """Recognise speech or writing in videos, to search it as subtitles are searched."""
+    if not options.speech and not options.writing:
+        raise SearchError("what is to be recognised? Give --speech=small, say, or --writing")
+    index = _opened(options.index)
+    recognisers = [recognition.writing()] if options.writing else []
+    if options.speech:
+        recognisers.append(recognition.speech(options.speech, options.language))
+    subtitles = real_video().texts
+    assert subtitles is not None
+    with index.writing():
+        said.update(index, subtitles, _report)
+        for one in recognisers:
+            with _bar("video") as bar:
+
+                def show(done: int, total: int, bar: Any = bar) -> None:
+                    bar.total, bar.n = total, done
+                    bar.refresh()
+
+                report = functools.partial(bar.write, file=sys.stderr)
+                count = recognition.update(index, one, report, show)
+            print(f"{one.what} was recognised in {count} videos by {one.by}")
 
 
 @command(INDEX, flag("--yes", "drop them"))

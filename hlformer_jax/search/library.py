@@ -282,9 +282,8 @@ class Library:
         return entry
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
-        """What is said in the video of an id, in order: its subtitles' cues, (start, end, text)."""
-        kept = said.read(self._index.text(self.entry(id).content))
-        return kept["cues"] if kept else []
+        """What is said in the video of an id, in order: its cues, (start, end, text)."""
+        return said.told(self._index.text(self.entry(id).content))
 
     def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Gives tags to a video of an id or path, and takes others from it; returns all it has.

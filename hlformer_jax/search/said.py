@@ -1,7 +1,8 @@
 """What is said in videos: timed text of subtitles, kept in the index and searched by its words.
 
 Subtitles are read that are text, in a video's file and in files beside it: beside `a.mp4` these are
-`a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS.
+`a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. Speech and writing that were recognised in the
+video itself (`recognition`) are kept beside them; speech counts where there are no subtitles.
 
     DIR/texts/DIGEST.json     the cues of one content under a digest, and of which files they are
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
@@ -145,11 +146,30 @@ def read(path: Path) -> dict[str, Any] | None:
     """What a file of cues holds; None where it is not there, or not what was written."""
     try:
         kept = storage.unseal(files.read_bytes(path))
-        cues = [(float(start), float(end), str(text)) for start, end, text in kept["cues"]]
-        inside = [(float(start), float(end), str(text)) for start, end, text in kept["inside"]]
-        return {"sources": kept["sources"], "inside": inside, "cues": cues}
-    except (OSError, ValueError, KeyError, TypeError):
+        cues = lambda own: [(float(start), float(end), str(text)) for start, end, text in own]
+        recognised = {
+            str(what): {"by": str(own["by"]), "cues": cues(own["cues"])}
+            for what, own in kept.get("recognised", {}).items()
+        }
+        whole = {"inside": cues(kept["inside"]), "cues": cues(kept["cues"])}
+        return {"sources": kept["sources"], "recognised": recognised, **whole}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def told(path: Path) -> list[tuple[float, float, str]]:
+    """All cues of a content that count, in order: (start, end, text)."""
+    kept = read(path)
+    if kept is None:
+        return []
+    subtitles = kept["cues"]
+    others = [
+        cue
+        for what, own in kept["recognised"].items()
+        if not (what == "speech" and subtitles)
+        for cue in own["cues"]
+    ]
+    return sorted([*subtitles, *others])
 
 
 def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
@@ -172,8 +192,13 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
         cues = sorted(
             {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
         )
-        whole = {"content": content, "sources": sources, "inside": inside, "cues": cues}
-        files.write_bytes(index.text(content), storage.seal(whole))
+        recognised = kept["recognised"] if kept else {}
+        write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
+
+
+def write(index: Index, content: str, **kept: Any) -> None:
+    """Keeps what `read` gives for a content; under the index's lock."""
+    files.write_bytes(index.text(content), storage.seal({"content": content, **kept}))
 
 
 def _cues(read: Callable[[Path], Any], path: Path, report: Callable[[str], None]) -> list[Any]:
@@ -295,8 +320,7 @@ class Said:
 def _passages(index: Index, names: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
     """Rows of the table."""
     for name in names:
-        kept = read(index.directory / "texts" / name) if storage.TEXTS.fullmatch(name) else None
-        cues = kept["cues"] if kept else []
+        cues = told(index.directory / "texts" / name) if storage.TEXTS.fullmatch(name) else []
         for (start, end, text), (begins, ends, more) in zip(
             cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
         ):
