@@ -16,16 +16,7 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
-from hlformer_jax.search import (
-    evaluation,
-    exports,
-    packed,
-    queries,
-    rankers,
-    recognition,
-    said,
-    storage,
-)
+from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
 from hlformer_jax.search.index import (
@@ -512,9 +503,9 @@ def transcribe(options: Options) -> None:
     if not options.speech and not options.writing:
         raise SearchError("what is to be recognised? Give --speech=small, say, or --writing")
     index = _opened(options.index)
-    recognisers = [recognition.writing()] if options.writing else []
+    recognisers = [said.writing()] if options.writing else []
     if options.speech:
-        recognisers.append(recognition.speech(options.speech, options.language))
+        recognisers.append(said.speech(options.speech, options.language))
     subtitles = real_video().texts
     assert subtitles is not None
     with index.writing():
@@ -527,7 +518,7 @@ def transcribe(options: Options) -> None:
                     bar.refresh()
 
                 report = functools.partial(bar.write, file=sys.stderr)
-                count = recognition.update(index, one, report, show)
+                count = said.recognise(index, one, report, show)
             print(f"{one.what} was recognised in {count} videos by {one.by}")
 
 

@@ -12,7 +12,7 @@ import videos
 from PIL import Image, ImageDraw, ImageFont
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import recognition, said
+from hlformer_jax.search import said
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.library import Library
@@ -113,13 +113,16 @@ def test_speech_is_recognised_where_there_is_sound_and_no_subtitle(index, whispe
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
 def test_times_of_speech_count_from_the_first_frame(tmp_path, whisper, name):
     path = videos.write(tmp_path / name, sound=(1, 2))
-    [cue] = recognition.speech("small").cues(path)
+    [cue] = said.speech("small").cues(path)
     assert cue == (pytest.approx(1, abs=0.05), pytest.approx(2, abs=0.15), "tone")
 
 
-def test_what_fails_is_a_line_and_is_tried_again(index, whisper, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), RuntimeError("CUDA failed\nout of memory")]
+)
+def test_what_fails_is_a_line_and_is_tried_again(index, whisper, monkeypatch, capsys, error):
     heard = HEARD["loud.mp4"]
-    monkeypatch.setitem(HEARD, "loud.mp4", OSError(5, "Input/output error"))
+    monkeypatch.setitem(HEARD, "loud.mp4", error)
     assert transcribe(index, "--speech=small") == 0
     done = capsys.readouterr()
     assert "in 1 videos" in done.out and len(done.err.splitlines()) == 1 and "loud" in done.err
@@ -146,7 +149,7 @@ def test_the_stand_in_takes_what_faster_whisper_takes():
     assert "compute_type" in inspect.signature(real.__init__).parameters
     assert {"language", "vad_filter"} <= inspect.signature(real.transcribe).parameters.keys()
     with pytest.raises(SearchError, match="nope"):
-        recognition.speech("nope")
+        said.speech("nope")
 
 
 def test_writing_is_read_when_it_is_there(tmp_path, capsys):
