@@ -69,7 +69,7 @@ def source(
             items = ray.data.from_items(asked, override_num_blocks=-(-len(paths) // at_once))
             results = items.map_batches(
                 _Extractor, fn_constructor_args=(load, bare.check_encoder, job, own),
-                batch_size=None, batch_format="pyarrow",  # a block
+                batch_format="pyarrow", batch_size=None,  # a block
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
                 num_cpus=share.cpus, num_gpus=share.gpus,
             )  # fmt: skip

@@ -488,14 +488,10 @@ def tag(options: Options) -> None:
 
 @command(
     INDEX,
-    option(
-        "--speech", "recognise it in videos without subtitles: a model of faster-whisper, such as"
-        " small or large-v3, or a folder", metavar="MODEL",
-    ),
-    option(
-        "--language", "of the speech, such as de; default recognised for each video", default="",
-        metavar="CODE",
-    ),
+    option("--speech", "recognise it in videos without subtitles: a model of faster-whisper, such"
+           " as small or large-v3, or a folder", metavar="MODEL"),
+    option("--language", "of the speech, such as de; default recognised for each video", default="",
+           metavar="CODE"),
     flag("--writing", "recognise what is written in the pictures"),
 )  # fmt: skip
 def transcribe(options: Options) -> None:

@@ -170,18 +170,18 @@ _Place = tuple[int, float, tuple[str, ...]]
 
 
 def fused(seen: Sequence[_Place], said: Sequence[_Place], window: int) -> list[_Place]:
-    """Two rankings as one: by 1 / (60 + rank), of what is in both the sum.
+    """Two rankings as one, by reciprocal rank fusion (Cormack, Clarke, Büttcher, SIGIR 2009).
 
-    But only of the first `window` of those seen; of others in both it is the larger. Of equal ones
-    what says all words of the sentence comes first, then what is seen. The score of what is said is
-    its share of them (`Passage`); what is not among the seen has NaN. Reciprocal rank fusion:
-    Cormack, Clarke, Büttcher, SIGIR 2009.
+    A video scores 1 / (60 + rank) in each. One in both has the sum if it is among the first
+    `window` of those seen, else the larger. At a tie what says every word of the sentence comes
+    first, then what is only seen. The scores of those said are their shares of the words
+    (`Passage`); in the result what is not among those seen has NaN.
     """
     sums = {place: 1 / (RRF + rank) for rank, (place, *_) in enumerate(seen, 1)}
     among, shares = {place for place, *_ in seen[:window]}, {place: of for place, of, _ in said}
     for rank, place in enumerate(shares, 1):
-        both = sums.get(place, 0.0), 1 / (RRF + rank)
-        sums[place] = sum(both) if place in among else max(both)
+        scores = sums.get(place, 0.0), 1 / (RRF + rank)
+        sums[place] = sum(scores) if place in among else max(scores)
     known = {place: (place, math.nan, copies) for place, _, copies in said}
     known |= {one[0]: one for one in seen}
     # 1e-6: a share of all words is 1 up to rounding.
@@ -487,7 +487,8 @@ class Library:
                     spoken = self._saying(now, texts, allowed)
                     # To be among the first hundred of thirty says nothing, of a thousand it does.
                     tenth = math.ceil(len(np.unique(now.own[allowed])) / 10)
-                    best = fused(best, spoken, min(WINDOW, tenth)) if best else spoken
+                    window = min(WINDOW, tenth)
+                    best = spoken if only == "said" else fused(best, spoken, window)
                 best = best[: offset + k]
                 if gone := {i for i, *_ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
