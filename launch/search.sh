@@ -5,7 +5,7 @@
 # in the folder. Paths are relative to where you are.
 #
 # `bash launch/search.sh COMMAND …` runs a command of the search alone: query, index, serve, status,
-# add, remove, tag, watch, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo;
+# add, remove, tag, watch, transcribe, prune, verify, cut, mcp, evaluate, simulate, features, upload, demo;
 # `COMMAND --help` says what it takes. (A folder of such a name is written ./query.)
 #
 # --index=DIR holds the index; FOLDER/.hlformer-search without it, and of the demo runs/search-demo.
@@ -17,8 +17,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 usage="usage: bash launch/search.sh FOLDER [--index=DIR] [--port=N] [flags], or --demo, or a command"
 case ${1-} in
-  query | index | serve | status | add | remove | tag | watch | prune | verify | cut | mcp | evaluate \
-    | simulate | features | upload | demo)
+  query | index | serve | status | add | remove | tag | watch | transcribe | prune | verify | cut | mcp \
+    | evaluate | simulate | features | upload | demo)
     environment search
     exec "$root/.venv/bin/python" -P -m hlformer_jax.search "$@"
     ;;
