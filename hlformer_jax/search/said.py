@@ -190,14 +190,7 @@ def told(path: Path) -> list[tuple[float, float, str]]:
 def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
     """Brings the texts of all videos that are there up to date; under the index's lock."""
     listed: dict[Path, list[str]] = {}
-    paths: dict[str, list[Path]] = {}
-    for name, record in sorted(index.manifest.videos.items()):
-        if record.indexed:
-            paths.setdefault(record.content, []).append(index.path(name))
-    for content, own in paths.items():
-        own = [path for path in own if path.is_file()]
-        if not own:
-            continue
+    for content, own in _there(index).items():
         found = [other for path in own for other in _beside(path, reader.suffixes, listed)]
         sources = [[os.fsencode(other).hex(), *_stamp(other)] for other in found]
         kept = read(index.text(content))
@@ -209,6 +202,15 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
         )
         recognised = kept["recognised"] if kept else {}
         write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
+
+
+def _there(index: Index) -> dict[str, list[Path]]:
+    """The files of each content of which there is one."""
+    paths: dict[str, list[Path]] = {}
+    for name, record in sorted(index.manifest.videos.items()):
+        if record.indexed and (path := index.path(name)).is_file():
+            paths.setdefault(record.content, []).append(path)
+    return paths
 
 
 def write(index: Index, content: str, **kept: Any) -> None:
@@ -343,10 +345,7 @@ def recognise(
     that was killed goes on from there. Of a video with subtitles no speech is recognised. What
     cannot be read gives a line, and is tried again the next time.
     """
-    there: dict[str, Path] = {}
-    for name, record in sorted(index.manifest.videos.items()):
-        if record.indexed and index.path(name).is_file():
-            there.setdefault(record.content, index.path(name))
+    there = {content: paths[0] for content, paths in _there(index).items()}
     texts = {content: read(index.text(content)) for content in there}
     waiting = {
         content: own
