@@ -493,6 +493,7 @@ def tag(options: Options) -> None:
     option("--language", "of the speech, such as de; default recognised for each video", default="",
            metavar="CODE"),
     flag("--writing", "recognise what is written in the pictures"),
+    ENCODER, compiles=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
     """Recognise speech or writing in videos, to search it as subtitles are searched."""
@@ -502,6 +503,8 @@ def transcribe(options: Options) -> None:
     recognisers = [said.writing()] if options.writing else []
     if options.speech:
         recognisers.append(said.speech(options.speech, options.language))
+    encoder = reload_encoder(index.manifest.encoder, options.encoder)
+    index.check_encoder(encoder)
     subtitles = real_video().texts
     assert subtitles is not None
     with index.writing():
@@ -516,6 +519,7 @@ def transcribe(options: Options) -> None:
                 report = functools.partial(bar.write, file=sys.stderr)
                 count = said.recognise(index, one, report, show)
             print(f"{one.what} was recognised in {count} videos by {one.by}")
+        said.embed(index, encoder, _report)
 
 
 @command(INDEX, flag("--yes", "drop them"))
@@ -548,7 +552,8 @@ def verify(options: Options) -> None:
     for line in wrong.values():
         print(line)
     contents = index.contents()
-    total = len(contents) + sum(index.text(one).exists() for one in contents)
+    texts = [path(one) for one in contents for path in (index.text, index.text_vectors)]
+    total = len(contents) + sum(one.exists() for one in texts)
     total += len(packed.own_files(index.directory))
     if wrong:
         again = command_line("search", "index", index.root, f"--index={options.index}")

@@ -572,6 +572,7 @@ class _Run:
             self.index.discard_unused()
         if self.video.texts is not None:
             said.update(self.index, self.video.texts, self.report)
+            said.embed(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 

@@ -2,7 +2,7 @@
 
     DIR/manifest.json       what made the vectors, and the record of every path (`storage`)
     DIR/videos/DIGEST.npz   the vectors of one content, named by its digest
-    DIR/texts/DIGEST.json   what is said in it (`said`)
+    DIR/texts/              what is said in it, and vectors of that (`said`)
     DIR/packed/             matrices that searches map into memory (`packed`); made anew at need
     DIR/.lock               held by the process that writes
 
@@ -267,6 +267,10 @@ class Index:
         """Where what is said in a content lies (`said`)."""
         return self.directory / "texts" / f"{content}.json"
 
+    def text_vectors(self, content: str) -> Path:
+        """Where the vectors of what is said in a content lie."""
+        return self.text(content).with_suffix(".npy")
+
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.
 
@@ -464,6 +468,7 @@ class Index:
         for content in unused:
             files.discard(self.file(content))
             files.discard(self.text(content))
+            files.discard(self.text_vectors(content))
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""

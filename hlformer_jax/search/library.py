@@ -25,7 +25,7 @@ from hlformer_jax.search import queries, rankers, said, storage, store
 from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
-from hlformer_jax.search.said import Passage, Said
+from hlformer_jax.search.said import RRF, Passage, Said
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
 
@@ -162,8 +162,8 @@ class _Snapshot:
         return among & ~np.isin(self.own, wrong)
 
 
-WINDOW, RRF = 100, 60
-"""Reciprocal rank fusion: how many videos of each ranking count at most, and the constant."""
+WINDOW = 100
+"""How many videos of each ranking count at most."""
 
 _Place = tuple[int, float, tuple[str, ...]]
 """The place of an entry, its score, and the paths of its copies."""
@@ -455,10 +455,16 @@ class Library:
         tags = [tags] if isinstance(tags, str) else tags
         passing = queries.mask(now.entries, *chosen, longer, shorter, tags)
         with ThreadPoolExecutor(1) as thread:  # subtitles are searched while the encoder works
-            said_of = lambda: now.said.search(sentences[0]) if single and only != "seen" else {}
+            asks_said = single and only != "seen"
+            said_of = lambda: now.said.search(sentences[0]) if asks_said else {}
             saying = thread.submit(said_of)
             vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
             texts = saying.result()
+        if asks_said:
+            own = self._checkpoint is None  # else the query is the trained model's
+            texts = said.joined(
+                texts, now.said.near(vectors[0] if own else encoder.sentences(sentences)[0])
+            )
         if image is not None:
             picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
         if like is not None:
@@ -690,7 +696,9 @@ class Library:
             ranker: Ranker = self._ranker(index, known)
         else:
             ranker = Stored(self._store, self._ranker(index, None), index, list(order))
-        return _Snapshot(stamp, index, entries, known, own, ranker, Said(index), damaged, away)
+        return _Snapshot(
+            stamp, index, entries, known, own, ranker, Said(index, self._encoder), damaged, away
+        )
 
     def _ranker(self, index: Index, records: Sequence[Record] | None) -> RowRanker:
         if self._checkpoint is None:

@@ -67,7 +67,7 @@ def rows(
     known = "\0".join([key, *contents, *map(str, counts)])
     digest = hashlib.sha256(known.encode()).hexdigest()[:32]
     path = index.directory / "packed" / f"{name}-{digest}.npy"
-    if (kept := _mapped(path, shape, dtype)) is not None:
+    if (kept := mapped(path, shape, dtype)) is not None:
         return kept, path
     before = _before(index, name, dtype) if shape[0] >= LARGE else {}
 
@@ -90,7 +90,7 @@ def rows(
         if wrong:
             raise DamagedError.of(wrong)
 
-    matrix = _written(path, shape, dtype, fill)
+    matrix = written(path, shape, dtype, fill)
     with contextlib.suppress(OSError):
         if shape[0] >= LARGE:
             listing = {"key": key, "contents": list(contents), "counts": list(counts)}
@@ -112,7 +112,7 @@ def _before(index: Index, name: str, dtype: str) -> dict[str, np.ndarray]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         shape = int(bounds[-1]), index.manifest.encoder.width
-        if (matrix := _mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
+        if (matrix := mapped(listing.with_suffix(".npy"), shape, dtype)) is not None:
             parts = zip(contents, bounds[:-1], bounds[1:], strict=True)
             return {content: matrix[start:end] for content, start, end in parts}
     return {}
@@ -133,11 +133,11 @@ def damaged(directory: Path) -> dict[str, str]:
     return {
         path.name: f"{path} is damaged: the next search makes it anew"
         for path in own_files(directory)
-        if path.suffix == ".npy" and _whole(path) is None
+        if path.suffix == ".npy" and whole(path) is None
     }
 
 
-def _written(
+def written(
     path: Path, shape: tuple[int, int], dtype: str, fill: Callable[[np.ndarray], None]
 ) -> np.ndarray:
     """A matrix that `fill` fills, mapped from its file, or in memory where none can be written."""
@@ -168,14 +168,14 @@ def _allocate(file: int, size: int) -> None:
         os.pwrite(file, bytes(1), min(start + 2**20, size) - 1)
 
 
-def _mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
+def mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
     """The matrix of a file; None where it is not there, damaged, or not of that form."""
-    array = _whole(path)
+    array = whole(path)
     same = array is not None and array.shape == shape and array.dtype == np.dtype(dtype)
     return array if same else None
 
 
-def _whole(path: Path) -> np.ndarray | None:
+def whole(path: Path) -> np.ndarray | None:
     """The matrix of a file that is what was written; else None."""
     try:
         if not path.is_file():  # to open a pipe is to wait for its writer
@@ -279,7 +279,7 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
     """The rounded rows of a matrix, from files beside its own, or else made and written there."""
     count = len(matrix)
     rounded, beside = path.with_suffix(".int8.npy"), path.with_suffix(".int8-bounds.npy")
-    values, stored = _mapped(rounded, matrix.shape, "int8"), _mapped(beside, (2, count), "float32")
+    values, stored = mapped(rounded, matrix.shape, "int8"), mapped(beside, (2, count), "float32")
     if values is not None and stored is not None:
         return Quantised(values, *np.array(stored))
     bounds = np.empty((2, count), np.float32)
@@ -289,18 +289,20 @@ def kept(path: Path, matrix: Float[np.ndarray, "R d"]) -> Quantised:
             part = slice(start, start + ROWS_AT_ONCE)
             values[part], bounds[0, part], bounds[1, part] = quantise(matrix[part])
 
-    values = _written(rounded, matrix.shape, "int8", fill)
-    _written(beside, bounds.shape, "float32", lambda target: np.copyto(target, bounds))
+    values = written(rounded, matrix.shape, "int8", fill)
+    written(beside, bounds.shape, "float32", lambda target: np.copyto(target, bounds))
     return Quantised(values, *bounds)
 
 
-def numbers(path: Path, count: int, make: Callable[[], np.ndarray]) -> Float[np.ndarray, " V"]:
-    """A float32 number for each content, from a file beside its matrix, or made and kept there."""
-    kept = _mapped(path, (1, count), "float32")
+def made(
+    path: Path, shape: tuple[int, int], make: Callable[[], np.ndarray]
+) -> Float[np.ndarray, "R d"]:
+    """A float32 matrix from a file, or made and kept there."""
+    kept = mapped(path, shape, "float32")
     if kept is None:
-        made = make()  # before a file is begun: it may fail
-        kept = _written(path, (1, count), "float32", lambda target: np.copyto(target[0], made))
-    return np.asarray(kept[0])
+        own = make()  # before a file is begun: it may fail
+        kept = written(path, shape, "float32", lambda target: np.copyto(target, own))
+    return np.asarray(kept)
 
 
 def rounded_products(rows: Quantised, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
@@ -339,8 +341,31 @@ def best(
         return None
     maxima = np.full(len(starts), -np.inf, np.float32)
     for start in range(0, len(chosen), MAX_ROWS):
-        part = matrix[chosen[start : start + MAX_ROWS]]
-        # Row by row: equal rows have equal products, wherever they stand.
-        exact = np.vecdot(widened(part, np.empty(part.shape, np.float32)), query)
-        np.maximum.at(maxima, videos[start : start + MAX_ROWS], exact)
+        part = slice(start, start + MAX_ROWS)
+        np.maximum.at(maxima, videos[part], _exact(matrix[chosen[part]], query))
     return maxima
+
+
+def above(
+    rows: Quantised | None,
+    matrix: Float[np.ndarray, "R d"],
+    query: Float[np.ndarray, " d"],
+    level: float,
+) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """The rows whose products with a query are above a level, exactly those, and the products."""
+    if rows is None:
+        scores = products(matrix, query)
+        chosen = np.flatnonzero(scores > level)
+        return chosen, scores[chosen]
+    reach = rows.error * np.float32(np.linalg.norm(query) * (1 + 1e-6))
+    chosen = np.flatnonzero(rounded_products(rows, query) + reach > level)
+    bounds = range(0, len(chosen), MAX_ROWS)
+    parts = [_exact(matrix[chosen[start : start + MAX_ROWS]], query) for start in bounds]
+    exact = np.concatenate([np.empty(0, np.float32), *parts])
+    return chosen[exact > level], exact[exact > level]
+
+
+def _exact(rows: Float[np.ndarray, "n d"], query: Float[np.ndarray, " d"]) -> np.ndarray:
+    """Products row by row: equal rows have equal ones, wherever they stand."""
+    exact: np.ndarray = np.vecdot(widened(rows, np.empty(rows.shape, np.float32)), query)
+    return exact

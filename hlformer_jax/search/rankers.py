@@ -198,6 +198,20 @@ SAMPLE = 4096
 """Rows of an archive that tell how its products with a query are distributed."""
 
 
+def bank(index: Index, encoder: Any) -> Float[np.ndarray, "Q d"]:
+    """The vectors of `BANK`, which are kept in the index."""
+    key = hashlib.sha256("\n".join([index.manifest.key, *BANK]).encode()).hexdigest()[:32]
+    path = index.directory / "packed" / f"bank-{key}.npy"
+    make = lambda: np.asarray(encoder.sentences(list(BANK)), np.float32)
+    return packed.made(path, (len(BANK), index.manifest.encoder.width), make)
+
+
+def sampled(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
+    """Rows at equal distances, from all over the disk, which are read once; `SAMPLE` at most."""
+    count = min(SAMPLE, len(matrix))
+    return matrix[np.arange(count) * len(matrix) // count]
+
+
 def check(name: str) -> None:
     """Refuses a name that no ranker without training has, naming those that there are."""
     if name not in ROWS:
@@ -236,13 +250,13 @@ class Untrained:
         self._rounded = packed.kept(path, self._matrix) if large else None
         self._bias = np.zeros(len(records), np.float32)
         if self.normalised:
-            bank = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
-            beside = path.with_suffix(f".{name.replace('_', '-')}-{bank}.npy")
-            self._bias = packed.numbers(beside, len(records), lambda: self._biases(encoder))
+            of_bank = hashlib.sha256("\n".join(BANK).encode()).hexdigest()[:8]
+            beside = path.with_suffix(f".{name.replace('_', '-')}-{of_bank}.npy")
+            make = lambda: self._biases(bank(index, encoder))[None]
+            self._bias = packed.made(beside, (1, len(records)), make)[0]
 
-    def _biases(self, encoder: Any) -> Float[np.ndarray, " V"]:
+    def _biases(self, bank: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, " V"]:
         """The bias b of every content; see the module."""
-        bank = np.asarray(encoder.sentences(list(BANK)), np.float32)
         parts = (self.products(content, bank).T for content in range(len(self._starts)))
         scores = np.stack([self._rows.pool(part) for part in parts])
         nearest: np.ndarray = ALPHA * np.sort(scores, axis=-1)[:, -NEAREST:].mean(-1)
@@ -299,9 +313,7 @@ class Untrained:
 
     @functools.cached_property
     def _sampled(self) -> np.ndarray:
-        """Rows from all over the disk, which are read once."""
-        count = min(SAMPLE, len(self._matrix))
-        return self._matrix[np.arange(count) * len(self._matrix) // count]
+        return sampled(self._matrix)
 
     def over_time(
         self,

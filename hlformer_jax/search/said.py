@@ -1,4 +1,4 @@
-"""What is said in videos: timed text of subtitles, kept in the index and searched by its words.
+"""What is said in videos: timed text of subtitles, searched by its words and by vectors.
 
 Subtitles are read that are text, in a video's file and in files beside it: beside `a.mp4` these are
 `a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. What no subtitles hold can be recognised: speech
@@ -8,16 +8,26 @@ looks like the last that was read; a cue is the writing of frames that have the 
 where there are no subtitles.
 
     DIR/texts/DIGEST.json     the cues of one content under a digest, and of what they are
+    DIR/texts/DIGEST.npy      vectors of its passages, by the text half of the index's encoder
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
+    DIR/packed/said-….npy     their vectors
 
 A passage is a cue and the next, where that begins within `PAUSE` seconds of its end. Passages rank
 by BM25 of their words, which are folded and stemmed (English). One says a sentence when the words
 that it shares with it have half of their weight at least, ln(1 + (P − p + ½) / (p + ½)) for a word
-in p of P passages, where one in none counts as in one: so a video is not found for its articles. A
-content ranks by its best passage.
+in p of P passages, where one in none counts as in one: so a video is not found for its articles.
+
+Passages of which no two share a cue have vectors, and rank by their cosine c(p) with the sentence
+too, which finds other words of the same meaning. How near is near depends on the encoder and on how
+much is said. With m the median of the archive's cosines with a sentence, what a sentence that is
+not said finds is max c − m of the sentences of `rankers.BANK`, on everyday things to be seen. The
+level above m lies where nine in ten of them stay below.
+
+A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both rankings (`joined`).
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import io
@@ -28,15 +38,16 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, UserError, optional, printable
-from hlformer_jax.search import storage
+from hlformer_jax.search import packed, rankers, storage
 from hlformer_jax.search.index import Index
 
 SUFFIXES = {".srt": "srt", ".vtt": "webvtt", ".ass": "ass", ".ssa": "ass"}
@@ -50,6 +61,18 @@ PAUSE = 5.0
 
 MAX_PASSAGES = 2000
 """Passages of a sentence that are read, the best by BM25."""
+
+RRF = 60
+"""The constant of reciprocal rank fusion."""
+
+UNSAID = 0.9
+"""Share of the sentences of the bank for which no passage is near enough."""
+
+FEW = 32
+"""Passages with vectors below which their median says little, and words alone are searched."""
+
+AT_ONCE = 128
+"""Passages whose vectors are computed together, about."""
 
 RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
@@ -68,10 +91,11 @@ _DIFFERS, _CHANGED = 32, 0.002
 
 _STYLE = re.compile(r"\{[^}]*\}|<[^>]*>")
 _DIGEST = 64
-_TABLE = (
-    "CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,"
-    " tokenize='porter unicode61 remove_diacritics 2')"
-)
+_TABLES = """
+CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
+    tokenize='porter unicode61 remove_diacritics 2');
+CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
+"""
 
 
 class Cue(NamedTuple):
@@ -85,14 +109,15 @@ class Cue(NamedTuple):
 class Passage(NamedTuple):
     """What is said from one second of a video to another.
 
-    Its score is its BM25, and `share` what it has of the weight of a sentence's words, of 1.
+    Its score is its BM25 or its cosine, of one that `joined` gives that of its content. `share` is
+    what it has of the weight of a sentence's words, of 1; 0 of one that its vector alone has found.
     """
 
     start: float
     end: float
     text: str
     score: float
-    share: float = 1.0
+    share: float = 0.0
 
 
 class Reader(NamedTuple):
@@ -167,7 +192,8 @@ def read(path: Path) -> dict[str, Any] | None:
             for what, own in kept.get("recognised", {}).items()
         }
         whole = {"inside": cues(kept["inside"]), "cues": cues(kept["cues"])}
-        return {"sources": kept["sources"], "recognised": recognised, **whole}
+        made_of = str(kept.get("vectors", ""))
+        return {"sources": kept["sources"], "recognised": recognised, "vectors": made_of, **whole}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -175,8 +201,10 @@ def read(path: Path) -> dict[str, Any] | None:
 def told(path: Path) -> list[tuple[float, float, str]]:
     """All cues of a content that count, in order: (start, end, text)."""
     kept = read(path)
-    if kept is None:
-        return []
+    return [] if kept is None else _counting(kept)
+
+
+def _counting(kept: dict[str, Any]) -> list[tuple[float, float, str]]:
     subtitles = kept["cues"]
     others = [
         cue
@@ -200,8 +228,8 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
         cues = sorted(
             {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
         )
-        recognised = kept["recognised"] if kept else {}
-        write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
+        more = {name: kept[name] for name in ("recognised", "vectors")} if kept else {}
+        write(index, content, sources=sources, inside=inside, cues=cues, **more)
 
 
 def _there(index: Index) -> dict[str, list[Path]]:
@@ -370,39 +398,159 @@ def recognise(
     return done
 
 
+# Vectors of passages
+
+
+class _Cut(NamedTuple):
+    """A passage of a content."""
+
+    text: str
+    start: float
+    end: float
+    alone: bool  # has a vector: of these, no two share a cue
+
+
+def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[_Cut]:
+    held = False  # whether the passage before has this cue and a vector
+    for (start, end, text), (begins, ends, more) in zip(
+        cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
+    ):
+        further = begins - end <= PAUSE
+        whole = (f"{text} {more}", start, max(end, ends)) if further else (text, start, end)
+        yield _Cut(*whole, not held)
+        held = further and not held
+
+
+def _made_of(index: Index, texts: Sequence[str]) -> str:
+    """Identifies vectors: their texts, and the encoder."""
+    return hashlib.sha256("\0".join([index.manifest.key, *texts]).encode()).hexdigest()
+
+
+def embed(
+    index: Index,
+    encoder: Any,
+    report: Callable[[str], None],
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Keeps the vectors of all passages that have none, or another's; under the index's lock.
+
+    `pulse` is called now and then; when it raises, what is whole is kept.
+    """
+    waiting: list[tuple[str, list[str]]] = []
+    for content in index.contents():
+        kept = read(index.text(content))
+        texts = (
+            [] if kept is None else [one.text for one in _passages(_counting(kept)) if one.alone]
+        )
+        if kept is None or not texts:
+            continue
+        if kept["vectors"] != _made_of(index, texts) or _vectors(index, content, texts) is None:
+            waiting.append((content, texts))
+    if (count := sum(len(texts) for _, texts in waiting)) > 10 * AT_ONCE:
+        report(f"encoding {count} passages of what is said")
+    while waiting:
+        pulse()
+        some = [waiting.pop()]
+        while waiting and sum(len(texts) for _, texts in some) < AT_ONCE:
+            some.append(waiting.pop())
+        vectors = np.asarray(encoder.sentences([text for _, texts in some for text in texts]))
+        for content, texts in some:
+            own, vectors = vectors[: len(texts)], vectors[len(texts) :]
+            place = index.text_vectors(content)
+            packed.written(place, own.shape, "float16", functools.partial(np.copyto, src=own))
+            kept = read(index.text(content))
+            write(index, content, **(kept or {}) | {"vectors": _made_of(index, texts)})
+
+
+def _vectors(index: Index, content: str, texts: Sequence[str]) -> np.ndarray | None:
+    """The vectors of the passages of a content; None where they are not there, or damaged."""
+    shape = len(texts), index.manifest.encoder.width
+    return packed.mapped(index.text_vectors(content), shape, "float16")
+
+
 # Searched
 
 
 class Said:
     """The passages of an index."""
 
-    def __init__(self, index: Index) -> None:
-        """Maps the table of all passages, or makes it anew of the contents' texts."""
+    def __init__(self, index: Index, encoder: Any) -> None:
+        """Maps the table of all passages and their vectors, or makes them anew."""
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self.count, listing = 0, []
+        self._matrix: np.ndarray | None = None
         with contextlib.suppress(OSError), os.scandir(index.directory / "texts") as entries:
             listing = sorted((one.name, *_stamp(Path(one.path))) for one in entries)
         if not listing:
             return
-        key = hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:32]
+        known = json.dumps([_TABLES, rankers.BANK, listing])
+        key = hashlib.sha256(known.encode()).hexdigest()[:32]
         path = index.directory / "packed" / f"said-{key}.db"
         self._db = self._database()
         if not self._loaded(path):
             self._db = self._database()  # damaged content spoils the other
-            self._db.execute(_TABLE)
-            passages = list(_passages(index, [name for name, *_ in listing]))
-            if not passages:
-                return
-            self._db.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", passages)
-            self._db.commit()
+            self._db.executescript(_TABLES)
+            self._fill(index, [name for name, *_ in listing])
             with contextlib.suppress(OSError):
                 content = self._db.serialize()
                 files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
-                for other in path.parent.glob("said-*.db"):
-                    if other != path and storage.PACKED.fullmatch(other.name):
+                for other in packed.own_files(index.directory, "said-"):
+                    if not other.name.startswith(path.stem):
                         files.discard(other)
-        self.count = int(self._db.execute("SELECT count(*) FROM said").fetchone()[0])
+        self.count = self._one("SELECT count(*) FROM said")
+        if (rows := self._one("SELECT count(*) FROM vectors")) >= FEW:
+            self._map(index, encoder, path.with_suffix(".npy"), rows)
+
+    def _fill(self, index: Index, names: Sequence[str]) -> None:
+        """Enters all passages, and which of them have vectors."""
+        for name in names:
+            content = name.removesuffix(".json")
+            if not storage.TEXTS.fullmatch(name) or name == content:
+                continue
+            if (kept := read(index.text(content))) is None:
+                continue
+            own = list(_passages(_counting(kept)))
+            whole = kept["vectors"] == _made_of(index, [one.text for one in own if one.alone])
+            for text, start, end, alone in own:
+                insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
+                row = self._db.execute(insert, (text, content, start, end)).lastrowid
+                if whole and alone:
+                    self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (row,))
+        self._db.commit()
+
+    def _map(self, index: Index, encoder: Any, path: Path, rows: int) -> None:
+        """Maps the vectors, and finds the level from which on a passage is near."""
+        counts = self._db.execute(
+            "SELECT content, count(*) FROM said JOIN vectors ON passage = said.rowid"
+            " GROUP BY content ORDER BY min(row)"
+        ).fetchall()
+
+        def fill(matrix: np.ndarray) -> None:
+            start = 0
+            for content, count in counts:
+                shape = count, matrix.shape[1]
+                own = packed.mapped(index.text_vectors(content), shape, "float16")
+                # Damaged ones are near to nothing until they are made anew.
+                matrix[start : start + count] = 0 if own is None else own
+                start += count
+
+        shape = rows, index.manifest.encoder.width
+        matrix = packed.mapped(path, shape, "float16")
+        if matrix is None:
+            matrix = packed.written(path, shape, "float16", fill)
+        self._rounded = packed.kept(path, matrix) if rows >= packed.LARGE else None
+        self._matrix, self._sampled = matrix, rankers.sampled(matrix)
+
+        def level() -> np.ndarray:
+            bank = rankers.bank(index, encoder)
+            parts = range(0, rows, packed.MAX_ROWS)
+            cosines = (packed.products(matrix[i : i + packed.MAX_ROWS], bank) for i in parts)
+            best = np.max([part.max(0) for part in cosines], axis=0)
+            above = best - np.median(packed.products(self._sampled, bank), axis=0)
+            return np.quantile(above, UNSAID).reshape(1, 1)
+
+        self._above = float(packed.made(path.with_suffix(".level.npy"), (1, 1), level)[0, 0])
 
     def _database(self) -> sqlite3.Connection:
         """An empty database in memory, closed with this object."""
@@ -419,6 +567,28 @@ class Said:
             return True
         except (OSError, sqlite3.Error):
             return False
+
+    def _one(self, query: str, values: Sequence[Any] = ()) -> int:
+        return int(self._db.execute(query, values).fetchone()[0])
+
+    def near(self, vector: Float[np.ndarray, " d"]) -> dict[str, list[Passage]]:
+        """The passages whose vectors are near to a sentence's, as `search` gives others."""
+        if self._matrix is None:
+            return {}
+        level = float(np.median(packed.products(self._sampled, vector))) + self._above
+        rows, cosines = packed.above(self._rounded, self._matrix, vector, level)
+        best = np.argsort(-cosines, kind="stable")[:MAX_PASSAGES]
+        scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
+        with self._lock:
+            found = self._db.execute(
+                "SELECT row, content, start, stop, text FROM vectors"
+                " JOIN said ON said.rowid = passage WHERE row IN (SELECT value FROM json_each(?))",
+                [json.dumps(list(scores))],
+            ).fetchall()
+        near: dict[str, list[Passage]] = {}
+        for row, content, start, end, text in sorted(found, key=lambda x: (-scores[x[0]], x[0])):
+            near.setdefault(content, []).append(Passage(start, end, text, scores[row]))
+        return near
 
     def search(self, sentence: str) -> dict[str, list[Passage]]:
         """The passages that say a sentence, by contents, the best contents and passages first."""
@@ -449,36 +619,47 @@ class Said:
             [" OR ".join(f'"{word}"' for word in rare), json.dumps(saying), MAX_PASSAGES],
         )
         for row, content, start, end, text, score in ranked:
-            own = found.get(content, [])
-            if all(end <= one.start or one.end <= start for one in own):
-                found[content] = [*own, Passage(start, end, text, score, shared[row] / total)]
+            own = found.setdefault(content, [])
+            own += _apart(own, [Passage(start, end, text, score, shared[row] / total)])
         return found
 
     def _weight(self, word: str) -> float:
         if word not in self._counts:
             count = "SELECT count(*) FROM said WHERE said MATCH ?"
-            self._counts[word] = int(self._db.execute(count, [f'"{word}"']).fetchone()[0])
+            self._counts[word] = self._one(count, [f'"{word}"'])
         there = max(self._counts[word], 1)
         return math.log(1 + (self.count - there + 0.5) / (there + 0.5))
 
 
-def _passages(index: Index, names: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Rows of the table."""
-    for name in names:
-        cues = told(index.directory / "texts" / name) if storage.TEXTS.fullmatch(name) else []
-        for (start, end, text), (begins, ends, more) in zip(
-            cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
-        ):
-            if begins - end <= PAUSE:
-                yield f"{text} {more}", name.removesuffix(".json"), start, max(end, ends)
-            else:
-                yield text, name.removesuffix(".json"), start, end
+def _apart(own: Sequence[Passage], more: Iterable[Passage]) -> list[Passage]:
+    """The passages that have no time in common with those of the same content."""
+    return [new for new in more if all(new.end <= x.start or x.end <= new.start for x in own)]
+
+
+def joined(
+    words: Mapping[str, list[Passage]], near: Mapping[str, list[Passage]]
+) -> dict[str, list[Passage]]:
+    """Two rankings of contents by their passages as one, by reciprocal rank fusion."""
+    sums: dict[str, float] = {}
+    for ranking in (words, near):
+        for rank, content in enumerate(ranking, 1):
+            sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
+    found = {}
+    for content in sorted(sums, key=lambda one: -sums[one]):  # at a tie first those of words
+        own = words.get(content, [])
+        own = [*own, *_apart(own, near.get(content, ()))]
+        found[content] = [one._replace(score=sums[content]) for one in own]
+    return found
 
 
 def damaged(index: Index) -> dict[str, str]:
     """What is damaged of the texts of an index, by the name of the file."""
+    contents = index.contents()
+    texts: list[tuple[Path, Callable[[Path], Any]]] = []
+    texts += [(index.text(one), read) for one in contents]
+    texts += [(index.text_vectors(one), packed.whole) for one in contents]
     return {
         path.name: f"{path} is damaged: index the folder again to make it anew"
-        for path in map(index.text, index.contents())
-        if path.exists() and read(path) is None
+        for path, whole in texts
+        if path.exists() and whole(path) is None
     }

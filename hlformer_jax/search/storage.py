@@ -181,11 +181,11 @@ DTYPE = "float16"
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""
 
-TEXTS = re.compile(r"[0-9a-f]{64}\.json")
-"""Names of files of what is said."""
+TEXTS = re.compile(r"[0-9a-f]{64}\.(json|npy)")
+"""Names of files of what is said, and of vectors of that."""
 
 PACKED = re.compile(
-    r"(segments|best_frame|trained|said)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json|db)"
+    r"(segments|best_frame|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json|db)"
 )
 """Names of files of packed rows."""
 

@@ -12,7 +12,7 @@ import videos
 from PIL import Image, ImageDraw, ImageFont
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import said
+from hlformer_jax.search import commands, said
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.library import Library
@@ -83,6 +83,11 @@ def told(index):
         entry.video: Library(index.directory, encoder=archive.Encoder()).transcript(entry.id)
         for entry in Library(index.directory).videos()
     }
+
+
+@pytest.fixture(autouse=True)
+def encoder(monkeypatch):
+    monkeypatch.setattr(commands, "reload_encoder", lambda facts, given: archive.Encoder())
 
 
 def transcribe(index, *options):

@@ -9,8 +9,9 @@ import av
 import numpy as np
 import pytest
 
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import library, said
+from hlformer_jax.search import library, packed, rankers, said
 from hlformer_jax.search.index import Index
 from hlformer_jax.video import VideoError
 
@@ -39,7 +40,11 @@ def test_words_are_found_where_they_are_said(index):
     assert first.said[0][:3] == (12, 15, "a captain's ship, and the harbour")
     # Words of two cues that follow each other are one passage; stems and case are one.
     assert second.moments[0][:3] == (1, 5, 1) and second.signals == ("said",)
-    assert second.score == first.score == first.said[0].score > 0
+    assert (
+        (second.score, first.score)
+        == (1 / 61, 1 / 62)
+        == (second.said[0].score, first.said[0].score)
+    )
     assert archive.opened(index).query("recorded", only="said")[0].video == "trips/c.film"
     assert archive.opened(index).query("CAPTAINS", only="said", k=1, offset=1, folder="") != []
     # Of the whole video.
@@ -110,7 +115,127 @@ def test_texts_follow_their_files(index, films):
     with index.writing():
         index.drop("b.film")
         index.discard_unused()
-    assert len(list((index.directory / "texts").iterdir())) == 2
+    assert len(list((index.directory / "texts").glob("*.json"))) == 2
+    assert len(list((index.directory / "texts").glob("*.npy"))) == 2
+
+
+class Words(archive.Encoder):
+    """An encoder whose sentences are sums of their words, of which some mean the same."""
+
+    asked = ()
+
+    def sentences(self, texts):
+        self.asked = [*self.asked, *texts]
+        same = lambda word: {"boat": "ship", "vessel": "ship", "noon": "midday"}.get(word, word)
+        of = lambda word: np.random.default_rng(list(same(word).encode())).normal(size=self.width)
+        return unit(np.stack([sum(map(of, text.split())) for text in texts])).astype(np.float32)
+
+
+BESIDE = archive.TOLD._replace(
+    texts=said.Reader(frozenset({".srt"}), lambda path: [], archive.beside)
+)
+
+
+@pytest.fixture
+def spoken(tmp_path, films, monkeypatch):
+    """An index whose three films have 15 cues each, of three words, ten seconds apart."""
+    monkeypatch.setattr(said, "FEW", 20)
+    words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
+    cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
+    told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
+    told["b.film"][7] = (70, 72, "ship leaves midday")
+    write(films, told)
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, Words(), video=BESIDE)
+    return index
+
+
+def test_other_words_of_the_same_meaning_are_found_by_their_vectors(spoken):
+    library = archive.opened(spoken, encoder=Words())
+    [hit] = library.query("boat leaves noon", only="said")
+    assert hit.video == "b.film" and hit.said[0][:3] == (70, 72, "ship leaves midday")
+    # "leaves" alone has less than half of the weight; what has all words has both ranks.
+    assert hit.said[0].share == 0 and hit.score == 1 / 61
+    assert library.query("ship leaves midday", only="said")[0].score == 2 / 61
+    assert (
+        "said" in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
+    )
+    assert library.query("w1000 w1001 w1002", only="said") == []
+
+
+@pytest.mark.parametrize("least", [1, 2**16])
+def test_near_passages_are_those_above_the_level_of_the_bank(spoken, monkeypatch, least):
+    monkeypatch.setattr(packed, "LARGE", least)
+    monkeypatch.setattr(said, "UNSAID", 0.05)
+    known = {entry.content: entry.id for entry in spoken.entries()}
+    library, encoder = archive.opened(spoken, encoder=Words()), Words()
+    passages = [(key, *cue) for key, id in known.items() for cue in library.transcript(id)]
+    rows = encoder.sentences([text for *_, text in passages]).astype(np.float16)
+    cosines = lambda texts: encoder.sentences(texts).astype(np.float64) @ rows.T.astype(np.float64)
+    bank = cosines(list(rankers.BANK))
+    above = np.quantile(bank.max(1) - np.median(bank, axis=1), 0.05)
+    found = 0
+    for sentence in ("boat noon", "ship leaves", "w3 w9 w27", "w5 boat"):
+        [expected] = cosines([sentence])
+        wanted = np.flatnonzero(expected > np.median(expected) + above)
+        wanted = wanted[np.argsort(-expected[wanted])]
+        near = said.Said(spoken, encoder).near(encoder.sentences([sentence])[0])
+        got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
+        assert [one.text for one in got] == [passages[i][3] for i in wanted]
+        np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)
+        order = [passages[i][0] for i in wanted]
+        assert list(near) == sorted(set(order), key=order.index)
+        found += len(got)
+    assert found > 4
+
+
+def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spoken, films):
+    encoder = Words()
+    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    again()
+    assert encoder.asked == ()
+    write(films, {"b.film": [(0, 1, "ship"), (2, 3, "leaves"), (4, 5, "midday"), (9, 10, "late")]})
+    again()
+    # No cue is in two of them.
+    assert encoder.asked == ["ship leaves", "midday late"]
+    path = spoken.text_vectors(next(x.content for x in spoken.entries() if x.video == "b.film"))
+    whole, encoder.asked = path.read_bytes(), ()
+    path.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    assert list(said.damaged(spoken)) == [path.name]
+    found = archive.opened(spoken, encoder=Words()).query("w3", only="said")  # goes on without it
+    assert isinstance(found, list)
+    again()
+    assert encoder.asked == ["ship leaves", "midday late"] and path.read_bytes() == whole
+    assert said.damaged(spoken) == {}
+
+
+def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch):
+    def stopped():
+        if encoder.asked:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(said, "AT_ONCE", 1)
+    for content in spoken.contents():
+        spoken.text_vectors(content).unlink()
+    encoder = Words()
+    with pytest.raises(KeyboardInterrupt), spoken.writing():
+        said.embed(spoken, encoder, print, stopped)
+    assert len(encoder.asked) == 15 and said.damaged(spoken) == {}
+    with spoken.writing():
+        said.embed(spoken, encoder, print)
+    assert len(encoder.asked) == len(set(encoder.asked)) == 45
+
+
+def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks():
+    words = {"a": [said.Passage(0, 5, "x", 9, 1)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
+    near = {
+        "c": [said.Passage(0, 5, "z", 0.9)],
+        "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5)],
+    }
+    found = said.joined(words, near)
+    assert list(found) == ["b", "a", "c"]  # 2/62, 1/61 by words, 1/61
+    assert [one.start for one in found["b"]] == [0, 5]  # the other overlaps what has the words
+    assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
 
 @pytest.mark.parametrize("where", ["texts", "packed"])

@@ -443,7 +443,7 @@ def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_p
         search(page, "red")
         page.locator("#results .open").nth(1).click()
         expect(page.get_by_role("alert")).to_contain_text("encoded anew")
-        page.wait_for_function("player.readyState > 1 && preview.start === 3")
+        page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
         assert page.evaluate("position()") == pytest.approx(8, abs=1)
     finally:
         vars(entry).update(kept)
