@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,13 @@ from ml_collections import ConfigDict
 from hlformer_jax import files, models, parallel
 from hlformer_jax.benchmark import measure
 from hlformer_jax.benchmark.measure import Floor, Options, Row, clock, each, summary, timed
+from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import UserError, optional
 from hlformer_jax.models import cost
 from hlformer_jax.retrieval import corpus, scoring
 from hlformer_jax.retrieval.corpus import Corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
-from hlformer_jax.search import storage
+from hlformer_jax.search import said, storage
 from hlformer_jax.search.index import Index, load_encoder
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.rankers import ROWS
@@ -127,7 +129,10 @@ def search_floor(stored: Corpus, queries: int, units: int = 1) -> Floor:
 
 
 class Archive:
-    """Simulated vectors, of width d, of so many hours of video: two videos at least."""
+    """Simulated vectors, of width d, of so many hours of video: two videos at least.
+
+    It stands for an encoder too, of passages of subtitles, which are too many to be encoded.
+    """
 
     def __init__(self, hours: float, width: int) -> None:
         self.videos = max(round(hours * 3600 / SECONDS), 2)
@@ -149,7 +154,13 @@ class Archive:
         with index.writing():
             for video in range(self.videos):
                 self.put(index, video)
+            said.embed(index, self, print)
         return index
+
+    def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
+        """Random unit vectors, of the same texts always the same."""
+        random = np.random.default_rng(zlib.crc32("".join(texts).encode()))
+        return unit(random.standard_normal((len(texts), self.width)))
 
     def put(self, index: Index, video: int) -> None:
         """Writes a video into an index held for writing; rows follow the videos' numbers."""
@@ -262,6 +273,7 @@ def _queries(
         yield Row(f"{size}query, {name}", whole, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
+        said.embed(index, archive, print)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 

@@ -93,14 +93,15 @@ def moments(
     begins = good & np.concatenate([[True], ~good[:-1] | apart])
     ends = good & np.concatenate([~good[1:] | apart, [True]])
     edges = np.append(np.where(apart, times[:-1] + period, times[1:]), times[-1] + period)
+    runs = np.stack([np.flatnonzero(begins), np.flatnonzero(ends)], axis=-1)
+    maxima = np.maximum.reduceat(scores, runs[:, 0])  # what lies between two runs is smaller
     best = []
-    for first, last in zip(np.flatnonzero(begins), np.flatnonzero(ends), strict=True):
+    for first, last in runs[np.argsort(-maxima, kind="stable")[:count]]:
         peak = first + _peak(scores[first : last + 1])
         start = float(times[first])
         end = max(float(edges[last]), start + period)
         best.append(Moment(start, end, float(times[peak]), float(scores[peak])))
-    best.sort(key=lambda moment: (-moment.score, moment.start))
-    return best[:count]
+    return best
 
 
 def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:

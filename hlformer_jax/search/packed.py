@@ -222,10 +222,13 @@ def products(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.n
                 for one, own in zip(queries, scores, strict=True):
                     np.vecdot(block, one, out=own[part])
 
-    count = os.cpu_count() or 1 if len(matrix) >= LARGE and len(queries) <= FEW else 1
-    bounds = np.linspace(0, len(matrix), count + 1).astype(int).tolist()
-    with ThreadPoolExecutor(count) as threads:
-        list(threads.map(multiply, bounds[:-1], bounds[1:]))
+    if len(matrix) < LARGE or len(queries) > FEW:
+        multiply(0, len(matrix))
+    else:
+        count = os.cpu_count() or 1
+        bounds = np.linspace(0, len(matrix), count + 1).astype(int).tolist()
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(multiply, bounds[:-1], bounds[1:]))
     return scores[0] if query.ndim == 1 else scores.T
 
 

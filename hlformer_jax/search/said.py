@@ -96,6 +96,7 @@ CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, s
     tokenize='porter unicode61 remove_diacritics 2');
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
+_OF_VECTORS = "vectors CROSS JOIN said ON said.rowid = passage"  # in this order; else all pairs
 
 
 class Cue(NamedTuple):
@@ -521,14 +522,13 @@ class Said:
 
     def _map(self, index: Index, encoder: Any, path: Path, rows: int) -> None:
         """Maps the vectors, and finds the level from which on a passage is near."""
-        counts = self._db.execute(
-            "SELECT content, count(*) FROM said JOIN vectors ON passage = said.rowid"
-            " GROUP BY content ORDER BY min(row)"
-        ).fetchall()
 
         def fill(matrix: np.ndarray) -> None:
             start = 0
-            for content, count in counts:
+            of_contents = self._db.execute(
+                f"SELECT content, count(*) FROM {_OF_VECTORS} GROUP BY content ORDER BY min(row)"
+            )
+            for content, count in of_contents:
                 shape = count, matrix.shape[1]
                 own = packed.mapped(index.text_vectors(content), shape, "float16")
                 # Damaged ones are near to nothing until they are made anew.
@@ -581,8 +581,8 @@ class Said:
         scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
         with self._lock:
             found = self._db.execute(
-                "SELECT row, content, start, stop, text FROM vectors"
-                " JOIN said ON said.rowid = passage WHERE row IN (SELECT value FROM json_each(?))",
+                f"SELECT row, content, start, stop, text FROM {_OF_VECTORS}"
+                " WHERE row IN (SELECT value FROM json_each(?))",
                 [json.dumps(list(scores))],
             ).fetchall()
         near: dict[str, list[Passage]] = {}

@@ -494,7 +494,7 @@ def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index)
     again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
     assert ask("verify").status == 0
-    [path] = (index / "packed").iterdir()
+    [path] = (index / "packed").glob("best_frame*")
     content = bytearray(path.read_bytes())
     content[-200] ^= 1
     path.write_bytes(content)
