@@ -8,7 +8,7 @@
     extract      a folder into an index; cluster: on several machines, by Ray
     watch        an index that follows its folders
     queries      what is asked, as vectors; scores of queries of parts; filters: by folder and date
-    said         subtitles, searched by their words
+    said         subtitles, searched by their words and by vectors
     rankers      scores of videos and of their frames; packed: the rows that they multiply
     trained      those of a trained model
     library      an archive that is asked

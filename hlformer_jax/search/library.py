@@ -398,7 +398,8 @@ class Library:
           without: what is not to be seen in the same frames.
           min_score: hits that are not said and of a smaller score are left out.
           offset: how many of the best are left out, to go on where a query before ended.
-          only: "seen" or "said", to leave the other out; scores are then those of BM25.
+          only: "seen" or "said", to leave the other out; scores of the latter are sums of
+            reciprocal ranks (`said.joined`).
           longer: only videos of so many seconds or more.
           shorter: only videos of so many seconds or less.
           tags: only videos that have all of these tags (`tag`), in any case of letters.

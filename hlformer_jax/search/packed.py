@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError
+from hlformer_jax.errors import DamagedError, optional
 from hlformer_jax.search import storage
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import PACKED, VideoArrays
@@ -225,11 +225,16 @@ def products(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.n
     if len(matrix) < LARGE or len(queries) > FEW:
         multiply(0, len(matrix))
     else:
-        count = os.cpu_count() or 1
-        bounds = np.linspace(0, len(matrix), count + 1).astype(int).tolist()
-        with ThreadPoolExecutor(count) as threads:
-            list(threads.map(multiply, bounds[:-1], bounds[1:]))
+        _in_threads(multiply, len(matrix))
     return scores[0] if query.ndim == 1 else scores.T
+
+
+def _in_threads(multiply: Callable[[int, int], None], rows: int) -> None:
+    """Calls a function with the first and last row of a part, in a thread for each core."""
+    count = os.cpu_count() or 1
+    bounds = np.linspace(0, rows, count + 1).astype(int).tolist()
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(multiply, bounds[:-1], bounds[1:]))
 
 
 def widened(rows: np.ndarray, target: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "R d"]:
@@ -308,11 +313,36 @@ def made(
     return np.asarray(kept)
 
 
-def rounded_products(rows: Quantised, query: Float[np.ndarray, " d"]) -> Float[np.ndarray, " R"]:
-    """Inner products of rounded rows and a query, in float32."""
-    scores = products(rows.values, query)
-    scores *= rows.scale
-    return scores
+def rounded_products(
+    rows: Quantised, query: Float[np.ndarray, "*Q d"]
+) -> tuple[Float[np.ndarray, "R *Q"], Float[np.ndarray, "R *Q"]]:
+    """Products of rounded rows and a query, or several, and how far off each is at most; float32.
+
+    The query is rounded to s (a + b / 254), a and b of int8: products of these are exact.
+    """
+    cdist = optional("numkong", "search").cdist
+    queries = query.reshape(-1, query.shape[-1]).astype(np.float64)
+    largest = np.abs(queries).max(-1, keepdims=True)
+    step = np.where(largest > 0, largest, 1) / 127
+    coarse = np.rint(queries / step)
+    fine = np.rint((queries / step - coarse) * 254)
+    rest = np.abs(queries - step * (coarse + fine / 254)).sum(-1)
+    both = np.concatenate([coarse, fine]).astype(np.int8)
+    scores = np.empty((len(rows.values), len(queries)), np.float32)
+
+    def multiply(first: int, last: int) -> None:
+        for start in range(first, last, ROWS_AT_ONCE):
+            part = slice(start, min(start + ROWS_AT_ONCE, last))
+            found = np.asarray(cdist(rows.values[part], both, "dot"))
+            whole = found[:, : len(queries)] + found[:, len(queries) :] / 254
+            scores[part] = whole * step[:, 0] * rows.scale[part, None]
+
+    _in_threads(multiply, len(scores))
+    length = np.linalg.norm(queries, axis=-1) * (1 + 1e-6)
+    # No number of a row that was rounded is above 127 times its scale.
+    reach = rows.error[:, None] * length.astype(np.float32)
+    reach += rows.scale[:, None] * (127 * rest).astype(np.float32)
+    return scores.reshape(-1, *query.shape[:-1]), reach.reshape(-1, *query.shape[:-1])
 
 
 def best(
@@ -331,8 +361,7 @@ def best(
     """
     if not 0 < count < np.count_nonzero(among):
         return None
-    scores = rounded_products(rows, query)
-    reach = rows.error * np.float32(np.linalg.norm(query) * (1 + 1e-6))
+    scores, reach = rounded_products(rows, query)
     least = np.maximum.reduceat(scores - reach, starts)[among]
     threshold = np.partition(least, -count)[-count]
     scores += reach
@@ -360,8 +389,8 @@ def above(
         scores = products(matrix, query)
         chosen = np.flatnonzero(scores > level)
         return chosen, scores[chosen]
-    reach = rows.error * np.float32(np.linalg.norm(query) * (1 + 1e-6))
-    chosen = np.flatnonzero(rounded_products(rows, query) + reach > level)
+    about, reach = rounded_products(rows, query)
+    chosen = np.flatnonzero(about + reach > level)
     bounds = range(0, len(chosen), MAX_ROWS)
     parts = [_exact(matrix[chosen[start : start + MAX_ROWS]], query) for start in bounds]
     exact = np.concatenate([np.empty(0, np.float32), *parts])

@@ -297,10 +297,8 @@ class Untrained:
         if self._rounded is None:
             scores, error = packed.products(self._matrix, queries).T, queries.shape[-1] * 2.0**-23
             return np.maximum.reduceat(scores, self._starts, axis=1) + np.float32(error)
-        scores = packed.products(self._rounded.values, queries).T
-        scores *= self._rounded.scale
-        scores += self._rounded.error
-        return np.maximum.reduceat(scores, self._starts, axis=1)
+        scores, reach = packed.rounded_products(self._rounded, queries)
+        return np.maximum.reduceat((scores + reach).T, self._starts, axis=1)
 
     def products(self, content: int, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q R"]:
         """Products of queries and the rows of the content of that index."""

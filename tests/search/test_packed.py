@@ -154,8 +154,12 @@ def test_no_product_is_off_by_more_than_its_bound():
         if seed % 2:  # the worst query for one row: along what was rounded off
             rest = rows[seed] - rounded.values[seed] * rounded.scale[seed].astype(np.float64)
             query = (rest / np.linalg.norm(rest)).astype(np.float32) if rest.any() else query
-        off = np.abs(packed.rounded_products(rounded, query) - _exact(rows, query))
-        assert np.all(off <= rounded.error * (1 + 1e-6))
+        found, reach = packed.rounded_products(rounded, query)
+        assert np.all(np.abs(found - _exact(rows, query)) <= reach)
+        assert np.all(reach < rounded.error * 1.01 * np.linalg.norm(query) + 1e-3)
+        several = packed.rounded_products(rounded, np.stack([_query(99), query]))
+        np.testing.assert_array_equal(several[0][:, 1], found)
+        np.testing.assert_array_equal(several[1][:, 1], reach)
     assert rounded.error.max() < 0.02  # half a 127th of a coordinate of 1 is 0.004 for each of 40
 
 
