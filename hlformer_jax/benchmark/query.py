@@ -154,7 +154,7 @@ class Archive:
         with index.writing():
             for video in range(self.videos):
                 self.put(index, video)
-            said.embed(index, self, print)
+            said.embed(index, self, lambda line: None)
         return index
 
     def sentences(self, texts: list[str]) -> Float[np.ndarray, "Q d"]:
@@ -273,7 +273,7 @@ def _queries(
         yield Row(f"{size}query, {name}", whole, floor, facts)
     with index.writing():
         archive.put(index, archive.videos)
-        said.embed(index, archive, print)
+        said.embed(index, archive, lambda line: None)
     yield Row(f"{size}packed again for a new video", summary([clock(pack)]))
 
 

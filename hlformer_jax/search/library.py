@@ -461,11 +461,11 @@ class Library:
             saying = thread.submit(said_of)
             vectors = [now.ranker.encode(encoder, one) for one in (*sentences, *then, *without)]
             texts = saying.result()
-        if asks_said:
+        near: dict[str, list[Passage]] = {}
+        if asks_said and now.said.embedded:
             own = self._checkpoint is None  # else the query is the trained model's
-            texts = said.joined(
-                texts, now.said.near(vectors[0] if own else encoder.sentences(sentences)[0])
-            )
+            near = now.said.near(vectors[0] if own else encoder.sentences(sentences)[0])
+        texts = said.joined(texts, near)
         if image is not None:
             picture = queries.picture(encoder, Path(image) if isinstance(image, str) else image)
         if like is not None:

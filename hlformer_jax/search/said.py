@@ -402,29 +402,28 @@ def recognise(
 # Vectors of passages
 
 
-class _Cut(NamedTuple):
-    """A passage of a content."""
-
-    text: str
-    start: float
-    end: float
-    alone: bool  # has a vector: of these, no two share a cue
-
-
-def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[_Cut]:
+def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, float, float, bool]]:
+    """Text, start and end of each passage, and whether it has a vector."""
     held = False  # whether the passage before has this cue and a vector
     for (start, end, text), (begins, ends, more) in zip(
         cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
     ):
         further = begins - end <= PAUSE
-        whole = (f"{text} {more}", start, max(end, ends)) if further else (text, start, end)
-        yield _Cut(*whole, not held)
+        if further:
+            text, end = f"{text} {more}", max(end, ends)
+        yield text, start, end, not held
         held = further and not held
 
 
 def _made_of(index: Index, texts: Sequence[str]) -> str:
     """Identifies vectors: their texts, and the encoder."""
     return hashlib.sha256("\0".join([index.manifest.key, *texts]).encode()).hexdigest()
+
+
+def _vectors(index: Index, content: str, count: int) -> np.ndarray | None:
+    """The vectors of so many passages of a content; None where they are missing or damaged."""
+    path, width = index.text_vectors(content), index.manifest.encoder.width
+    return packed.mapped(path, (count, width), "float16")
 
 
 def embed(
@@ -437,36 +436,28 @@ def embed(
 
     `pulse` is called now and then; when it raises, what is whole is kept.
     """
-    waiting: list[tuple[str, list[str]]] = []
+    waiting: list[tuple[str, list[str], dict[str, Any]]] = []
     for content in index.contents():
-        kept = read(index.text(content))
-        texts = (
-            [] if kept is None else [one.text for one in _passages(_counting(kept)) if one.alone]
-        )
-        if kept is None or not texts:
+        if (kept := read(index.text(content))) is None:
             continue
-        if kept["vectors"] != _made_of(index, texts) or _vectors(index, content, texts) is None:
-            waiting.append((content, texts))
-    if (count := sum(len(texts) for _, texts in waiting)) > 10 * AT_ONCE:
+        texts = [text for text, _, _, alone in _passages(_counting(kept)) if alone]
+        before, kept["vectors"] = kept["vectors"], _made_of(index, texts)
+        whole = before == kept["vectors"] and _vectors(index, content, len(texts)) is not None
+        if texts and not whole:
+            waiting.append((content, texts, kept))
+    if (count := sum(len(texts) for _, texts, _ in waiting)) > 10 * AT_ONCE:
         report(f"encoding {count} passages of what is said")
     while waiting:
         pulse()
         some = [waiting.pop()]
-        while waiting and sum(len(texts) for _, texts in some) < AT_ONCE:
+        while waiting and sum(len(texts) for _, texts, _ in some) < AT_ONCE:
             some.append(waiting.pop())
-        vectors = np.asarray(encoder.sentences([text for _, texts in some for text in texts]))
-        for content, texts in some:
+        vectors = np.asarray(encoder.sentences([text for _, texts, _ in some for text in texts]))
+        for content, texts, kept in some:
             own, vectors = vectors[: len(texts)], vectors[len(texts) :]
             place = index.text_vectors(content)
             packed.written(place, own.shape, "float16", functools.partial(np.copyto, src=own))
-            kept = read(index.text(content))
-            write(index, content, **(kept or {}) | {"vectors": _made_of(index, texts)})
-
-
-def _vectors(index: Index, content: str, texts: Sequence[str]) -> np.ndarray | None:
-    """The vectors of the passages of a content; None where they are not there, or damaged."""
-    shape = len(texts), index.manifest.encoder.width
-    return packed.mapped(index.text_vectors(content), shape, "float16")
+            write(index, content, **kept)
 
 
 # Searched
@@ -492,7 +483,8 @@ class Said:
         if not self._loaded(path):
             self._db = self._database()  # damaged content spoils the other
             self._db.executescript(_TABLES)
-            self._fill(index, [name for name, *_ in listing])
+            names = [Path(name) for name, *_ in listing if storage.TEXTS.fullmatch(name)]
+            self._fill(index, [one.stem for one in names if one.suffix == ".json"])
             with contextlib.suppress(OSError):
                 content = self._db.serialize()
                 files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
@@ -503,16 +495,13 @@ class Said:
         if (rows := self._one("SELECT count(*) FROM vectors")) >= FEW:
             self._map(index, encoder, path.with_suffix(".npy"), rows)
 
-    def _fill(self, index: Index, names: Sequence[str]) -> None:
+    def _fill(self, index: Index, contents: Iterable[str]) -> None:
         """Enters all passages, and which of them have vectors."""
-        for name in names:
-            content = name.removesuffix(".json")
-            if not storage.TEXTS.fullmatch(name) or name == content:
-                continue
+        for content in contents:
             if (kept := read(index.text(content))) is None:
                 continue
             own = list(_passages(_counting(kept)))
-            whole = kept["vectors"] == _made_of(index, [one.text for one in own if one.alone])
+            whole = kept["vectors"] == _made_of(index, [text for text, _, _, alone in own if alone])
             for text, start, end, alone in own:
                 insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
                 row = self._db.execute(insert, (text, content, start, end)).lastrowid
@@ -529,8 +518,7 @@ class Said:
                 f"SELECT content, count(*) FROM {_OF_VECTORS} GROUP BY content ORDER BY min(row)"
             )
             for content, count in of_contents:
-                shape = count, matrix.shape[1]
-                own = packed.mapped(index.text_vectors(content), shape, "float16")
+                own = _vectors(index, content, count)
                 # Damaged ones are near to nothing until they are made anew.
                 matrix[start : start + count] = 0 if own is None else own
                 start += count
@@ -551,6 +539,11 @@ class Said:
             return np.quantile(above, UNSAID).reshape(1, 1)
 
         self._above = float(packed.made(path.with_suffix(".level.npy"), (1, 1), level)[0, 0])
+
+    @property
+    def embedded(self) -> bool:
+        """Whether there are vectors, and enough of them."""
+        return self._matrix is not None
 
     def _database(self) -> sqlite3.Connection:
         """An empty database in memory, closed with this object."""
@@ -573,8 +566,7 @@ class Said:
 
     def near(self, vector: Float[np.ndarray, " d"]) -> dict[str, list[Passage]]:
         """The passages whose vectors are near to a sentence's, as `search` gives others."""
-        if self._matrix is None:
-            return {}
+        assert self._matrix is not None
         level = float(np.median(packed.products(self._sampled, vector))) + self._above
         rows, cosines = packed.above(self._rounded, self._matrix, vector, level)
         best = np.argsort(-cosines, kind="stable")[:MAX_PASSAGES]
@@ -639,13 +631,18 @@ def _apart(own: Sequence[Passage], more: Iterable[Passage]) -> list[Passage]:
 def joined(
     words: Mapping[str, list[Passage]], near: Mapping[str, list[Passage]]
 ) -> dict[str, list[Passage]]:
-    """Two rankings of contents by their passages as one, by reciprocal rank fusion."""
+    """Two rankings of contents by their passages as one, by reciprocal rank fusion.
+
+    At a tie what says every word comes first, then what is near, then what says some words.
+    """
     sums: dict[str, float] = {}
     for ranking in (words, near):
         for rank, content in enumerate(ranking, 1):
             sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
     found = {}
-    for content in sorted(sums, key=lambda one: -sums[one]):  # at a tie first those of words
+    # 1e-6: a share of all words is 1 up to rounding.
+    every = {one for one, own in words.items() if own[0].share > 1 - 1e-6}
+    for content in sorted(sums, key=lambda x: (-sums[x], x not in every, x not in near)):
         own = words.get(content, [])
         own = [*own, *_apart(own, near.get(content, ()))]
         found[content] = [one._replace(score=sums[content]) for one in own]

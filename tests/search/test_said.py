@@ -226,14 +226,15 @@ def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch)
     assert len(encoder.asked) == len(set(encoder.asked)) == 45
 
 
-def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks():
-    words = {"a": [said.Passage(0, 5, "x", 9, 1)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
+@pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
+def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
+    words = {"a": [said.Passage(0, 5, "x", 9, share)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
     near = {
         "c": [said.Passage(0, 5, "z", 0.9)],
         "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5)],
     }
     found = said.joined(words, near)
-    assert list(found) == ["b", "a", "c"]  # 2/62, 1/61 by words, 1/61
+    assert "".join(found) == order  # 2/62, and 1/61 of words and of vectors
     assert [one.start for one in found["b"]] == [0, 5]  # the other overlaps what has the words
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 

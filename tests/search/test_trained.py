@@ -13,7 +13,7 @@ from hlformer_jax import models
 from hlformer_jax.config import default
 from hlformer_jax.data import extracted
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import trained
+from hlformer_jax.search import said, trained
 from hlformer_jax.search.index import Index
 from hlformer_jax.training.loaded_run import LoadedRun
 
@@ -107,6 +107,18 @@ def test_a_library_ranks_by_a_checkpoint(index, tmp_path):
     assert len(hits) == 5 and library.ranker_name == str(run)
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     assert all(len(hit.times) == len(hit.scores) and hit.moments for hit in hits)
+
+
+def test_what_is_said_is_near_by_the_encoder_whatever_ranks(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(said, "FEW", 1)
+    monkeypatch.setattr(said.Said, "search", lambda self, sentence: {})
+    cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
+    (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
+    archive.fill(index, video=archive.TOLD)
+    run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
+    for options in ({}, {"checkpoint": run}):
+        [hit] = archive.opened(index, **options).query("green", only="said")
+        assert hit.video == "1.film" and [one.text for one in hit.said] == ["green"]
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
