@@ -80,7 +80,7 @@ def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
 
 
 class _Encoder:
-    """What of an encoder a library asks, with sentences that are numbers of queries."""
+    """What of an encoder a library asks, with sentences that are numbers of queries, or others."""
 
     name = preprocessing = "simulated"
     fingerprint = "0" * 64
@@ -90,7 +90,7 @@ class _Encoder:
         self.queries = queries
 
     def sentences(self, texts):
-        return self.queries[[int(text) for text in texts]]
+        return self.queries[[int(text) if text.isdigit() else 0 for text in texts]]
 
     def probability(self, cosine):
         return None
