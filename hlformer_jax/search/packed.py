@@ -17,7 +17,9 @@ of the rest. So for every row, by Cauchy and Schwarz,
 
 and a row can be among the best k videos only where its product and its error together reach the
 k-th largest of the videos' products without theirs. Those rows, a few hundred of millions, are
-multiplied again as they were: the result is exact, and only the time depends on the rounding.
+multiplied again as they were: the result is exact, and only the time depends on the rounding. The
+query is rounded as well, so finely that its part of the error is small (`rounded_products`), and
+products of int8 are NumKong's, which converts nothing to float32 on the way.
 """
 
 import contextlib
