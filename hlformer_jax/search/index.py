@@ -269,7 +269,7 @@ class Index:
 
     def text_vectors(self, content: str) -> Path:
         """Where the vectors of what is said in a content lie."""
-        return self.text(content).with_suffix(".npy")
+        return self.text(content).with_suffix(".vectors")
 
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.

@@ -131,11 +131,14 @@ def own_files(directory: Path, prefix: str = "") -> list[Path]:
 
 
 def damaged(directory: Path) -> dict[str, str]:
-    """What is damaged of the matrices of an index, by the name of the file; reads them through."""
+    """What is damaged of the matrices of an index, by the name of the file; reads them through.
+
+    But for the bank's: most searches need it not, and the one that does makes it anew.
+    """
     return {
         path.name: f"{path} is damaged: the next search makes it anew"
         for path in own_files(directory)
-        if path.suffix == ".npy" and whole(path) is None
+        if path.suffix == ".npy" and not path.name.startswith("bank-") and _whole(path) is None
     }
 
 
@@ -172,12 +175,12 @@ def _allocate(file: int, size: int) -> None:
 
 def mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray | None:
     """The matrix of a file; None where it is not there, damaged, or not of that form."""
-    array = whole(path)
+    array = _whole(path)
     same = array is not None and array.shape == shape and array.dtype == np.dtype(dtype)
     return array if same else None
 
 
-def whole(path: Path) -> np.ndarray | None:
+def _whole(path: Path) -> np.ndarray | None:
     """The matrix of a file that is what was written; else None."""
     try:
         if not path.is_file():  # to open a pipe is to wait for its writer

@@ -8,7 +8,7 @@ looks like the last that was read; a cue is the writing of frames that have the 
 where there are no subtitles.
 
     DIR/texts/DIGEST.json     the cues of one content under a digest, and of what they are
-    DIR/texts/DIGEST.npy      vectors of its passages, by the text half of the index's encoder
+    DIR/texts/DIGEST.vectors  those of its passages, by the text half of the index's encoder
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their vectors
 
@@ -27,7 +27,6 @@ A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both r
 """
 
 import contextlib
-import functools
 import hashlib
 import importlib.metadata
 import io
@@ -60,7 +59,7 @@ PAUSE = 5.0
 """Seconds between two cues of one passage."""
 
 MAX_PASSAGES = 2000
-"""Passages of a sentence that are read, the best by BM25."""
+"""Passages of a sentence that are read, the best by BM25 and by cosine."""
 
 RRF = 60
 """The constant of reciprocal rank fusion."""
@@ -193,8 +192,7 @@ def read(path: Path) -> dict[str, Any] | None:
             for what, own in kept.get("recognised", {}).items()
         }
         whole = {"inside": cues(kept["inside"]), "cues": cues(kept["cues"])}
-        made_of = str(kept.get("vectors", ""))
-        return {"sources": kept["sources"], "recognised": recognised, "vectors": made_of, **whole}
+        return {"sources": kept["sources"], "recognised": recognised, **whole}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -229,8 +227,8 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
         cues = sorted(
             {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
         )
-        more = {name: kept[name] for name in ("recognised", "vectors")} if kept else {}
-        write(index, content, sources=sources, inside=inside, cues=cues, **more)
+        recognised = kept["recognised"] if kept else {}
+        write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
 
 
 def _there(index: Index) -> dict[str, list[Path]]:
@@ -415,15 +413,27 @@ def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, f
         held = further and not held
 
 
-def _made_of(index: Index, texts: Sequence[str]) -> str:
-    """Identifies vectors: their texts, and the encoder."""
-    return hashlib.sha256("\0".join([index.manifest.key, *texts]).encode()).hexdigest()
+def _alone(kept: dict[str, Any] | None) -> list[str]:
+    """The texts of a content's passages that have vectors."""
+    cues = [] if kept is None else _counting(kept)
+    return [text for text, _, _, alone in _passages(cues) if alone]
 
 
-def _vectors(index: Index, content: str, count: int) -> np.ndarray | None:
-    """The vectors of so many passages of a content; None where they are missing or damaged."""
-    path, width = index.text_vectors(content), index.manifest.encoder.width
-    return packed.mapped(path, (count, width), "float16")
+def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
+    """Vectors and the digest of them, their texts and the encoder."""
+    made_of = "\0".join([index.manifest.key, *texts]).encode()
+    return raw + hashlib.sha256(made_of + raw).hexdigest().encode()
+
+
+def _vectors(index: Index, content: str, texts: Sequence[str]) -> Float[np.ndarray, "P d"] | None:
+    """The vectors of passages; None where they are missing, damaged, or those of other texts."""
+    try:
+        kept = files.read_bytes(index.text_vectors(content))
+    except OSError:
+        return None
+    raw = kept[:-_DIGEST]
+    whole = _sealed(index, texts, raw) == kept
+    return np.frombuffer(raw, np.float16).reshape(len(texts), -1) if whole else None
 
 
 def embed(
@@ -436,31 +446,39 @@ def embed(
 
     `pulse` is called now and then; when it raises, what is whole is kept.
     """
-    waiting: list[tuple[str, list[str], dict[str, Any]]] = []
+    waiting: list[tuple[str, list[str]]] = []
     for content in index.contents():
-        if (kept := read(index.text(content))) is None:
-            continue
-        texts = [text for text, _, _, alone in _passages(_counting(kept)) if alone]
-        before, kept["vectors"] = kept["vectors"], _made_of(index, texts)
-        whole = before == kept["vectors"] and _vectors(index, content, len(texts)) is not None
-        if texts and not whole:
-            waiting.append((content, texts, kept))
-    if (count := sum(len(texts) for _, texts, _ in waiting)) > 10 * AT_ONCE:
+        texts = _alone(read(index.text(content)))
+        if not texts:
+            files.discard(index.text_vectors(content))
+        elif _vectors(index, content, texts) is None:
+            waiting.append((content, texts))
+    if (count := sum(len(texts) for _, texts in waiting)) > 10 * AT_ONCE:
         report(f"encoding {count} passages of what is said")
     while waiting:
         pulse()
         some = [waiting.pop()]
-        while waiting and sum(len(texts) for _, texts, _ in some) < AT_ONCE:
+        while waiting and sum(len(texts) for _, texts in some) < AT_ONCE:
             some.append(waiting.pop())
-        vectors = np.asarray(encoder.sentences([text for _, texts, _ in some for text in texts]))
-        for content, texts, kept in some:
+        encoded = encoder.sentences([text for _, texts in some for text in texts])
+        vectors = np.asarray(encoded).astype(np.float16)
+        for content, texts in some:
             own, vectors = vectors[: len(texts)], vectors[len(texts) :]
-            place = index.text_vectors(content)
-            packed.written(place, own.shape, "float16", functools.partial(np.copyto, src=own))
-            write(index, content, **kept)
+            files.write_bytes(index.text_vectors(content), _sealed(index, texts, own.tobytes()))
 
 
 # Searched
+
+
+def _listing(directory: Path) -> list[tuple[str, int, int]]:
+    """Names and stamps of the files of what is said."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            if storage.TEXTS.fullmatch(one.name):
+                with contextlib.suppress(OSError):  # it has gone meanwhile
+                    found.append((one.name, *_stamp(Path(one.path))))
+    return sorted(found)
 
 
 class Said:
@@ -470,21 +488,25 @@ class Said:
         """Maps the table of all passages and their vectors, or makes them anew."""
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self.count, listing = 0, []
+        self.count = 0
         self._matrix: np.ndarray | None = None
-        with contextlib.suppress(OSError), os.scandir(index.directory / "texts") as entries:
-            listing = sorted((one.name, *_stamp(Path(one.path))) for one in entries)
-        if not listing:
+        if not (listing := _listing(index.directory / "texts")):
             return
-        known = json.dumps([_TABLES, rankers.BANK, listing])
+        known = json.dumps([_TABLES, PAUSE, UNSAID, rankers.BANK, listing])
         key = hashlib.sha256(known.encode()).hexdigest()[:32]
         path = index.directory / "packed" / f"said-{key}.db"
-        self._db = self._database()
-        if not self._loaded(path):
+        rows, width = path.with_suffix(".npy"), index.manifest.encoder.width
+        self._db, matrix = self._database(), None
+        if self._loaded(path):
+            count = self._one("SELECT count(*) FROM vectors")
+            matrix = packed.mapped(rows, (count, width), "float16")
+        if matrix is None:
             self._db = self._database()  # damaged content spoils the other
             self._db.executescript(_TABLES)
-            names = [Path(name) for name, *_ in listing if storage.TEXTS.fullmatch(name)]
-            self._fill(index, [one.stem for one in names if one.suffix == ".json"])
+            contents = [name[:-5] for name, *_ in listing if name.endswith(".json")]
+            none = np.empty((0, width), np.float16)
+            made = np.concatenate([none, *self._fill(index, contents)])
+            matrix = packed.written(rows, made.shape, "float16", lambda own: np.copyto(own, made))
             with contextlib.suppress(OSError):
                 content = self._db.serialize()
                 files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
@@ -492,47 +514,32 @@ class Said:
                     if not other.name.startswith(path.stem):
                         files.discard(other)
         self.count = self._one("SELECT count(*) FROM said")
-        if (rows := self._one("SELECT count(*) FROM vectors")) >= FEW:
-            self._map(index, encoder, path.with_suffix(".npy"), rows)
+        if len(matrix) >= FEW:
+            self._map(index, encoder, rows, matrix)
 
-    def _fill(self, index: Index, contents: Iterable[str]) -> None:
-        """Enters all passages, and which of them have vectors."""
+    def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
+        """Enters all passages; gives the vectors of those that have some, which are numbered."""
         for content in contents:
             if (kept := read(index.text(content))) is None:
                 continue
-            own = list(_passages(_counting(kept)))
-            whole = kept["vectors"] == _made_of(index, [text for text, _, _, alone in own if alone])
-            for text, start, end, alone in own:
+            vectors = _vectors(index, content, _alone(kept))
+            for text, start, end, alone in _passages(_counting(kept)):
                 insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
-                row = self._db.execute(insert, (text, content, start, end)).lastrowid
-                if whole and alone:
-                    self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (row,))
+                passage = self._db.execute(insert, (text, content, start, end)).lastrowid
+                if vectors is not None and alone:
+                    self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
+            if vectors is not None:
+                yield vectors
         self._db.commit()
 
-    def _map(self, index: Index, encoder: Any, path: Path, rows: int) -> None:
-        """Maps the vectors, and finds the level from which on a passage is near."""
-
-        def fill(matrix: np.ndarray) -> None:
-            start = 0
-            of_contents = self._db.execute(
-                f"SELECT content, count(*) FROM {_OF_VECTORS} GROUP BY content ORDER BY min(row)"
-            )
-            for content, count in of_contents:
-                own = _vectors(index, content, count)
-                # Damaged ones are near to nothing until they are made anew.
-                matrix[start : start + count] = 0 if own is None else own
-                start += count
-
-        shape = rows, index.manifest.encoder.width
-        matrix = packed.mapped(path, shape, "float16")
-        if matrix is None:
-            matrix = packed.written(path, shape, "float16", fill)
-        self._rounded = packed.kept(path, matrix) if rows >= packed.LARGE else None
+    def _map(self, index: Index, encoder: Any, path: Path, matrix: np.ndarray) -> None:
+        """Takes the vectors, and finds the level from which on a passage is near."""
+        self._rounded = packed.kept(path, matrix) if len(matrix) >= packed.LARGE else None
         self._matrix, self._sampled = matrix, rankers.sampled(matrix)
 
         def level() -> np.ndarray:
             bank = rankers.bank(index, encoder)
-            parts = range(0, rows, packed.MAX_ROWS)
+            parts = range(0, len(matrix), packed.MAX_ROWS)
             cosines = (packed.products(matrix[i : i + packed.MAX_ROWS], bank) for i in parts)
             best = np.max([part.max(0) for part in cosines], axis=0)
             above = best - np.median(packed.products(self._sampled, bank), axis=0)
@@ -612,7 +619,7 @@ class Said:
         )
         for row, content, start, end, text, score in ranked:
             own = found.setdefault(content, [])
-            own += _apart(own, [Passage(start, end, text, score, shared[row] / total)])
+            own += _apart(own, Passage(start, end, text, score, shared[row] / total))
         return found
 
     def _weight(self, word: str) -> float:
@@ -623,9 +630,9 @@ class Said:
         return math.log(1 + (self.count - there + 0.5) / (there + 0.5))
 
 
-def _apart(own: Sequence[Passage], more: Iterable[Passage]) -> list[Passage]:
-    """The passages that have no time in common with those of the same content."""
-    return [new for new in more if all(new.end <= x.start or x.end <= new.start for x in own)]
+def _apart(own: Sequence[Passage], new: Passage) -> list[Passage]:
+    """A passage, where it has no time in common with those of the same content; else none."""
+    return [new] if all(new.end <= x.start or x.end <= new.start for x in own) else []
 
 
 def joined(
@@ -643,20 +650,21 @@ def joined(
     # 1e-6: a share of all words is 1 up to rounding.
     every = {one for one, own in words.items() if own[0].share > 1 - 1e-6}
     for content in sorted(sums, key=lambda x: (-sums[x], x not in every, x not in near)):
-        own = words.get(content, [])
-        own = [*own, *_apart(own, near.get(content, ()))]
+        own = [*words.get(content, ())]
+        for one in near.get(content, ()):
+            own += _apart(own, one)
         found[content] = [one._replace(score=sums[content]) for one in own]
     return found
 
 
 def damaged(index: Index) -> dict[str, str]:
     """What is damaged of the texts of an index, by the name of the file."""
-    contents = index.contents()
-    texts: list[tuple[Path, Callable[[Path], Any]]] = []
-    texts += [(index.text(one), read) for one in contents]
-    texts += [(index.text_vectors(one), packed.whole) for one in contents]
-    return {
-        path.name: f"{path} is damaged: index the folder again to make it anew"
-        for path, whole in texts
-        if path.exists() and whole(path) is None
-    }
+    wrong = []
+    for content in index.contents():
+        text, vectors = index.text(content), index.text_vectors(content)
+        if (kept := read(text)) is None:
+            wrong += [text] if text.exists() else []
+        elif vectors.exists() and _vectors(index, content, _alone(kept)) is None:
+            wrong.append(vectors)
+    line = "is damaged: index the folder again to make it anew"
+    return {path.name: f"{path} {line}" for path in wrong}

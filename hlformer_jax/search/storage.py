@@ -181,7 +181,7 @@ DTYPE = "float16"
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""
 
-TEXTS = re.compile(r"[0-9a-f]{64}\.(json|npy)")
+TEXTS = re.compile(r"[0-9a-f]{64}\.(json|vectors)")
 """Names of files of what is said, and of vectors of that."""
 
 PACKED = re.compile(

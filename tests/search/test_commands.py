@@ -486,11 +486,11 @@ def test_status_lists_what_failed_and_why(ask, films):
 
 
 def test_verify_names_what_is_damaged_and_index_makes_it_anew(ask, films, index):
-    assert ask("verify").out == "8 files are whole\n"
+    assert ask("verify").out == "9 files are whole\n"
     path = next((index / "videos").iterdir())
     path.write_bytes(path.read_bytes()[:-1])
     done = ask("verify")
-    assert done.status == 1 and path.name in done.out and "1 of 8 files" in done.errors[0]
+    assert done.status == 1 and path.name in done.out and "1 of 9 files" in done.errors[0]
     again = ask("index", films)
     assert "1 indexed, 2 unchanged" in again.out and "made anew" in again.errors[0]
     assert ask("verify").status == 0

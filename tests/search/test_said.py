@@ -1,5 +1,6 @@
 """What is said: read from subtitles, kept, found by its words, fused with what is seen."""
 
+import errno
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import av
 import numpy as np
 import pytest
 
+from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import library, packed, rankers, said
@@ -116,7 +118,7 @@ def test_texts_follow_their_files(index, films):
         index.drop("b.film")
         index.discard_unused()
     assert len(list((index.directory / "texts").glob("*.json"))) == 2
-    assert len(list((index.directory / "texts").glob("*.npy"))) == 2
+    assert len(list((index.directory / "texts").glob("*.vectors"))) == 2
 
 
 class Words(archive.Encoder):
@@ -209,6 +211,31 @@ def test_vectors_are_made_once_and_anew_where_their_text_or_file_is_another(spok
     assert said.damaged(spoken) == {}
 
 
+def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
+    def full(path, content):
+        if path.suffix == ".vectors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_bytes(path, content)
+
+    write_bytes = files.write_bytes
+    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    encoder, path = Words(), spoken.text_vectors(spoken.manifest.videos["b.film"].content)
+    before = archive.opened(spoken, encoder=encoder).subtitles
+    write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
+    with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
+        patch.setattr(files, "write_bytes", full)
+        again()
+    assert path.exists() and list(said.damaged(spoken)) == [path.name]
+    library = archive.opened(spoken, encoder=Words())
+    assert library.subtitles == before  # by their words
+    encoder.asked = ()
+    again()
+    assert len(encoder.asked) == 15 and said.damaged(spoken) == {}
+    (films / "b.en.srt").unlink()
+    again()
+    assert not path.exists()
+
+
 def test_what_is_whole_is_kept_when_vectors_are_interrupted(spoken, monkeypatch):
     def stopped():
         if encoder.asked:
@@ -231,11 +258,11 @@ def test_two_rankings_of_what_is_said_are_one_by_reciprocal_ranks(share, order):
     words = {"a": [said.Passage(0, 5, "x", 9, share)], "b": [said.Passage(0, 5, "y", 8, 0.5)]}
     near = {
         "c": [said.Passage(0, 5, "z", 0.9)],
-        "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5)],
+        "b": [said.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
     }
     found = said.joined(words, near)
     assert "".join(found) == order  # 2/62, and 1/61 of words and of vectors
-    assert [one.start for one in found["b"]] == [0, 5]  # the other overlaps what has the words
+    assert [one.start for one in found["b"]] == [0, 5]  # the others overlap these
     assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
 
 
