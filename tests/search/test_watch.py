@@ -100,7 +100,8 @@ def test_what_changes_is_a_line_and_is_in_the_index(index, films, tmp_path, monk
         "while locked.film": "indexed",
     }  # fmt: skip
     assert now.entries()[5].id == ids["new folder/n.film"]
-    assert said.Said(now, archive.Encoder()).search("ahoy").keys() == {now.manifest.videos["before.film"].content}
+    spoken = said.Said(now, archive.Encoder()).search("ahoy")
+    assert spoken.keys() == {now.manifest.videos["before.film"].content}
     assert now.verify() == {}
 
 
