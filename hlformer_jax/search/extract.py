@@ -509,7 +509,8 @@ def default_workers() -> int:
 def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
-    reader = said.Reader(frozenset(said.SUFFIXES), said.inside, said.beside)
+    subtitles = optional("hlformer_jax.video.subtitles", "search")
+    reader = said.Reader(subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file)
     return Video(module.find, module.probe, module.sample, reader)
 
 

@@ -29,7 +29,6 @@ A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both r
 import contextlib
 import hashlib
 import importlib.metadata
-import io
 import json
 import math
 import os
@@ -48,12 +47,6 @@ from hlformer_jax import files
 from hlformer_jax.errors import SearchError, UserError, optional, printable
 from hlformer_jax.search import packed, rankers, storage
 from hlformer_jax.search.index import Index
-
-SUFFIXES = {".srt": "srt", ".vtt": "webvtt", ".ass": "ass", ".ssa": "ass"}
-"""Formats of FFmpeg by the suffixes of files of subtitles."""
-
-MAX_BYTES = 2**25
-"""Size of a file of subtitles, at most; a day of speech has a thirtieth of it."""
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -82,13 +75,9 @@ READ_EVERY = 2.0
 READ_SIZE = 720
 """Pixels of the shorter side, to which larger frames are scaled down before they are read."""
 
-_TEXT = frozenset({"ass", "mov_text", "srt", "ssa", "subrip", "text", "webvtt"})
-"""FFmpeg's codecs of subtitles that are text."""
-
 _DIFFERS, _CHANGED = 32, 0.002
 """By how much of 255 a value differs visibly, and the share of values from which a frame does."""
 
-_STYLE = re.compile(r"\{[^}]*\}|<[^>]*>")
 _DIGEST = 64
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
@@ -98,12 +87,8 @@ CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 _OF_VECTORS = "vectors CROSS JOIN said ON said.rowid = passage"  # in this order; else all pairs
 
 
-class Cue(NamedTuple):
-    """What is said or written from one second of a video to another."""
-
-    start: float
-    end: float
-    text: str
+Cue = tuple[float, float, str]
+"""A cue as a transcript keeps it: start, end and text, as in `video.subtitles.Cue`."""
 
 
 class Passage(NamedTuple):
@@ -121,65 +106,11 @@ class Passage(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """What reads subtitles: `inside` and `beside`, or a test's."""
+    """Functions that read subtitles: those of `video.subtitles`, or a test's."""
 
     suffixes: Iterable[str]
-    inside: Callable[[Path], Iterable[tuple[float, float, str]]]
-    beside: Callable[[Path], Iterable[tuple[float, float, str]]]
-
-
-def inside(path: str | Path) -> list[Cue]:
-    """The cues in a video's file, in the order of their times; raises as `video.read.opened`."""
-    from av.stream import Discard
-
-    with optional("hlformer_jax.video.read", "search").opened(path) as video:
-        streams = [
-            stream
-            for stream in video.container.streams.subtitles
-            if stream.codec_context is not None and stream.codec_context.name in _TEXT
-        ]
-        video.stream.discard = Discard.all
-        for stream in streams:
-            stream.discard = Discard.default
-        return sorted(_decoded(video.container, streams, float(video.start or 0)))
-
-
-def beside(path: str | Path) -> list[Cue]:
-    """The cues of a file of subtitles, in the order of their times.
-
-    Raises:
-      VideoError: when it is none, too large, or cannot be read.
-    """
-    av, video = optional("av", "search"), optional("hlformer_jax.video.read", "search")
-    path = Path(path)
-    with video.named(path):
-        if path.stat().st_size > MAX_BYTES:
-            raise video.fault(path, "is too large for subtitles", "leave it out")
-        content = io.BytesIO(_text(files.read_bytes(path)).encode())
-        with av.open(content, format=SUFFIXES[path.suffix.lower()]) as container:
-            return sorted(_decoded(container, container.streams.subtitles, 0.0))
-
-
-def _text(content: bytes) -> str:
-    """The text of a file: UTF-8 or UTF-16, or else Windows' Western European."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16", errors="replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")
-
-
-def _decoded(container: Any, streams: Sequence[Any], start: float) -> Iterator[Cue]:
-    for packet in container.demux(streams) if streams else ():
-        if packet.pts is None or not packet.size:
-            continue
-        begin = max(float(packet.pts * packet.time_base) - start, 0.0)
-        length = float((packet.duration or 0) * packet.time_base)
-        for line in packet.decode():
-            text = _STYLE.sub("", line.dialogue.decode(errors="replace")).replace(r"\N", " ")
-            if text := " ".join(text.split()):
-                yield Cue(round(begin, 3), round(begin + max(length, 1.0), 3), text)
+    inside: Callable[[Path], Iterable[Cue]]
+    beside: Callable[[Path], Iterable[Cue]]
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -315,7 +246,7 @@ def speech(model: str, language: str = "") -> Recogniser:
                 late = first - float(file.start or 0)
             found, _ = loaded.transcribe(str(path), language=language or None, vad_filter=True)
             return [
-                Cue(round(max(one.start + late, 0.0), 3), round(one.end + late, 3), text)
+                (round(max(one.start + late, 0.0), 3), round(one.end + late, 3), text)
                 for one in found
                 if (text := " ".join(one.text.split())) and one.end + late > 0
             ]
@@ -344,10 +275,10 @@ def writing() -> Recogniser:
             lines = engine(np.ascontiguousarray(image[..., ::-1])).txts or ()
             if (now := " ".join(" ".join(lines).split())) != text:
                 if text:
-                    yield Cue(round(start, 3), round(time, 3), text)
+                    yield round(start, 3), round(time, 3), text
                 text, start = now, time
         if text:
-            yield Cue(round(start, 3), round(frames.end, 3), text)
+            yield round(start, 3), round(frames.end, 3), text
 
     version = importlib.metadata.version("rapidocr")
     return Recogniser("writing", f"rapidocr {version}", cues)

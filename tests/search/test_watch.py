@@ -14,6 +14,7 @@ import pytest
 
 from hlformer_jax.search import said, watch
 from hlformer_jax.search.index import Index
+from hlformer_jax.video import subtitles
 
 
 @contextlib.contextmanager
@@ -28,7 +29,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = said.Reader(said.SUFFIXES, lambda path: [], said.beside)
+    texts = said.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:
