@@ -59,12 +59,23 @@ def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
     assert list(read_tracks(path)) == TWO
 
 
-def test_what_holds_no_cue_gives_none_and_what_cannot_be_read_a_line(tmp_path, monkeypatch):
-    for content in (b"", b"no subtitles", bytes(99)):
-        (tmp_path / "a.srt").write_bytes(content)
-        assert list(read_file(tmp_path / "a.srt")) == []
+def test_files_without_cues_say_why(tmp_path, monkeypatch):
+    path = tmp_path / "a.srt"
+    for content, reason in (
+        (b"", "is empty"),
+        (b"no subtitles", "holds no cue: no line has the times"),
+        (bytes(99), "is empty"),
+        (bytes(range(256)) * 9, "is not text"),
+        (b"\x00\x00\x01\xba" + bytes(99), "pictures, not text"),
+        (b"PK\x03\x04" + bytes(99), "ZIP archive"),
+        (b"1\n00:00:01,000 --> 00:00:02,000\n \n", "its cues have no text"),
+        (b"1\n00:00:0x,000 --> 00:00:02,000\nhello\n", "1 block could not be read"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(VideoError, match=reason):
+            read_file(path)
     monkeypatch.setattr(subtitles, "MAX_SUBTITLE_BYTES", 9)
     with pytest.raises(VideoError, match="too large"):
-        read_file(tmp_path / "a.srt")
+        read_file(path)
     with pytest.raises(VideoError, match="not there"):
         read_file(tmp_path / "b.srt")
