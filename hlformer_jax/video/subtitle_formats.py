@@ -100,7 +100,12 @@ def _arrow_times(line: str) -> re.Match[str] | None:
 
 # Lines of times, with the text below: SubRip, WebVTT, SubViewer, YouTube's .sbv
 
-_SILENT_BLOCKS = ("NOTE", "STYLE", "REGION", "Region:", "Style:", "X-TIMESTAMP-MAP", "WEBVTT")
+_SILENT_PARAGRAPHS = (
+    "NOTE", "STYLE", "REGION", "Region:", "Style:", "X-TIMESTAMP-MAP", "WEBVTT",
+)  # fmt: skip
+"""Beginnings of WebVTT's paragraphs that are no cues and no mistakes."""
+
+_SPACE = " \t\x0b\x0c\xa0\u200b\ufeff\x00"
 
 
 def read_timed_lines(text: str, strict: bool) -> Parsed:
@@ -108,75 +113,120 @@ def read_timed_lines(text: str, strict: bool) -> Parsed:
 
     Args:
       text: the text of a file.
-      strict: whether a blank line ends a block for good, as in WebVTT, where what follows without
+      strict: whether an empty line ends a block for good, as in WebVTT, where what follows without
         a time is a comment, a style or a mistake; else such lines belong to the text before.
     """
-    blocks: list[Block] = []
-    skipped = 0
-    times: tuple[float, float] | None = None
-    lines: list[str] = []
-    stray: list[str] = []  # lines after a blank line, or after a time that could not be read
-    blank = True
-    count = 0  # lines of times so far
-    numbered = False  # whether blocks begin with a number
-
-    def close() -> None:
-        if times is not None and times[1] > 0:
-            blocks.append(Block(max(times[0], 0.0), times[1], "\n".join(lines)))
-
-    def count_stray(before_time: bool) -> int:
-        paragraphs = [block for block in re.split(r"\n{2,}", "\n".join(stray).strip("\n")) if block]
-        if before_time and paragraphs and stray and stray[-1] and "\n" not in paragraphs[-1]:
-            paragraphs.pop()  # the name of the block that begins
-        return sum(
-            not block.startswith(_SILENT_BLOCKS) and not block.isdecimal() for block in paragraphs
-        )
-
-    header = True  # what stands before the first time
-    lost = False
-    for line in text.split("\n"):
-        line = line.strip(" \t\x0b\x0c\xa0\u200b\ufeff\x00")
-        found = _times(line)
-        if found is not None:
-            start, end, rest = found
-            number = lines[-1] if lines else stray[-1] if stray else ""
-            if header:
-                numbered = number.isdecimal()
-            elif not strict and numbered and lines and number.isdecimal():
-                if not blank or number == str(count + 1):
-                    lines.pop()  # the number of the block that begins
-            count += 1
-            close()
-            skipped += 0 if header else count_stray(True)
-            times, lines, stray, lost = (start, end), [rest] if rest else [], [], False
-            skipped += end <= 0
-            header = blank = False
+    reader = _TimedLines(strict)
+    for full_line in text.split("\n"):
+        line = full_line.strip(_SPACE)
+        if times := _times(line):
+            reader.take_times(*times)
         elif not line:
-            blank = True
-            if stray:
-                stray.append("")
-        elif _is_broken_time(line, blank or bool(lines and lines[-1].isdecimal())):
-            if lines and lines[-1].isdecimal():
-                lines.pop()
-            close()
-            count += 1
-            skipped += 1 + (0 if header else count_stray(True))
-            times, lines, stray, lost = None, [], [], True
-            header = blank = False
-        elif lost:
-            blank = False
-        elif times is None or (strict and blank):
-            stray.append(line)
-            if not strict:
-                blank = False
+            reader.take_blank(is_empty=not full_line.strip("\x00"))
+        elif _is_broken_time(line, reader.expects_times()):
+            reader.take_broken_times()
         else:
-            if blank and lines:
-                lines.append("")
-            lines.append(line)
-            blank = False
-    close()
-    skipped += 0 if header else count_stray(False)
-    return Parsed(blocks, skipped, "vtt" if strict else "tags")
+            reader.take_text(line)
+    return reader.finish()
+
+
+class _TimedLines:
+    """Blocks of lines with times, as they are collected line by line."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.blocks: list[Block] = []
+        self.skipped = 0
+        self.times: tuple[float, float] | None = None  # of the block that is being read
+        self.lines: list[str] = []  # its text; "" between paragraphs
+        self.stray: list[str] = []  # what belongs to no block; "" between paragraphs
+        self.count = 0  # lines of times so far
+        self.is_numbered = False  # whether blocks begin with a number
+        self.is_after_blank = True
+        self.is_lost = False  # in the text of a block whose times are broken
+
+    def take_times(self, start: float, end: float, text: str) -> None:
+        self._end_block()
+        self.times, self.lines = (start, end), [text] if text else []
+        self.skipped += end <= 0
+
+    def take_broken_times(self) -> None:
+        self._end_block()
+        self.times, self.lines, self.is_lost = None, [], True
+        self.skipped += 1
+
+    def take_blank(self, is_empty: bool) -> None:
+        # YouTube has a line of a space within a cue, Netflix such lines between cues.
+        if self.strict and not is_empty and self.times is not None and not self.is_after_blank:
+            if self.lines:
+                self.lines.append("")
+            return
+        self.is_after_blank = True
+        if self.stray:
+            self.stray.append("")
+
+    def take_text(self, line: str) -> None:
+        if self.is_lost:
+            pass
+        elif self.times is None or (self.strict and self.is_after_blank):
+            self.stray.append(line)
+            return  # in WebVTT all is stray up to the next line of times
+        else:
+            if self.is_after_blank and self.lines:
+                self.lines.append("")
+            self.lines.append(line)
+        self.is_after_blank = False
+
+    def expects_times(self) -> bool:
+        """Tell whether the line before was blank or a number."""
+        return self.is_after_blank or bool(self.lines and self.lines[-1].isdecimal())
+
+    def finish(self) -> Parsed:
+        """Return what was read."""
+        self._end_block(is_last=True)
+        return Parsed(self.blocks, self.skipped, "vtt" if self.strict else "tags")
+
+    def _end_block(self, is_last: bool = False) -> None:
+        if not self.count:  # what stands before the first times is a header
+            number = next((line for line in reversed(self.stray) if line), "")
+            self.is_numbered = number.isdecimal()
+        else:
+            if not is_last:
+                self._drop_name()
+            self.skipped += self._count_stray(is_last)
+        if self.times is not None and self.times[1] > 0:
+            start, end = self.times
+            self.blocks.append(Block(max(start, 0.0), end, "\n".join(self._own_lines())))
+        self.count += 1
+        self.stray = []
+        self.is_after_blank = self.is_lost = False
+
+    def _drop_name(self) -> None:
+        """Remove the name or number of the next block from the end of this one."""
+        lines = self.lines
+        if not lines:
+            return
+        if lines[-1].isdecimal() and (self.is_numbered or self.strict):
+            if not self.is_after_blank or lines[-1] == str(self.count + 1):
+                lines.pop()
+        elif self.strict and not self.is_after_blank and len(lines) > 1 and lines[-2] == "":
+            lines.pop()
+
+    def _own_lines(self) -> list[str]:
+        if not self.strict or "" not in self.lines:
+            return self.lines
+        paragraphs = "\n".join(self.lines).split("\n\n")
+        return [text for text in paragraphs if not text.startswith(_SILENT_PARAGRAPHS)]
+
+    def _count_stray(self, is_last: bool) -> int:
+        """Count the paragraphs that are neither comments nor the name of the next block."""
+        paragraphs = [text for text in "\n".join(self.stray).split("\n\n") if text.strip()]
+        if paragraphs and not is_last and self.stray[-1] and "\n" not in paragraphs[-1].strip():
+            paragraphs.pop()
+        return sum(
+            not text.strip().startswith(_SILENT_PARAGRAPHS) and not text.strip().isdecimal()
+            for text in paragraphs
+        )
 
 
 def _times(line: str) -> tuple[float, float, str] | None:

@@ -69,7 +69,8 @@ def test_files_without_cues_say_why(tmp_path, monkeypatch):
         (b"\x00\x00\x01\xba" + bytes(99), "pictures, not text"),
         (b"PK\x03\x04" + bytes(99), "ZIP archive"),
         (b"1\n00:00:01,000 --> 00:00:02,000\n \n", "its cues have no text"),
-        (b"1\n00:00:0x,000 --> 00:00:02,000\nhello\n", "1 block could not be read"),
+        (b"1\n-00:00:05,000 --> -00:00:02,000\nhello\n", "1 block could not be read"),
+        (b"[Events]\nDialogue: 0,0:00:0x.00,0:00:02.00,Default,,0,0,0,,hello", "1 block could not"),
     ):
         path.write_bytes(content)
         with pytest.raises(VideoError, match=reason):
@@ -79,3 +80,362 @@ def test_files_without_cues_say_why(tmp_path, monkeypatch):
         read_file(path)
     with pytest.raises(VideoError, match="not there"):
         read_file(tmp_path / "b.srt")
+
+
+def read(tmp_path, content, name="a.srt"):
+    """Write a file and return what is read of it."""
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(data)
+    return read_file(tmp_path / name)
+
+
+def rows(found):
+    return [(cue.start, cue.end, cue.text) for cue in found]
+
+
+ONE, FIVE = (1.0, 3.0, "purple elephant"), (5.0, 6.0, "green bicycle")
+SUBRIP = """1
+00:00:01,000 --> 00:00:03,000
+purple elephant
+
+2
+00:00:05,000 --> 00:00:06,000
+green bicycle
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\n", "\r\r\n"),
+        lambda text: text.replace("\n", "\n\n"),  # a blank line after each line
+        lambda text: text.replace(",", "."),
+        lambda text: text.replace("00:00:", "00:"),
+        lambda text: text.replace(",000", ""),
+        lambda text: text.replace("00:00:", "00:").replace(",", "."),
+        lambda text: text.replace("00:00:0", "0:0:"),
+        lambda text: text.replace(",000", ",0"),
+        lambda text: text.replace(",000", ":000"),
+        lambda text: text.replace("00:00:", "00: 00: ").replace(",", " , "),
+        lambda text: text.replace("1\n00", "00").replace("2\n00", "00"),  # without numbers
+        lambda text: text.replace("\n\n", "\n"),  # without blank lines
+        lambda text: text.replace("\n\n", "\n").replace("1\n00", "00").replace("2\n00", "00"),
+        lambda text: text.replace("\n\n", "\n  \t\n"),
+        lambda text: text.replace("\n\n", "\n\n\n\n\n"),
+        lambda text: text.replace(" --> ", "-->"),
+        lambda text: text.replace("-->", "->"),
+        lambda text: text.replace("-->", "--&gt;"),
+        lambda text: text.replace("-->", "\u2192"),
+        lambda text: text.replace("-->", "\u2013>"),
+        lambda text: text.replace("1\n00", "1 00").replace("2\n00", "2 00"),
+        lambda text: text.replace("3,000", "3,000  X1:100 X2:200 Y1:5 Y2:6"),
+        lambda text: "\ufeff\n\n" + text + "\n\n\x1a",
+        lambda text: "Downloaded somewhere\n\n" + text,
+        lambda text: text.replace("2\n00", "17\n00"),
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("purple", "\u200bpu\x02rple\u202c\ufeff"),
+        lambda text: text.replace(":0", "\uff1a0").replace(",", "\uff0c"),
+    ],
+)
+def test_careless_subrip_gives_the_same_cues(tmp_path, change):
+    assert rows(read(tmp_path, change(SUBRIP))) == [ONE, FIVE]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "00:00:0x,000 --> 00:00:04,000",
+        "00:00:04,000 -->",
+        "--> 00:00:04,000",
+        "00:00:04,000 --> ",
+        "??:??:?? --> 00:00:05,000",
+        "-00:00:09,000 --> -00:00:04,000",
+    ],
+)
+@pytest.mark.parametrize("name", ["a.srt", "a.vtt"])
+def test_a_broken_time_costs_its_block_alone(tmp_path, broken, name):
+    text = SUBRIP.replace("\n2\n", f"\n2\n{broken}\nlost words\nand more\n\n3\n")
+    found = read(tmp_path, text, name)
+    assert rows(found) == [ONE, FIVE] and found.skipped == 1
+    assert found.warnings == ("1 block could not be read",)
+    web = "WEBVTT\n\n" + text.replace(",", ".")
+    assert rows(read(tmp_path, web, name)) == [ONE, FIVE]
+    close = text.replace("\n\n", "\n")  # no blank line ends the text before
+    assert rows(read(tmp_path, close, "a.srt")) == [ONE, FIVE]
+
+
+WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngreen bicycle\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("WEBVTT\n\n" + WEB, 0),
+        ("WEBVTT - a title\nKind: captions\nX-TIMESTAMP-MAP=MPEGTS:900000\n\n" + WEB, 0),
+        ("WEBVTT\n" + WEB, 0),
+        ("WEBVTT\nhello header\n \n" + WEB.replace("\n\n", "\n \n"), 0),
+        ("webvtt\n\n" + WEB, 0),
+        ("\ufeffWEBVTT\tx\n\n" + WEB, 0),
+        (WEB, 0),  # without its header
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nstray\n\n"), 1),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nstray\nlines\n\nof two blocks\n\n"), 2),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nNOTE a comment\nof lines\n\n"), 0),
+        ("WEBVTT\n\nSTYLE\n::cue { color: red }\n\nREGION\nid:a\n\n" + WEB, 0),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nname of it\n"), 0),
+        ("WEBVTT\n\n1\n" + WEB.replace("\n\n", "\n\n2\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace("00:03.000", "00:03.000 align:start  line:9,end"), 0),
+        ("WEBVTT\n\n" + WEB.replace(".", ","), 0),
+        ("WEBVTT\n\n" + WEB.replace("00:0", "00:00:0"), 0),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace("purple", "<v.loud Ann><c.red>pur<00:00:02.000>ple</c>"), 0),
+        (("WEBVTT\n\n" + WEB).replace("\n", "\r"), 0),
+        (("WEBVTT\n\n" + WEB).replace("\n", "\r\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace(".000 -->", " -->").replace("3.000", "3"), 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["a.vtt", "a.srt", "a.ass"])
+def test_webvtt_is_read_whatever_stands_between_its_cues(tmp_path, text, skipped, name):
+    if not text.lstrip("\ufeff").lower().startswith("webvtt") and name != "a.vtt":
+        name = "b.vtt"
+    found = read(tmp_path, text, name)
+    assert rows(found) == [ONE, FIVE] and found.format == "vtt"
+    assert found.skipped == skipped
+
+
+ASS_HEAD = (
+    "[Script Info]\nScriptType: v4.00+\n[V4+ Styles]\nFormat: Name, Fontname\n"
+    "Style: Default,Arial\n[Events]\n"
+)
+
+
+def dialogue(start, end, text):
+    return f"Dialogue: 0,0:00:{start},0:00:{end},Default,,0,0,0,,{text}\n"
+
+
+def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
+    stated = "Format: Start, End, Text\nDialogue: 0:00:01.00,0:00:03.00,purple elephant\n"
+    assert rows(read(tmp_path, ASS_HEAD + stated, "a.ass")) == [ONE]
+    broken = (
+        dialogue("01.00", "03.00", "purple elephant")
+        + "Dialogue: 0,0:00:04\n"
+        + dialogue("xx.00", "05.00", "lost")
+        + "Comment: 0,0:00:04.00,0:00:05.00,Default,,0,0,0,,a remark\n"
+        + "[Fonts]\nfontname: a.ttf\n!#$%&\n[Events]\n"
+        + dialogue("05.00", "06.00", "green bicycle")
+    )
+    for text in (ASS_HEAD + broken, broken, (ASS_HEAD + broken).replace("\n", "\r\n")):
+        found = read(tmp_path, text, "a.srt")
+        assert rows(found) == [ONE, FIVE] and found.skipped == 2 and found.format == "ass"
+    with pytest.raises(VideoError, match="drawings, not text"):
+        read(tmp_path, ASS_HEAD + dialogue("01.00", "02.00", r"{\p1}m 0 0 l 9 9"), "a.ass")
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (r"{\p1}m 0 0 l 100 0{\p0}purple elephant", "purple elephant"),
+        (r"purple{\pos(1,2)\pbo3} elephant", "purple elephant"),
+        (r"purple\helephant", "purple elephant"),
+        (r"purple\Nelephant\n", "purple elephant"),
+        (r"{\k20}pur{\kf30}ple{\K9} ele{\ko1}phant", "purple elephant"),
+        ("{a remark}purple {=12}elephant", "purple elephant"),
+        (r"{\an8\fad(1,2)}{\i1}purple{\i0} elephant", "purple elephant"),
+        (r"purple elephant, it said, {unclosed", "purple elephant, it said, {unclosed"),
+        (r"5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+    ],
+)
+def test_substation_overrides_are_no_text(tmp_path, raw, text):
+    found = read(tmp_path, ASS_HEAD + dialogue("01.00", "03.00", raw), "a.ass")
+    assert rows(found) == [(1, 3, text)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+        ("I <3 you, x<y and y>z", "I <3 you, x<y and y>z"),
+        ("{laughs} {so they say}", "{laughs} {so they say}"),
+        (r"{\an8}{\pos(1,2)}up{\i1} there{\i0}", "up there"),
+        ("{y:i}{Y:b}{c:$0000ff}leaning", "leaning"),
+        ('<i>lean</i>ing <font color="#ff0000">red</font><br/>line', "leaning red line"),
+        ("<FONT COLOR='red' FACE='x'>red</FONT >", "red"),
+        ("<laughs> loudly", "<laughs> loudly"),
+        ("Tom &amp; Ann &lt;3 &#9835; &#x266A; caf&eacute;", "Tom & Ann <3 ♫ ♪ café"),
+        ("New&nbsp;York&ensp;city AT&T &unknown; &amp", "New York city AT&T &unknown; &amp"),
+        ("it&amp;#39;s &amp;quot;fine&amp;quot;", 'it\'s "fine"'),
+        ("\u266a la la \u266a", "♪ la la ♪"),
+        ("A --> B", "A --> B"),
+        ("first\n\nsecond after a blank line", "first second after a blank line"),
+        ("over\x02 the\x00 hill", "over the hill"),
+        ("\u202bשלום\u202c \u200fעולם", "שלום עולם"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("cafe\u0301", "café"),
+        ("wide\u3000space\u00a0here", "wide space here"),
+        ("in 1984\n42", "in 1984 42"),
+    ],
+)
+def test_text_keeps_its_words_and_loses_its_markup(tmp_path, raw, text):
+    found = read(tmp_path, f"1\n00:00:01,000 --> 00:00:03,000\n{raw}\n")
+    assert rows(found) == [(1, 3, text)]
+
+
+YOUTUBE = """WEBVTT
+Kind: captions
+
+00:00:00.160 --> 00:00:02.389 align:start position:0%
+ 
+hello<00:00:00.400><c> everyone</c><00:00:01.000><c> here</c>
+
+00:00:02.389 --> 00:00:02.399 align:start position:0%
+hello everyone here
+ 
+
+00:00:02.399 --> 00:00:05.000 align:start position:0%
+hello everyone here
+welcome<00:00:03.000><c> back</c>
+
+00:00:05.000 --> 00:00:05.010 align:start position:0%
+welcome back
+ 
+
+00:00:05.010 --> 00:00:07.000 align:start position:0%
+welcome back
+today<00:00:06.000><c> we</c><00:00:06.500><c> swim</c>
+"""
+
+
+def test_rolling_captions_give_each_sentence_once(tmp_path):
+    found = read(tmp_path, YOUTUBE, "a.vtt")
+    assert [cue.text for cue in found] == ["hello everyone here", "welcome back", "today we swim"]
+    assert [cue.start for cue in found] == [0.16, 2.399, 5.01]
+    lines = ["one fine day", "we went out", "to the sea"]
+    rolled = "".join(
+        f"{i + 1}\n00:00:{2 * i:02},000 --> 00:00:{2 * i + 2:02},000\n"
+        + "\n".join(lines[max(i - 1, 0) : i + 1])
+        + "\n\n"
+        for i in range(3)
+    )
+    assert [cue.text for cue in read(tmp_path, rolled)] == lines
+    grown = "".join(
+        f"{i}\n00:00:0{i},000 --> 00:00:0{i + 1},000\n{'to the river'[: 4 * i]}\n\n"
+        for i in (1, 2, 3)
+    )
+    assert rows(read(tmp_path, grown)) == [(1, 4, "to the river")]
+    again = SUBRIP.replace("green bicycle", "purple elephant")  # two seconds later: said twice
+    assert len(read(tmp_path, again)) == 2
+
+
+def test_a_sign_of_many_frames_is_one_cue(tmp_path):
+    lines = "".join(
+        dialogue(f"{1 + i * 0.04:05.2f}", f"{1.04 + i * 0.04:05.2f}", rf"{{\pos({i},2)}}SHOP")
+        for i in range(100)
+    ) + dialogue("02.00", "04.00", "hello there")  # fmt: skip
+    assert rows(read(tmp_path, ASS_HEAD + lines, "a.ass")) == [
+        (1, 5, "SHOP"), (2, 4, "hello there")
+    ]  # fmt: skip
+
+
+def test_thumbnail_tracks_are_no_text(tmp_path):
+    tile = "00:0{0}.000 --> 00:0{1}.000\nsprites/image1.jpg#xywh=0,0,160,90\n\n"
+    text = "WEBVTT\n\n" + tile.format(1, 2) + tile.format(2, 3)
+    with pytest.raises(VideoError, match="holds no cue: its cues show pictures"):
+        read(tmp_path, text, "a.vtt")
+    assert rows(read(tmp_path, text + WEB, "a.vtt")) == [ONE, FIVE]
+
+
+def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
+    text = "{1}{1}25.000\n{25}{75}{y:i}purple|elephant\n{125}{150}green bicycle\nbroken\n"
+    found = read(tmp_path, text, "a.sub")
+    assert rows(found) == [ONE, FIVE] and (found.format, found.skipped) == ("microdvd", 1)
+    bare = text.partition("\n")[2]
+    assert read(tmp_path, bare, "a.sub").cues[0].start == pytest.approx(25 * 1001 / 24000, abs=1e-3)
+    with av.open(str(tmp_path / "a.mp4"), "w") as out:
+        film = out.add_stream("libx264", rate=25)
+        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(50):
+            frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+            out.mux(film.encode(frame))
+        out.mux(film.encode(None))
+    assert rows(read_file(tmp_path / "a.sub", tmp_path / "a.mp4")) == [ONE, FIVE]
+    tenths = "[10][30]purple|/elephant\n[50][60]green bicycle\n"
+    assert rows(read(tmp_path, tenths, "a.sub")) == [ONE, FIVE]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sbv", "0:00:01.000,0:00:03.000\npurple\nelephant\n\n"
+            "0:00:05.000,0:00:06.000\ngreen bicycle"),
+        (
+            "a.sub",
+            "[INFORMATION]\n[TITLE]x\n[SUBTITLE]\n00:00:01.00,00:00:03.00\npurple[br]elephant\n\n"
+            "00:00:05.00,00:00:06.00\ngreen bicycle\n",
+        ),
+        (
+            "a.smi",
+            "<SAMI><HEAD><STYLE>P {color:red}</STYLE></HEAD><BODY>\n"
+            "<SYNC Start=1000><P Class=EN>purple<br>elephant\n"
+            "<SYNC Start=3000><P Class=EN>&nbsp;\n<sync start='5000'>\n"
+            "<P>green <b>bicycle</b>"
+            "<SYNC Start=6000><P>&nbsp;</BODY></SAMI>",
+        ),
+        (
+            "a.ttml",
+            '<?xml version="1.0"?><tt xmlns="http://www.w3.org/ns/ttml"><head><metadata>no</metadata></head>'
+            '<body><div><p begin="00:00:01.000" end="00:00:03.000">purple<br/>elephant</p>'
+            '<p begin="5s" dur="1000ms"><span>green</span> bicycle</p></div></body></tt>',
+        ),
+        (
+            "a.dfxp",
+            '<tt:tt xmlns:tt="http://www.w3.org/2006/10/ttaf1" ttp:frameRate="25"'
+            ' ttp:tickRate="1000"><tt:body><tt:div><tt:p begin="00:00:01:00" end="00:00:02:25">purple\n  elephant</tt:p>'
+            '<tt:p begin="5000t" end="150f">green bicycle</tt:p></tt:div></tt:body></tt:tt>',
+        ),
+        (
+            "a.ttml",
+            '<tt><body begin="1s"><div><p begin="0s" end="2s">'
+            '<span begin="0s">purple </span>elephant</p>'
+            '<p begin="broken">lost</p><p><span begin="4s" end="5s">green & bicycle</span>'
+            "</p></div></body>",
+        ),
+        (
+            "a.ttml",
+            '<!DOCTYPE tt [<!ENTITY a "aaaaaaaaaa"><!ENTITY x SYSTEM "file:///etc/passwd">]>'
+            "<tt><body><div>"
+            '<p begin="1s" end="3s">purple &x; elephant</p><p begin="5s" end="6s">green &a;bicycle'
+            "</p>",
+        ),
+        (
+            "a.xml",
+            '<?xml version="1.0"?><transcript><text start="1" dur="2">purple elephant</text>'
+            '<text start="5" dur="1">green bicycle</text></transcript>',
+        ),
+        (
+            "a.ttml",
+            '<timedtext format="3"><body><p t="1000" d="2000"><s>purple</s>'
+            '<s t="500"> elephant</s></p>'
+            '<p t="5000" d="1000">green bicycle</p></body></timedtext>',
+        ),
+    ],
+)  # fmt: skip
+def test_further_formats_give_the_same_cues(tmp_path, name, text):
+    found = rows(read(tmp_path, text, name))
+    assert [(start, end) for start, end, _ in found] == [(1, 3), (5, 6)]
+    words = [" ".join(w for w in text.split() if w not in ("&", "&x;")) for *_, text in found]
+    assert [text.replace("&a;", "") for text in words] == ["purple elephant", "green bicycle"]
+
+
+def test_times_stay_in_order_and_above_zero(tmp_path):
+    text = (
+        "1\n00:00:09,000 --> 00:00:08,000\nend before start\n\n"
+        "2\n-00:00:01,000 --> 00:00:02,000\nbegins early\n\n"
+        "3\n00:00:01,500 --> 00:00:03,000\noverlaps\n\n"
+        "4\n99999:00:00,000 --> 99999:00:01,000\nfar away\n\n"
+    )
+    found = read(tmp_path, text)
+    assert rows(found) == [
+        (0, 2, "begins early"), (1.5, 3, "overlaps"), (9, 10, "end before start")
+    ]  # fmt: skip
+    assert found.warnings == ("1 block could not be read",)
