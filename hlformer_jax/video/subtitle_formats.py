@@ -354,6 +354,7 @@ def _by_unit(rows: list[tuple[int, int | None, str]], unit: float) -> list[Block
 # TTML and SAMI, by their tags: no document type is read, so no entity of one is expanded
 
 _ELEMENT = re.compile(r"<(/?)([A-Za-z][\w:.\-]{0,60})((?:\s[^<>]{0,2000}|/)?)>")
+_OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 _ATTRIBUTE = re.compile(
     r"(?<![\w:.\-])([\w:.\-]{1,60})\s{0,20}=\s{0,20}(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))"
 )
@@ -375,10 +376,11 @@ def _pieces(text: str) -> Iterator[_Piece]:
     length = len(text)
     comment_ends = section_ends = True  # whether there may be further ends of these
     while position < length:
-        opening = text.find("<", position)
-        if opening < 0:
+        found = _OPENING.search(text, position)
+        if found is None:
             yield _Piece(text[position:])
             return
+        opening = found.start()
         if opening > position:
             yield _Piece(text[position:opening])
         position = opening + 1
@@ -396,7 +398,7 @@ def _pieces(text: str) -> Iterator[_Piece]:
             name = match[2].rsplit(":", 1)[-1].lower()
             yield _Piece("", name, rest, bool(match[1]), rest.endswith("/"))
             position = match.end()
-        elif text[opening + 1 : opening + 2] not in ("!", "?"):
+        elif text[opening + 1] not in "!?":
             yield _Piece("<")
         else:
             end = text.find(">", opening, opening + 1000)

@@ -189,6 +189,8 @@ def _confidences(sample: bytes) -> dict[str, float]:
         else:
             groups[sample].append(encoding)
     for cleaned, encodings in groups.items():
+        if not cleaned:
+            continue
         for result in chardet.detect_all(
             cleaned, ignore_threshold=True, compat_names=False, include_encodings=_INCLUDED
         ):

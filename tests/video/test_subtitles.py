@@ -1,6 +1,12 @@
 """Subtitle files and tracks: formats, encodings, damaged blocks, text without markup."""
 
+import contextlib
+import time
+import unicodedata
+
 import av
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -390,7 +396,8 @@ def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
         (
             "a.dfxp",
             '<tt:tt xmlns:tt="http://www.w3.org/2006/10/ttaf1" ttp:frameRate="25"'
-            ' ttp:tickRate="1000"><tt:body><tt:div><tt:p begin="00:00:01:00" end="00:00:02:25">purple\n  elephant</tt:p>'
+            ' ttp:tickRate="1000"><tt:body><tt:div><tt:p begin="00:00:01:00"'
+            ' end="00:00:02:25">purple\n  elephant</tt:p>'
             '<tt:p begin="5000t" end="150f">green bicycle</tt:p></tt:div></tt:body></tt:tt>',
         ),
         (
@@ -439,3 +446,128 @@ def test_times_stay_in_order_and_above_zero(tmp_path):
         (0, 2, "begins early"), (1.5, 3, "overlaps"), (9, 10, "end before start")
     ]  # fmt: skip
     assert found.warnings == ("1 block could not be read",)
+
+
+SENTENCES = {
+    "cp1250 polish": "Gdzie zgubiłeś mój żółty płaszcz i książkę?",
+    "cp1250 czech": "Zítra přijedeme až večer, počkejte na nás u řeky.",
+    "cp1251 russian": "Завтра мы пойдём в лес за грибами.",
+    "cp1251 ukrainian": "Завтра ми підемо до лісу по гриби, її сестра теж.",
+    "koi8-r russian": "Собака спит под столом и видит сны.",
+    "cp1252 french": "L'été dernier, la forêt était déjà brûlée là-bas.",
+    "cp1252 german": "Die Mädchen hören schöne Lieder über große Flüsse.",
+    "cp1252 spanish": "El niño comió una piña y después soñó con montañas.",
+    "mac-roman french": "L'été dernier, la forêt était déjà brûlée là-bas.",
+    "cp1253 greek": "Αύριο θα πάμε στη θάλασσα με τη γιαγιά.",
+    "cp1254 turkish": "Yarın sabah dağdaki köye gideceğiz, çocuklar şarkı söyleyecek.",
+    "cp1255 hebrew": "מחר נלך ליער לחפש פטריות.",
+    "cp1256 arabic": "غدا سنذهب إلى الغابة مع الجدة.",
+    "cp1257 lithuanian": "Rytoj eisime į mišką grybauti, močiutė taip pat važiuos.",
+    "cp1257 latvian": "Rīt mēs iesim uz mežu sēņot, vecmāmiņa arī būs.",
+    "cp1258 vietnamese": "Ngày mai chúng tôi s\u0303e đi biê\u0309n.",
+    "gb18030 chinese": "明天我们去森林里采蘑菇。",
+    "big5 chinese": "明天我們去森林裡採蘑菇。",
+    "cp932 japanese": "明日は森へきのこを採りに行きます。",
+    "euc_jp japanese": "明日は森へきのこを採りに行きます。",
+    "cp949 korean": "내일 우리는 숲으로 버섯을 따러 가요.",
+}
+"""One sentence in each older encoding, of languages that it was made for."""
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_a_single_sentence_tells_its_encoding(tmp_path, case):
+    encoding = case.split()[0]
+    text = unicodedata.normalize("NFC", SENTENCES[case])
+    data = SENTENCES[case].encode(encoding)
+    block = b"1\n00:00:01,000 --> 00:00:03,000\n%s\n"
+    assert rows(read(tmp_path, block % data)) == [(1, 3, text)]
+    many = b"\n".join(block % data for _ in range(6)).replace(b"\n", b"\r\n")
+    assert [cue.text for cue in read(tmp_path, many)] == [text]
+    # A byte that is damaged costs its character, and in Chinese, Japanese and Korean a neighbour.
+    place = len(data) * 2 // 3
+    damaged = data[:place] + b"\xff" + data[place + 1 :]
+    [cue] = read(tmp_path, block % damaged, f"a.{case.split()[1]}.srt")
+    assert cue.text[:6] == text[:6]
+    assert len(set(text.split()) - set(cue.text.split())) <= 1 + (" " not in text)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"],
+)
+@pytest.mark.parametrize("text", ["purple elephant", "Мы идём на рынок", "日本語\u3000テスト", "é"])
+def test_unicode_needs_no_mark(tmp_path, encoding, text):
+    block = f"1\n00:00:01,000 --> 00:00:03,000\n{text}\n"
+    assert rows(read(tmp_path, block.encode(encoding))) == [(1, 3, " ".join(text.split()))]
+
+
+def test_a_damaged_byte_of_utf8_costs_one_character(tmp_path):
+    text = "日本語 テスト, русский текст"
+    data = text.encode()
+    for place in range(len(data)):
+        broken = data[:place] + b"\xff" + data[place + 1 :]
+        [cue] = read(tmp_path, b"1\n00:00:01,000 --> 00:00:03,000\n" + broken + b"\n")
+        assert sum(c not in cue.text for c in set(text)) <= 1
+    cue = read(tmp_path, SUBRIP.encode().replace(b"purple", b"pur\xe9ple")).cues[0]
+    assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
+
+
+def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
+    data = SUBRIP.encode().replace(b"purple elephant", "Le titre à part".encode("cp1252"))
+    assert read(tmp_path, data, "a.fr.srt").cues[0].text == "Le titre à part"
+    greek = SUBRIP.encode().replace(b"purple elephant", "Ναι, ναι".encode("cp1253"))
+    assert read(tmp_path, greek, "a.el.forced.srt").cues[0].text == "Ναι, ναι"
+
+
+HEADS = {
+    "srt": "1\n00:00:01,000 --> 00:00:03,000\n",
+    "vtt": "WEBVTT\n\n00:01.000 --> 00:03.000\n",
+    "ass": ASS_HEAD + "Dialogue: 0,0:00:01.00,0:00:03.00,D,,0,0,0,,",
+    "ttml": "<tt><body><p begin='1s' end='2s'>",
+    "sami": "<SAMI><SYNC Start=1000>",
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "unit", ["<", "{", "&", "--> ", "<a a=", "<!--", "\n", " ", "1:", "{\\p1}", "\xff", "<p>"]
+)
+def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
+    start = time.process_time()
+    with contextlib.suppress(VideoError):
+        read(tmp_path, HEADS[head] + unit * (100_000 // len(unit)))
+    assert time.process_time() - start < 2  # 0.15 s here; once 40 s
+
+
+def test_what_is_too_long_is_cut_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(subtitles, "MAX_CUES", 1)
+    found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
+    assert len(found) == 1 and len(found.cues[0].text) <= 10_000
+    assert found.warnings == (
+        "1 cue cut to 10,000 characters", "1 cue left out: only 1 are read"
+    )  # fmt: skip
+
+
+@hypothesis.settings(max_examples=60, deadline=None, database=None)
+@hypothesis.given(data=st.data())
+def test_any_damage_gives_cues_or_one_line(tmp_path_factory, data):
+    seeds = [*HEADS.values(), SUBRIP, "WEBVTT\n\n" + WEB, YOUTUBE, "{1}{1}25\n{25}{75}a|b\n"]
+    content = data.draw(st.sampled_from(seeds)).encode()
+    pieces = st.sampled_from(
+        [b"<", b"{", b"-->", b"\n", b"\xff", b"\x00", b"99:", b"Dialogue:", b""]
+    )
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.integers(0, 9))
+        content = (
+            content[:place] + data.draw(pieces | st.binary(max_size=4)) + content[place + length :]
+        )
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        found = read(
+            folder, content, data.draw(st.sampled_from(["a.srt", "a.vtt", "a.sub", "a.smi"]))
+        )
+    except VideoError as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.cues and all(0 <= cue.start < cue.end and cue.text for cue in found)
