@@ -15,7 +15,7 @@ import av
 from av.stream import Discard
 
 from hlformer_jax import files
-from hlformer_jax.video import subtitle_formats, text_encoding
+from hlformer_jax.video import closed_captions, subtitle_formats, text_encoding
 from hlformer_jax.video.read import VideoError, fault, named, opened
 from hlformer_jax.video.subtitle_text import (
     MAX_CUE_CHARACTERS,
@@ -225,9 +225,9 @@ _DECODED_CODECS = frozenset(
 
 
 def read_tracks(path: str | Path) -> Subtitles:
-    """Read all text subtitle tracks in a video's container; their times count from second 0.
+    """Read all text subtitle tracks in a video's container, and the captions in its pictures.
 
-    A video without such a track has no cues, which is no error.
+    Times count from second 0. A video without any of them has no cues, which is no error.
 
     Raises:
       VideoError: when the video cannot be opened, as `video.read.opened` does.
@@ -239,12 +239,10 @@ def read_tracks(path: str | Path) -> Subtitles:
             if stream.codec_context is not None
             and stream.codec_context.name in _PLAIN_CODECS.keys() | _DECODED_CODECS
         ]
-        if not streams:
-            return Subtitles((), "")
+        codecs = {stream.index: stream.codec_context.name for stream in streams}
         video.stream.discard = Discard.all
         for stream in streams:
             stream.discard = Discard.default
-        codecs = {stream.index: stream.codec_context.name for stream in streams}
         packets, warnings = _packets(video.container, streams, float(video.start or 0))
     cues: list[Cue] = []
     skipped = 0
@@ -256,6 +254,10 @@ def read_tracks(path: str | Path) -> Subtitles:
         skipped += wrong
         warnings += [line for line in said if line not in warnings]
         encodings[encoding] = None
+    captions = closed_captions.read_captions(path)
+    if captions:
+        cues += _finished(captions, "ass", 0)[0]
+        codecs[-1] = "eia_608"
     names = ", ".join(dict.fromkeys(codecs.values()))
     encoding = ", ".join(encodings)
     return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))
@@ -277,12 +279,18 @@ def _packets(
     found: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
     size = 0
     try:
-        for packet in container.demux(list(streams)):
+        for packet in container.demux(list(streams)) if found else ():
             if packet.pts is None or not packet.size:
                 continue
             start = float(packet.pts * packet.time_base) - begin
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
             own = found[packet.stream.index]
+            if packet.stream.codec_context.name == "eia_608":
+                own += [
+                    _Packet(block.start, block.end, block.text.encode())
+                    for block in closed_captions.decoded_blocks(packet.stream, packet, begin)
+                ]
+                continue
             if packet.stream.codec_context.name in _PLAIN_CODECS:
                 contents = [bytes(packet)]
             else:
