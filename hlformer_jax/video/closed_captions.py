@@ -89,7 +89,8 @@ def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
             lines[-1] += f" {pair.hex()}"
         else:
             lines += [f"{clock}\t{pair.hex()}"]
-    with av.open(io.BytesIO("\n\n".join([*lines, ""]).encode()), format="scc") as container:
+    content = io.BytesIO("\n\n".join([*lines, ""]).encode())
+    with av.open(content, "r", format="scc") as container:
         stream = container.streams.subtitles[0]
         blocks: list[Block] = []
         for packet in container.demux(stream):

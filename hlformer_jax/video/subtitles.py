@@ -259,7 +259,7 @@ def read_tracks(path: str | Path) -> Subtitles:
         cues += _finished(captions, "ass", 0)[0]
         codecs[-1] = "eia_608"
     names = ", ".join(dict.fromkeys(codecs.values()))
-    encoding = ", ".join(encodings)
+    encoding = ", ".join(encodings) or "utf-8"
     return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))
 
 

@@ -44,11 +44,12 @@ def test_a_text_of_an_older_encoding_is_read(tmp_path):
     assert list(read_file(tmp_path / "a.srt")) == [(1, 2, "Café")]
 
 
-@pytest.mark.parametrize("begin", [0, 3])
-def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
-    (tmp_path / "a.srt").write_text(SRT)
-    path = tmp_path / "a.mkv"
-    with av.open(str(tmp_path / "a.srt")) as words, av.open(str(path), "w") as out:
+def muxed(path, source, begin=0):
+    """Write a video of five seconds with the track of a subtitle file, its packets as they are.
+
+    `begin` is the timestamp in seconds of the first picture.
+    """
+    with av.open(str(source)) as words, av.open(str(path), "w") as out:
         film = out.add_stream("libx264", rate=10)
         film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
         text = out.add_stream_from_template(words.streams.subtitles[0])
@@ -56,13 +57,41 @@ def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
             frame.pts = i + 10 * begin
             out.mux(film.encode(frame))
+        out.mux(film.encode(None))
         for packet in words.demux():
             if packet.pts is not None:
-                packet.pts = packet.dts = packet.pts + 1000 * begin
+                packet.pts = packet.dts = packet.pts + round(begin / packet.time_base)
                 packet.stream = text
                 out.mux(packet)
-        out.mux(film.encode(None))
-    assert list(read_tracks(path)) == TWO
+    return path
+
+
+@pytest.mark.parametrize("begin", [0, 3])
+def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
+    (tmp_path / "a.srt").write_text(SRT)
+    assert rows(read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt", begin))) == TWO
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.srt", SRT.replace("there</i>, world", "&amp;</i> 5 < 6"), "Hello & 5 < 6"),
+        ("a.srt", SRT.replace("there</i>", "{laughs}</i>"), "Hello {laughs}, world"),
+        ("a.vtt", VTT.replace("world", "New&nbsp;York"), "Hello there, New York"),
+        ("a.ass", ASS.replace("there", r"\hthere{\p1}m 0 0{\p0}"), "Hello there, world"),
+    ],
+)
+def test_tracks_are_cleaned_as_files_are(tmp_path, name, text, expected):
+    (tmp_path / name).write_text(text)
+    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / name))
+    assert rows(found) == [(1, 2.5, expected), TWO[1]]
+
+
+def test_a_track_in_an_older_encoding_is_read(tmp_path):
+    text = SRT.replace("Hello <i>there</i>, world", "Мы идём на рынок")
+    (tmp_path / "a.srt").write_bytes(text.encode("cp1251"))
+    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
+    assert rows(found)[0] == (1, 2.5, "Мы идём на рынок") and found.encoding == "cp1251"
 
 
 def caption_pairs(lines, pause):
@@ -113,8 +142,9 @@ def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
             out.mux(carrying)
     found = read_tracks(path)
     assert [cue.text for cue in found] == lines and found.format == "eia_608"
-    shown = [cue.start for cue in found]  # each line begins to be shown with its first letters
-    assert shown == pytest.approx([4 / 30, 46 / 30, 87 / 30], abs=0.15)
+    # FFmpeg's own times (movie=a.ts[out+subcc]); a picture is 33 ms.
+    times = [time for cue in found for time in cue[:2]]
+    assert times == pytest.approx([0.067, 1.467, 1.467, 2.833, 2.833, 4.1], abs=0.034)
 
 
 def test_files_without_cues_say_why(tmp_path, monkeypatch):
