@@ -35,24 +35,24 @@ def read_captions(path: str | Path) -> list[Block]:
     Raises:
       VideoError: when the video cannot be opened, as `video.read.opened` does.
     """
-    found: list[tuple[float, bytes]] = []
+    pairs: list[tuple[float, bytes]] = []
     with opened(path) as video:
         if video.stream.codec_context.name not in CODECS:
             return []
         is_escaped = video.stream.codec_context.name != "mpeg2video"
         video.stream.discard = Discard.default
-        begin = float(video.start or 0)
+        zero = float(video.start or 0)
         try:
             for number, packet in enumerate(video.container.demux(video.stream)):
-                if number >= PROBED_PACKETS and not found or len(found) >= MAX_PAIRS:
+                if number >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
                     break
                 if packet.pts is not None:
-                    time = float(packet.pts * packet.time_base) - begin
-                    found += _pairs(bytes(packet), time, is_escaped)
+                    time = float(packet.pts * packet.time_base) - zero
+                    pairs += _pairs(bytes(packet), time, is_escaped)
         except av.error.InvalidDataError:
             pass  # the index tells of the damage
-    found.sort(key=lambda item: item[0])  # from the order of decoding to that of showing
-    return _decoded([item for item in found if item[1].translate(_WITHOUT_PARITY) != b"\0\0"])
+    pairs.sort(key=lambda item: item[0])  # packets come in decoding order
+    return _decoded([item for item in pairs if item[1].translate(_WITHOUT_PARITY) != b"\0\0"])
 
 
 _WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
@@ -68,7 +68,7 @@ def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[floa
             for i in range(2, 2 + 3 * (data[0] & 31 if data else 0), 3):
                 if len(data) >= i + 3 and data[i] & 7 == 4:  # valid, of the first field
                     yield time, data[i + 1 : i + 3]
-        else:  # a DVD has those of the whole group of pictures before it
+        else:  # a DVD stores all pairs of a group of pictures before it
             count = 0
             for i in range(1, 1 + 3 * (data[0] & 63 if data else 0), 3):
                 if len(data) >= i + 3 and data[i] == 0xFF:
@@ -83,8 +83,8 @@ def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
     lines = ["Scenarist_SCC V1.0", ""]
     for time, pair in pairs:
         frames = round(max(time, 0.0) * 30)
-        whole, frame = divmod(frames, 30)
-        clock = f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}:{frame:02}"
+        second, frame = divmod(frames, 30)
+        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}:{frame:02}"
         if lines[-1].startswith(clock):
             lines[-1] += f" {pair.hex()}"
         else:
@@ -98,18 +98,18 @@ def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
     return blocks
 
 
-def decoded_blocks(stream: av.stream.Stream, packet: av.Packet, begin: float) -> list[Block]:
-    """Decode one packet of a caption stream, whose times are those of what FFmpeg decoded.
+def decoded_blocks(stream: av.stream.Stream, packet: av.Packet, zero: float) -> list[Block]:
+    """Decode one packet of a caption stream; its cues have their own times.
 
     Args:
       stream: a stream of FFmpeg's codec eia_608.
       packet: its next packet.
-      begin: timestamp in seconds that is second 0.
+      zero: timestamp in seconds of second 0.
     """
     shown = stream.codec_context.decode2(packet)  # type: ignore[attr-defined]
     if not shown or shown.pts is None:
         return []
-    start = shown.pts / 1_000_000 - begin
+    start = shown.pts / 1_000_000 - zero
     length = shown.end_display_time / 1000
     end = start + length if 0 < length < 3600 else None
     return [

@@ -1,8 +1,10 @@
 """Formats of subtitle files, read block by block, so that a damaged block costs itself alone.
 
 Each reader takes a text whose lines end in newlines and returns the blocks that it could read and
-the number of those that it could not. The readers take what players take: times without hours or
-milliseconds, with a comma or a point, blocks without numbers or without blank lines between them.
+the number of unreadable blocks. The readers are as tolerant as players: they accept times without
+hours or milliseconds, with a comma or a point, blocks without numbers or without blank lines
+between them. The libraries that were compared (pysubs2, srt, webvtt-py, FFmpeg) lose such blocks,
+or all that follow a damaged one.
 """
 
 import html
@@ -62,7 +64,9 @@ _TIME = (
     r"-?\s?\d{1,5}\s?:\s?\d{1,3}(?:\s?:\s?\d{1,3})?(?:\s?[.,:;]\s?\d{1,9})?(?![\d:])"  # 1:02:03,456
 )
 _ARROW = r"(?:-{1,3}\s?>|--?&gt;|[\u2013\u2014]>|\u2192|=>)"
-_ARROW_TIMES = re.compile(rf"\s*(?:\d{{1,9}}\s+)?({_TIME})\s*{_ARROW}\s*({_TIME})(.*)", re.DOTALL)
+_ARROW_TIMES = re.compile(
+    rf"\s*(?:\d{{1,9}}\s+)?[\[(]?({_TIME})\s*{_ARROW}\s*({_TIME})(.*)", re.DOTALL
+)
 _ARROW_LIKE = re.compile(r"-->|--?&gt;|->|\u2192|=>|[\u2013\u2014]>")
 _COMMA_TIMES = re.compile(
     r"(-?\d{1,5}:\d{1,2}:\d{1,2}(?:[.,]\d{1,3})?)\s?[,;]\s?(-?\d{1,5}:\d{1,2}:\d{1,2}(?:[.,]\d{1,3})?)"
@@ -103,7 +107,7 @@ def _arrow_times(line: str) -> re.Match[str] | None:
 _SILENT_PARAGRAPHS = (
     "NOTE", "STYLE", "REGION", "Region:", "Style:", "X-TIMESTAMP-MAP", "WEBVTT",
 )  # fmt: skip
-"""Beginnings of WebVTT's paragraphs that are no cues and no mistakes."""
+"""Beginnings of WebVTT's comments, styles and other paragraphs that are not cues."""
 
 _SPACE = " \t\x0b\x0c\xa0\u200b\ufeff\x00"
 
@@ -182,7 +186,7 @@ class _TimedLines:
         return self.is_after_blank or bool(self.lines and self.lines[-1].isdecimal())
 
     def finish(self) -> Parsed:
-        """Return what was read."""
+        """Return the blocks and the number of unreadable ones."""
         self._end_block(is_last=True)
         return Parsed(self.blocks, self.skipped, "vtt" if self.strict else "tags")
 
@@ -237,7 +241,7 @@ def _times(line: str) -> tuple[float, float, str] | None:
             return None
         match = _COMMA_TIMES.fullmatch(line)
         return None if match is None else (seconds(match[1]), seconds(match[2]), "")
-    rest = [] if not match[3].strip() else match[3].split()
+    rest = match[3].lstrip("])").split()
     text = " ".join(word for word in rest if not _SETTING.match(word))
     return seconds(match[1]), seconds(match[2]), text
 
@@ -371,7 +375,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
-    """Split a document at its tags; what is no tag is text."""
+    """Split a document into its tags and the text between them."""
     position = 0
     length = len(text)
     comment_ends = section_ends = True  # whether there may be further ends of these
@@ -473,7 +477,7 @@ def read_ttml(text: str) -> Parsed:
             if piece.name == "tt":
                 clock.state(attributes)
             start, end, wrong = _interval(attributes, piece.name, clock, offsets[-1])
-            if piece.name == "p" and shown is not None:  # of one that was never closed
+            if piece.name == "p" and shown is not None:  # its end tag is missing
                 blocks.append(Block(shown[1], shown[2], "".join(shown[3])))
                 shown = None
             if not piece.is_empty and len(names) < 1000:

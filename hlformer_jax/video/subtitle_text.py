@@ -14,7 +14,7 @@ MAX_CUE_CHARACTERS = 10_000
 """Longest text of a cue, in characters with its markup; the rest is left out."""
 
 REPEAT_SECONDS = 0.1
-"""Longest gap in seconds between two cues of which the second repeats text of the first."""
+"""Longest gap in seconds after a cue within which a repetition of its text is left out."""
 
 
 class Cue(NamedTuple):
@@ -115,7 +115,7 @@ def _without_ass_overrides(text: str) -> str:
 
 
 def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[Cue]:
-    """Merge cues that repeat their text, and yield what is left with each sentence once.
+    """Merge cues that repeat text, so that each sentence is left once.
 
     Captions that roll up show the last line again above a new one; captions that are painted show
     a line that grows; signs of an animation are one cue a frame.
@@ -134,9 +134,10 @@ def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[C
             previous = (end, lines)
             continue
         fresh = lines
-        if start <= previous[0] + REPEAT_SECONDS and start >= previous[0] - REPEAT_SECONDS:
+        if start <= previous[0] + REPEAT_SECONDS:
             fresh = _fresh_lines(previous[1], lines)
-            grown = _grown(merged[-1][2], fresh) if merged else False
+            follows = start >= merged[-1][1] - REPEAT_SECONDS
+            grown = follows and _grown(merged[-1][2], fresh)
             if not fresh:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]), merged[-1][2])
             elif grown:

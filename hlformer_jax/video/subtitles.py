@@ -55,7 +55,7 @@ class Subtitles:
     format: str  # "srt", "vtt", "ass", …; of tracks the codecs' names, with ", " between them
     encoding: str = "utf-8"  # Python's name of the text encoding
     skipped: int = 0  # blocks that could not be read
-    warnings: tuple[str, ...] = ()  # what is missing, each for the end of a line about the file
+    warnings: tuple[str, ...] = ()  # each completes a line about the file
 
     def __iter__(self) -> Iterator[Cue]:
         return iter(self.cues)
@@ -73,7 +73,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     Args:
       path: the subtitle file; a language code in its name (`a.ru.srt`) helps to find its encoding.
       video: the video that it belongs to, which is opened for its frame rate when a MicroDVD file
-        counts frames and does not say of what rate.
+        counts frames and does not state the rate.
 
     Raises:
       VideoError: when the file cannot be read, is too large, is not text or holds no cue.
@@ -162,7 +162,7 @@ def _frame_rate(video: str | Path | None) -> float | None:
 def _finished(
     blocks: Sequence[Block], markup: str, skipped: int
 ) -> tuple[list[Cue], tuple[str, ...]]:
-    """Return the cues of a source's blocks, and what to warn of."""
+    """Return the cues of a source's blocks, and warnings."""
     usable = [block for block in blocks if 0 <= block.start < MAX_SECONDS]
     skipped += len(blocks) - len(usable)
     usable.sort(key=lambda block: block.start)  # stable: what begins together stays in order
@@ -249,10 +249,10 @@ def read_tracks(path: str | Path) -> Subtitles:
     encodings: dict[str, None] = {}
     for index, codec in codecs.items():
         blocks, wrong, encoding = _blocks(packets[index], codec)
-        own, said = _finished(blocks, _PLAIN_CODECS.get(codec, "ass"), wrong)
-        cues += own
+        track_cues, lines = _finished(blocks, _PLAIN_CODECS.get(codec, "ass"), wrong)
+        cues += track_cues
         skipped += wrong
-        warnings += [line for line in said if line not in warnings]
+        warnings += [line for line in lines if line not in warnings]
         encodings[encoding] = None
     captions = closed_captions.read_captions(path)
     if captions:
@@ -273,22 +273,23 @@ class _Packet:
 
 
 def _packets(
-    container: Any, streams: Iterable[Any], begin: float
+    container: Any, streams: Iterable[Any], zero: float
 ) -> tuple[dict[int, list[_Packet]], list[str]]:
-    """Return the packets of tracks by the index of their streams, and what to warn of."""
-    found: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
-    size = 0
+    """Return the packets of tracks by the index of their streams, and warnings."""
+    packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
+    size = unreadable = 0
+    warnings = []
     try:
-        for packet in container.demux(list(streams)) if found else ():
+        for packet in container.demux(list(streams)) if packets else ():
             if packet.pts is None or not packet.size:
                 continue
-            start = float(packet.pts * packet.time_base) - begin
+            start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
-            own = found[packet.stream.index]
+            track = packets[packet.stream.index]
             if packet.stream.codec_context.name == "eia_608":
-                own += [
+                track += [
                     _Packet(block.start, block.end, block.text.encode())
-                    for block in closed_captions.decoded_blocks(packet.stream, packet, begin)
+                    for block in closed_captions.decoded_blocks(packet.stream, packet, zero)
                 ]
                 continue
             if packet.stream.codec_context.name in _PLAIN_CODECS:
@@ -297,14 +298,18 @@ def _packets(
                 try:
                     contents = [line.dialogue for line in packet.decode()]
                 except av.FFmpegError:
-                    contents = [b""]
-            own += [_Packet(start, end, content) for content in contents]
+                    contents = []
+                    unreadable += 1
+            track += [_Packet(start, end, content) for content in contents]
             size += packet.size
-            if size > MAX_SUBTITLE_BYTES or len(own) > MAX_CUES:
-                return found, ["more subtitles than can be read: the rest is left out"]
+            if size > MAX_SUBTITLE_BYTES or len(track) > MAX_CUES:
+                warnings.append("more subtitles than can be read: the rest is left out")
+                break
     except av.error.InvalidDataError:
-        return found, ["the subtitles after a damaged place could not be read"]
-    return found, []
+        warnings.append("the subtitles after a damaged place could not be read")
+    if unreadable:
+        warnings.append(f"{_counted(unreadable, 'packet')} of subtitles could not be decoded")
+    return packets, warnings
 
 
 def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str]:

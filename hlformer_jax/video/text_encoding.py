@@ -52,8 +52,9 @@ _WEIGHT, _LEAST, _HINT = 4.0, 0.01, 2.0
 """Weights of oddities and of a language in the file's name, against the logarithm of a confidence;
 and the least confidence. From 4 to 12 and from 0.005 to 0.02 they decide the same."""
 
+_UTF8_MARK = b"\xef\xbb\xbf"
 _BOMS = (
-    (b"\xef\xbb\xbf", "utf-8"),
+    (_UTF8_MARK, "utf-8"),
     (b"\xff\xfe\x00\x00", "utf-32-le"),  # before UTF-16, whose mark it begins with
     (b"\x00\x00\xfe\xff", "utf-32-be"),
     (b"\xff\xfe", "utf-16-le"),
@@ -78,7 +79,7 @@ _COMMON_HAN = {
 
 
 _KANA = {"gb18030": 0.5, "big5hkscs": 0.5, "cp949": 0.5, "cp932": -0.3, "euc_jp": -0.3}
-"""How much a kana counts against an encoding: for those of Japanese, which cannot do without."""
+"""Weight of a kana against an encoding; negative for the encodings of Japanese."""
 
 
 def decode(content: bytes, language: str = "") -> tuple[str, str]:
@@ -99,25 +100,31 @@ def decode(content: bytes, language: str = "") -> tuple[str, str]:
 def detect(content: bytes, language: str = "") -> str:
     """Return the Python name of the most likely encoding of a text."""
     for mark, encoding in _BOMS:
-        if content.startswith(mark):
+        if content.startswith(mark) and (mark != _UTF8_MARK or _is_mostly_utf8(content)):
             return encoding
     if encoding := _wide(content):
         return encoding
     if content.isascii():
         return "iso2022_jp" if b"\x1b$" in content else "utf-8"
     text = content.decode("utf-8", errors="replace")
-    wrong = text.count("\ufffd")
-    whole = len(re.findall(r"[^\x00-\x7f\ufffd]", text))
-    if (not wrong and whole > _ENOUGH) or 0 < 2 * wrong <= whole:
+    damaged = text.count("\ufffd")
+    letters = len(re.findall(r"[^\x00-\x7f\ufffd]", text))
+    if (not damaged and letters > _ENOUGH) or 0 < 2 * damaged <= letters:
         return "utf-8"
     sample = _sample(content)
     encoding = _older(sample, language)
-    if whole >= wrong:
+    if letters >= damaged:
         # Two bytes of an older encoding are at times a letter of UTF-8, but seldom a likely one.
         unicode, older = (sample.decode(name, errors="replace") for name in ("utf-8", encoding))
-        if _oddities(unicode) <= _oddities(older, encoding) + (not wrong):
+        if _oddities(unicode) <= _oddities(older, encoding) + (not damaged):
             return "utf-8"
     return encoding
+
+
+def _is_mostly_utf8(content: bytes) -> bool:
+    """Tell whether a text is as its mark says; editors have put it before other encodings too."""
+    text = content[: 2**16].decode("utf-8", errors="replace")
+    return text.count("\ufffd") <= len(re.findall(r"[^\x00-\x7f\ufffd]", text))
 
 
 def _wide(content: bytes) -> str:
@@ -154,8 +161,8 @@ def _sample(content: bytes) -> bytes:
         size += len(line)
         if size > _SAMPLE_BYTES:
             break
-    found = b"\n".join(lines)[: 2 * _SAMPLE_BYTES]
-    return re.sub(rb"<[/A-Za-z][^<>\x80-\xff]{0,100}>|\{\\[^{}\x80-\xff]{0,100}\}", b"", found)
+    sample = b"\n".join(lines)[: 2 * _SAMPLE_BYTES]
+    return re.sub(rb"<[/A-Za-z][^<>\x80-\xff]{0,100}>|\{\\[^{}\x80-\xff]{0,100}\}", b"", sample)
 
 
 def _older(sample: bytes, language: str) -> str:
@@ -167,8 +174,8 @@ def _older(sample: bytes, language: str) -> str:
         text = sample.decode(encoding, errors="replace")[:_WEIGHED]
         count = sum(not c.isascii() for c in text) or 1
         fit = -_WEIGHT * _oddities(text, encoding) / count
-        known = any(code in ENCODINGS[encoding].split() for code in codes)
-        return math.log(confidences[encoding] + _LEAST) + fit + _HINT * known
+        is_named = any(code in ENCODINGS[encoding].split() for code in codes)
+        return math.log(confidences[encoding] + _LEAST) + fit + _HINT * is_named
 
     return max(ENCODINGS, key=score)
 
@@ -222,9 +229,9 @@ def _oddities(text: str, encoding: str = "") -> float:
                 elif before.islower() and c.isupper():
                     odd += 1
             elif alphabet or alphabet_before:
-                other = before if alphabet else c
-                if not other.isascii() and (
-                    unicodedata.category(other) in _SYMBOLS or other in "§¶†‡‰"
+                neighbour = before if alphabet else c
+                if not neighbour.isascii() and (
+                    unicodedata.category(neighbour) in _SYMBOLS or neighbour in "§¶†‡‰"
                 ):
                     odd += 0.7
             if alphabet == "Han" and encoding in _COMMON_HAN and not _is_common(c, encoding):
