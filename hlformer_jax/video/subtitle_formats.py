@@ -220,7 +220,7 @@ class _TimedLines:
         if not self.strict or "" not in self.lines:
             return self.lines
         paragraphs = "\n".join(self.lines).split("\n\n")
-        return [text for text in paragraphs if not text.startswith(_SILENT_PARAGRAPHS)]
+        return [text for text in paragraphs if not text.lstrip().startswith(_SILENT_PARAGRAPHS)]
 
     def _count_stray(self, is_last: bool) -> int:
         """Count the paragraphs that are neither comments nor the name of the next block."""

@@ -222,6 +222,7 @@ green bicycle
         lambda text: "\ufeff\n\n" + text + "\n\n\x1a",
         lambda text: "Downloaded somewhere\n\n" + text,
         lambda text: text.replace("2\n00", "17\n00"),
+        lambda text: text.replace("1\n00", "[00").replace("2\n00", "00").replace("3,000", "3,000]"),
         lambda text: text.rstrip("\n"),
         lambda text: text.replace("purple", "\u200bpu\x02rple\u202c\ufeff"),
         lambda text: text.replace(":0", "\uff1a0").replace(",", "\uff0c"),
@@ -265,6 +266,7 @@ WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngree
         ("WEBVTT\n" + WEB, 0),
         ("WEBVTT\nhello header\n \n" + WEB.replace("\n\n", "\n \n"), 0),
         ("webvtt\n\n" + WEB, 0),
+        ("WEBVTT\n \n" + WEB.replace("\n\n", "\n \n \nNOTE a comment\n \nname\n"), 0),
         ("\ufeffWEBVTT\tx\n\n" + WEB, 0),
         (WEB, 0),  # without its header
         ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nstray\n\n"), 1),
@@ -406,6 +408,8 @@ def test_rolling_captions_give_each_sentence_once(tmp_path):
         for i in range(3)
     )
     assert [cue.text for cue in read(tmp_path, rolled)] == lines
+    overlapping = rolled.replace("02,000\n", "03,500\n", 1).replace("04,000\n", "05,500\n", 1)
+    assert [cue.text for cue in read(tmp_path, overlapping)] == lines
     grown = "".join(
         f"{i}\n00:00:0{i},000 --> 00:00:0{i + 1},000\n{'to the river'[: 4 * i]}\n\n"
         for i in (1, 2, 3)
@@ -592,6 +596,11 @@ def test_a_damaged_byte_of_utf8_costs_one_character(tmp_path):
         assert sum(c not in cue.text for c in set(text)) <= 1
     cue = read(tmp_path, SUBRIP.encode().replace(b"purple", b"pur\xe9ple")).cues[0]
     assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
+
+
+def test_a_mark_of_utf8_before_another_encoding(tmp_path):
+    data = SUBRIP.encode().replace(b"purple elephant", "Мы идём на рынок".encode("cp1251"))
+    assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
 
 
 def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
