@@ -210,10 +210,11 @@ class _TimedLines:
         lines = self.lines
         if not lines:
             return
-        if lines[-1].isdecimal() and (self.is_numbered or self.strict):
+        is_alone = len(lines) > 1 and lines[-2] == ""
+        if lines[-1].isdecimal() and (self.is_numbered or self.strict or is_alone):
             if not self.is_after_blank or lines[-1] == str(self.count + 1):
                 lines.pop()
-        elif self.strict and not self.is_after_blank and len(lines) > 1 and lines[-2] == "":
+        elif self.strict and not self.is_after_blank and is_alone:
             lines.pop()
 
     def _own_lines(self) -> list[str]:

@@ -93,6 +93,8 @@ def decode(content: bytes, language: str = "") -> tuple[str, str]:
       The text, without a byte order mark, and the Python name of its encoding.
     """
     encoding = detect(content, language)
+    if encoding != "utf-8":
+        content = content.removeprefix(_UTF8_MARK)
     text = content.decode(encoding, errors="replace")
     return text.removeprefix("\ufeff"), encoding
 

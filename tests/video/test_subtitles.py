@@ -222,6 +222,8 @@ green bicycle
         lambda text: "\ufeff\n\n" + text + "\n\n\x1a",
         lambda text: "Downloaded somewhere\n\n" + text,
         lambda text: text.replace("2\n00", "17\n00"),
+        lambda text: text.replace("1\n00", "00", 1),
+        lambda text: text.replace("1\n00", "no. 1\n00", 1),
         lambda text: text.replace("1\n00", "[00").replace("2\n00", "00").replace("3,000", "3,000]"),
         lambda text: text.rstrip("\n"),
         lambda text: text.replace("purple", "\u200bpu\x02rple\u202c\ufeff"),
