@@ -99,19 +99,19 @@ def _tag_text(tag: re.Match[str], markup: str) -> str:
 
 def _without_ass_overrides(text: str) -> str:
     """Remove overrides, comments in braces, and drawings."""
-    kept = []
+    texts = []
     drawing = False
     position = 0
     for braces in _BRACES.finditer(text):
         if not drawing:
-            kept.append(text[position : braces.start()])
+            texts.append(text[position : braces.start()])
         position = braces.end()
         scales = _DRAWING.findall(braces[1])
         if scales:
             drawing = int(scales[-1]) > 0
     if not drawing:
-        kept.append(text[position:])
-    return "".join(kept)
+        texts.append(text[position:])
+    return "".join(texts)
 
 
 def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[Cue]:
