@@ -14,10 +14,9 @@ from pathlib import Path
 
 import av
 import numpy as np
-from av.audio.stream import AudioStream
-from av.container import InputContainer, OutputContainer
+from av.container import OutputContainer
 from av.video.reformatter import Colorspace
-from jaxtyping import Float32, UInt8
+from jaxtyping import UInt8
 from PIL import Image
 
 from hlformer_jax import files
@@ -32,6 +31,7 @@ from hlformer_jax.video.read import (
     opened,
     recorded,
 )
+from hlformer_jax.video.sound import Sound, default_stream, reading
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's names of containers, by the suffix of a clip."""
@@ -46,118 +46,44 @@ _AS_HIGH_DEFINITION = 1  # FFmpeg's number of BT.709's matrix, primaries and tra
 
 _RATE = 48_000  # samples a second of a clip's sound
 
-_EARLIER = Fraction(1)
-"""Seconds before the clip to start decoding at: a codec needs some frames to get going."""
-
-Waveform = Float32[np.ndarray, "2 samples"]
-
 Picture = UInt8[np.ndarray, "height width 3"]
 
 Shown = tuple[Fraction, Fraction, Picture]
 """A picture with the seconds from and until which it is shown."""
 
 
-class _Sound:
-    """The sound of a part of a video, as one stretch from the part's beginning.
+class _SoundTrack:
+    """The sound stream of a clip, encoded from the default track of a video."""
 
-    Gaps in the timestamps become silence and overlaps are left out, so that sound and picture stay
-    together. What cannot be decoded is silent.
-    """
-
-    def __init__(
-        self,
-        container: InputContainer,
-        stream: AudioStream,
-        start: Fraction,
-        first: Fraction,
-        last: Fraction,
-    ) -> None:
-        self._samples = _decoded(container, stream, start, first)
-        self._first = first
-        self._length = int((last - first) * _RATE)
-        self._written = 0
-        self._waiting: tuple[int, Waveform] | None = None
+    def __init__(self, sound: Sound, length: Fraction) -> None:
+        self._sound = sound
+        self._length = int(length * _RATE)
+        self._encoded = 0
 
     @staticmethod
     @contextmanager
-    def of(path: Path, video: Video, first: Fraction, last: Fraction) -> Iterator["_Sound | None"]:
-        """The sound of a file between two seconds, read beside its pictures; None without any."""
-        with demuxer(path) as container:
-            known = [x for x in container.streams.audio if x.codec_context is not None]
-            if not known or video.start is None:
-                yield None
-            else:
-                yield _Sound(container, known[0], video.start, first, last)
+    def of(video: Video, first: Fraction, last: Fraction) -> Iterator["_SoundTrack | None"]:
+        """Open the sound of a video between two seconds; None without any."""
+        with reading(video, rate=_RATE, layout="stereo", first=first) as sound:
+            yield None if sound is None else _SoundTrack(sound, last - first)
 
-    def into(self, container: OutputContainer) -> None:
+    def start(self, container: OutputContainer) -> None:
+        """Add the stream to a clip."""
         self._out = container
         self._stream = container.add_stream("aac", rate=_RATE, layout="stereo")
 
     def write(self, until: Fraction) -> None:
-        """Writes the sound up to a second of the clip."""
-        stop = min(int(until * _RATE), self._length)
-        while self._written < stop:
-            self._waiting = self._waiting or next(self._samples, None)
-            if self._waiting is None:
-                return
-            place, samples = self._waiting
-            end = place + samples.shape[1]
-            if place > self._written:
-                # A second at a time: a gap may be long.
-                until_sound = min(place, stop, self._written + _RATE)
-                self._encode(np.zeros((2, until_sound - self._written), np.float32))
-            elif end > self._written:
-                self._encode(samples[:, self._written - place : stop - place])
-            if end <= self._written:
-                self._waiting = None
+        """Write the sound up to a second of the clip."""
+        for samples in self._sound.read(min(int(until * _RATE), self._length)):
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
+            frame.sample_rate = _RATE
+            frame.pts, frame.time_base = self._encoded, Fraction(1, _RATE)
+            self._encoded += samples.shape[1]
+            self._out.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
+        """Write what the encoder holds back."""
         self._out.mux(self._stream.encode(None))
-
-    def _encode(self, samples: Waveform) -> None:
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
-        frame.sample_rate = _RATE
-        frame.pts, frame.time_base = self._written, Fraction(1, _RATE)
-        self._written += samples.shape[1]
-        self._out.mux(self._stream.encode(frame))
-
-
-def _decoded(
-    container: InputContainer, stream: AudioStream, start: Fraction, first: Fraction
-) -> Iterator[tuple[int, Waveform]]:
-    """Stretches of sound, each with the sample of the clip at which it begins."""
-    unit = stream.time_base or Fraction(1, _RATE)
-    with contextlib.suppress(av.FFmpegError):  # then from the beginning
-        container.seek(int((start + max(first - _EARLIER, Fraction(0))) / unit), stream=stream)
-    make = lambda: av.AudioResampler(format="fltp", layout="stereo", rate=_RATE)
-    resampler, place = make(), 0
-    for frame in _frames(container, stream):
-        try:
-            pieces = resampler.resample(frame)
-        except ValueError:  # its rate or layout changed
-            resampler = make()
-            pieces = resampler.resample(frame)
-        for piece in pieces:
-            if piece.pts is not None and piece.time_base is not None:
-                place = round((piece.pts * piece.time_base - start - first) * _RATE)
-            samples = piece.to_ndarray()
-            yield place, samples
-            place += samples.shape[1]
-
-
-def _frames(container: InputContainer, stream: AudioStream) -> Iterator[av.AudioFrame]:
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets, None)
-            if packet is None:
-                return
-            frames = packet.decode()
-        except av.error.InvalidDataError:
-            continue
-        except (av.FFmpegError, OSError):
-            return
-        yield from frames
 
 
 def cut(
@@ -189,7 +115,7 @@ def cut(
     path, out = Path(path), Path(out)
     with ExitStack() as stack:
         video, first, last = stack.enter_context(_part_of(path, start, end, out, margin, replace))
-        sound = stack.enter_context(_Sound.of(path, video, first, last))
+        sound = stack.enter_context(_SoundTrack.of(video, first, last))
         pictures = ((a - first, b - first, image) for a, b, image in _part(video, first, last))
         with _writing(out), files.whole(out, replace) as draft:
             _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures, sound, first)
@@ -253,7 +179,8 @@ def _copy(
     # Sound is read beside the pictures, as a file may have it far from them.
     with demuxer(video.path) as beside, av.open(name, "w", format=form, options=options) as clip:
         _state(clip, video, begin)
-        known = [one for one in beside.streams.audio if one.codec_context is not None][:1]
+        track = default_stream(beside)
+        known = [] if track is None else [track]
         outputs = {one.index: clip.add_stream_from_template(one) for one in (video.stream, *known)}
         sounds: Iterator[av.Packet] = iter(())
         if known:
@@ -347,7 +274,7 @@ def _encode(
     form: str,
     video: Video,
     pictures: Iterator[Shown],
-    sound: _Sound | None,
+    sound: _SoundTrack | None,
     first: Fraction,
 ) -> None:
     """Writes pictures and sound, in the order of time, so that little waits in memory."""
@@ -360,7 +287,7 @@ def _encode(
             if stream is None:
                 stream = _Pictures(container, image.shape[1], image.shape[0], 1 / video.period)
                 if sound is not None:
-                    sound.into(container)
+                    sound.start(container)
             stream.write(start, end, image)
             if sound is not None:
                 sound.write(end)

@@ -1,0 +1,338 @@
+"""Audio tracks of videos: chosen, decoded, and read as one continuous signal.
+
+Sample 0 is at the video's second 0, like the first picture. Gaps in the timestamps and packets that
+cannot be decoded become silence, so later samples keep their times; overlaps are dropped; a change
+of the sample rate or of the channels is followed. Timestamps that jump back, or further than
+`LONGEST_GAP`, are those of a reset clock: the sound goes on without a gap.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import NamedTuple
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.stream import Discard, Disposition
+from jaxtyping import Float32
+
+from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer, explained, fault
+
+Waveform = Float32[np.ndarray, "channels samples"]
+
+_SPECIAL = (
+    Disposition.comment
+    | Disposition.karaoke
+    | Disposition.hearing_impaired
+    | Disposition.visual_impaired
+    | Disposition.clean_effects
+)
+"""Tracks that a player takes only when asked to."""
+
+_JITTER = Fraction(1, 100)
+"""Seconds by which timestamps may differ from the sample count; Matroska rounds to 1 ms, and the
+shortest packet that can be missing lasts 20 ms."""
+
+_DISORDER = Fraction(2)
+"""Seconds by which sound may overlap what came before; more is a jump back of the clock."""
+
+_CONFIRMATION = Fraction(1, 2)
+"""Seconds of sound that must follow a jump of the timestamps before it is believed."""
+
+_SEEK_MARGIN = Fraction(1)
+"""Seconds before the wanted one to start decoding at: a codec needs some packets to get going."""
+
+_MAX_DEMUXER_ERRORS = 100
+"""Demuxer errors in a row after which the rest of a file counts as unreadable."""
+
+
+class Track(NamedTuple):
+    """An audio track of a video."""
+
+    number: int  # from 1, among the tracks that can be decoded, in the order of the file
+    stream: int  # its index among all streams of the file
+    language: str  # as the file states it, such as "eng" or "de-AT"; "" if it states none
+    is_default: bool  # whether a player takes it by itself
+
+
+def tracks(container: InputContainer) -> list[Track]:
+    """List the audio tracks that can be decoded, in the order of the file."""
+    streams = [stream for stream in container.streams.audio if stream.codec_context is not None]
+
+    def precedence(stream: AudioStream) -> tuple[bool, bool, int]:
+        is_default = bool(stream.disposition & Disposition.default)
+        return not is_default, bool(stream.disposition & _SPECIAL), stream.index
+
+    first = min(streams, key=precedence, default=None)
+    return [
+        Track(number, stream.index, _language(stream), stream is first)
+        for number, stream in enumerate(streams, 1)
+    ]
+
+
+def default_stream(container: InputContainer) -> AudioStream | None:
+    """Return the audio stream that a player takes by itself; None without a decodable one."""
+    for track in tracks(container):
+        if track.is_default:
+            stream = container.streams[track.stream]
+            assert isinstance(stream, AudioStream)
+            return stream
+    return None
+
+
+def _language(stream: AudioStream) -> str:
+    tag = stream.metadata.get("language", "").strip().lower()
+    return "" if tag in ("und", "mis", "mul", "zxx", "qaa") else tag
+
+
+class Sound:
+    """The sound of one track, read forward as one continuous signal.
+
+    Attributes:
+      position: samples read so far; the next one is at `position / rate` seconds.
+      lost: seconds of packets that could not be decoded.
+      packets: packets that were read.
+      decoded: seconds that were decoded.
+      stopped: the reason why reading ended early, "" if it did not.
+      stopped_by_disk: whether that was an error of the disk or network, not of the file.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        stream: AudioStream,
+        zero: Fraction,
+        rate: int,
+        layout: str,
+        first: Fraction = Fraction(0),
+    ) -> None:
+        """Prepare reading from second `first` on; `zero` is the timestamp of second 0."""
+        self.position = 0
+        self.lost = Fraction(0)
+        self.packets = 0
+        self.decoded = Fraction(0)
+        self.stopped = ""
+        self.stopped_by_disk = False
+        self._container, self._stream = container, stream
+        self._zero, self._first = zero, first
+        self._rate, self._layout = rate, layout
+        self._channels = av.AudioLayout(layout).nb_channels
+        self._blocks = self._resampled()
+        self._block: tuple[int, Waveform] | None = None
+
+    @property
+    def stated_end(self) -> Fraction | None:
+        """Second at which the track ends by what the file states; None if it states nothing."""
+        unit = self._stream.time_base
+        if not self._stream.duration or not unit:
+            return None
+        begin = (self._stream.start_time or 0) * unit - self._zero
+        return begin + self._stream.duration * unit
+
+    def read(self, stop: int) -> Iterator[Waveform]:
+        """Yield the samples up to sample `stop`, or up to the end of the sound.
+
+        Yields:
+          Float32 [channels, n] between -1 and 1, with n of about a second at most in a gap.
+        """
+        while self.position < stop:
+            if self._block is None:
+                self._block = next(self._blocks, None)
+            if self._block is None:
+                return
+            begin, samples = self._block
+            end = begin + samples.shape[1]
+            if begin > self.position:
+                count = min(begin, stop, self.position + self._rate) - self.position
+                part = np.zeros((self._channels, count), np.float32)
+            else:
+                part = samples[:, self.position - begin : stop - begin]
+            self.position += part.shape[1]
+            if end <= self.position:
+                self._block = None
+            if part.shape[1]:
+                yield part
+
+    def _resampled(self) -> Iterator[tuple[int, Waveform]]:
+        """Yield blocks of samples, each with the position of its first sample."""
+        resampler = self._resampler()
+        position = 0
+        for second, frame in self._timed():
+            pieces = []
+            if second is not None:
+                pieces = resampler.resample(None)
+                resampler = self._resampler()
+            for piece in pieces:
+                yield position, _bounded(piece)
+                position += piece.samples
+            if second is not None:
+                position = round((second - self._first) * self._rate)
+            try:
+                pieces = resampler.resample(frame)
+            except ValueError:  # its sample rate or its channels changed
+                pieces = resampler.resample(None)
+                resampler = self._resampler()
+                pieces += resampler.resample(frame)
+            for piece in pieces:
+                yield position, _bounded(piece)
+                position += piece.samples
+        for piece in resampler.resample(None):
+            yield position, _bounded(piece)
+            position += piece.samples
+
+    def _resampler(self) -> av.AudioResampler:
+        return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
+
+    def _timed(self) -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
+        """Yield frames, each with its second, or None where it continues the frame before."""
+        end: Fraction | None = None  # of the frames so far
+        shift = Fraction(0)  # what reset clocks add to the timestamps
+        pending: list[av.AudioFrame] = []  # since timestamps jumped
+        begin = reach = Fraction(0)  # seconds of the pending frames by their timestamps
+        held = Fraction(0)  # length of the pending frames
+
+        def settle() -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
+            """Believe the jump of the pending frames."""
+            nonlocal end, shift
+            assert end is not None
+            offset = begin - end
+            second: Fraction | None = begin
+            if not -_DISORDER <= offset <= LONGEST_GAP:
+                shift -= offset
+                second = None
+            end = (end if second is None else begin) + held
+            yield second, pending[0]
+            yield from ((None, other) for other in pending[1:])
+            pending.clear()
+
+        for frame in self._frames():
+            length = Fraction(frame.samples, frame.sample_rate or self._rate)
+            self.decoded += length
+            stamp = self._second(frame)
+            if end is None:
+                end = (stamp or Fraction(0)) + length
+                yield stamp or Fraction(0), frame
+                continue
+            stamp = None if stamp is None else stamp + shift
+            if pending:
+                if stamp is not None and abs(stamp - (end + held)) <= _JITTER:
+                    # Back on the old clock: the timestamps of the pending frames were wrong.
+                    yield from ((None, other) for other in pending)
+                    pending.clear()
+                    end += held
+                elif stamp is None or abs(stamp - reach) <= _JITTER:
+                    pending.append(frame)
+                    held, reach = held + length, reach + length
+                    if held >= _CONFIRMATION:
+                        yield from settle()
+                    continue
+                else:
+                    before = shift
+                    yield from settle()
+                    stamp += shift - before
+            if stamp is None or abs(stamp - end) <= _JITTER:
+                end += length
+                yield None, frame
+                continue
+            pending, held = [frame], length
+            begin, reach = stamp, stamp + length
+            if held >= _CONFIRMATION:
+                yield from settle()
+        if pending:
+            yield from settle()
+
+    def _second(self, frame: av.AudioFrame) -> Fraction | None:
+        if frame.pts is None or frame.time_base is None:
+            return None
+        return Fraction(frame.pts * frame.time_base) - self._zero
+
+    def _frames(self) -> Iterator[av.AudioFrame]:
+        """Decode frame by frame; packets that cannot be decoded are counted in `lost`."""
+        length = Fraction(0)  # of the last packet that could be decoded
+        for packet in self._packets():
+            self.packets += bool(packet.size)
+            try:
+                frames = packet.decode()
+            except MemoryError:
+                raise
+            except (av.FFmpegError, ValueError):
+                if packet.size:
+                    own = packet.duration and packet.time_base
+                    self.lost += packet.duration * packet.time_base if own else length
+                continue
+            for frame in frames:
+                if frame.samples:
+                    length = Fraction(frame.samples, frame.sample_rate or self._rate)
+                    yield frame
+
+    def _packets(self) -> Iterator[av.Packet]:
+        """Yield the packets of the track; go on behind what the demuxer cannot read."""
+        errors = 0
+        while True:
+            try:
+                for packet in self._container.demux(self._stream):
+                    errors = 0
+                    yield packet
+                return
+            except av.error.InvalidDataError:
+                errors += 1
+                if errors > _MAX_DEMUXER_ERRORS:
+                    return
+            except (av.FFmpegError, OSError) as error:
+                self.stopped = explained(error)[0]
+                self.stopped_by_disk = getattr(error, "errno", None) in _DISK_ERRORS
+                return
+
+
+_DISK_ERRORS = frozenset(
+    {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES}
+)
+
+
+def _bounded(frame: av.AudioFrame) -> Waveform:
+    """Return samples between -1 and 1: damaged packets may decode to NaN or to huge values."""
+    samples: Waveform = np.nan_to_num(frame.to_ndarray(), nan=0.0, posinf=1.0, neginf=-1.0)
+    return np.clip(samples, -1.0, 1.0)
+
+
+@contextmanager
+def reading(
+    video: Video,
+    stream: int | None = None,
+    *,
+    rate: int,
+    layout: str,
+    first: Fraction = Fraction(0),
+) -> Iterator[Sound | None]:
+    """Open the sound of a video beside its pictures.
+
+    Args:
+      video: the video, open.
+      stream: index of the track's stream; None for the track that a player takes by itself.
+      rate: samples a second to convert to.
+      layout: FFmpeg's name of the channels to mix down to, such as "mono" or "stereo".
+      first: second of the video at which sample 0 lies.
+
+    Yields:
+      The sound; None if the video has no track that can be decoded, or no timestamps.
+    """
+    with demuxer(video.path) as container:
+        chosen = default_stream(container) if stream is None else container.streams[stream]
+        if chosen is None or video.start is None:
+            yield None
+            return
+        if not isinstance(chosen, AudioStream):
+            raise fault(video.path, f"has no audio stream {stream}", "was it replaced?")
+        for other in container.streams:
+            if other.index != chosen.index:
+                other.discard = Discard.all
+        if first > 0:
+            second = video.start + max(first - _SEEK_MARGIN, Fraction(0))
+            unit = chosen.time_base or Fraction(1, rate)
+            with contextlib.suppress(av.FFmpegError):  # then from the beginning
+                container.seek(int(second / unit), stream=chosen)
+        yield Sound(container, chosen, video.start, rate, layout, first)
