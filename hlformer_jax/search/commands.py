@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
-from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
+from hlformer_jax.search import (
+    evaluation,
+    exports,
+    packed,
+    queries,
+    rankers,
+    recognition,
+    said,
+    storage,
+)
 from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
 from hlformer_jax.search.index import (
@@ -488,37 +497,49 @@ def tag(options: Options) -> None:
 
 @command(
     INDEX,
-    option("--speech", "recognise it in videos without subtitles: a model of faster-whisper, such"
-           " as small or large-v3, or a folder", metavar="MODEL"),
-    option("--language", "of the speech, such as de; default recognised for each video", default="",
+    option("--speech", "recognise speech in videos without subtitles by this faster-whisper model:"
+           " a size, such as small or large-v3, or a folder", metavar="MODEL"),
+    option("--language", "code of the language that is spoken, such as de; of several audio tracks"
+           " the one in that language is heard (default: detect it in each video)", default="",
            metavar="CODE"),
-    flag("--writing", "recognise what is written in the pictures"),
+    option("--audio", "audio tracks to hear: default, the one that a player takes, or all",
+           choices=("default", "all"), default="default"),
+    flag("--writing", "recognise text in the pictures"),
     ENCODER, compiles=True,
 )  # fmt: skip
 def transcribe(options: Options) -> None:
-    """Recognise speech or writing in videos, to search it as subtitles are searched."""
+    """Recognise speech or text in videos, to search it as subtitles are searched."""
     if not options.speech and not options.writing:
-        raise SearchError("what is to be recognised? Give --speech=small, say, or --writing")
+        raise SearchError("pass --speech=MODEL (for example small), --writing, or both")
     index = _opened(options.index)
-    recognisers = [said.writing()] if options.writing else []
+    recognisers: list[recognition.Recogniser] = []
+    if options.writing:
+        recognisers.append(recognition.load_ocr())
     if options.speech:
-        recognisers.append(said.speech(options.speech, options.language))
+        speech = recognition.load_speech(options.speech, options.language, options.audio)
+        if speech.is_english_only and not options.language:
+            _report(f"{options.speech} knows English alone: it hears every language as English, and"
+                    " videos that do not sound like English are left out")  # fmt: skip
+        recognisers.append(speech)
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
     subtitles = real_video().texts
     assert subtitles is not None
     with index.writing():
         said.update(index, subtitles, _report)
-        for one in recognisers:
+        for recogniser in recognisers:
             with _bar("video") as bar:
 
-                def show(done: int, total: int, bar: Any = bar) -> None:
-                    bar.total, bar.n = total, done
+                def show(position: recognition.Position, bar: Any = bar) -> None:
+                    bar.total, bar.n = position.total, position.done
+                    if position.path is not None:
+                        times = f"{clock(position.second)}/{clock(position.duration)}"
+                        bar.set_postfix_str(f"{position.path.name[-40:]!r} {times}")
                     bar.refresh()
 
                 report = functools.partial(bar.write, file=sys.stderr)
-                count = said.recognise(index, one, report, show)
-            print(f"{one.what} was recognised in {count} videos by {one.by}")
+                counts = recognition.recognise(index, recogniser, report, show)
+            print(counted(recogniser.name, counts))
         said.embed(index, encoder, _report)
 
 

@@ -271,6 +271,10 @@ class Index:
         """Where the vectors of what is said in a content lie."""
         return self.text(content).with_suffix(".vectors")
 
+    def partial_text(self, content: str) -> Path:
+        """Return where the part of a content lies that was recognised so far (`recognition`)."""
+        return self.text(content).with_suffix(".partial")
+
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.
 
@@ -469,6 +473,7 @@ class Index:
             files.discard(self.file(content))
             files.discard(self.text(content))
             files.discard(self.text_vectors(content))
+            files.discard(self.partial_text(content))
 
     def _take_stock(self) -> None:
         """Makes records of vectors that no record names."""

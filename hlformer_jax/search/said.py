@@ -1,11 +1,8 @@
 """What is said in videos: timed text of subtitles, searched by its words and by vectors.
 
 Subtitles are read that are text, in a video's file and in files beside it: beside `a.mp4` these are
-`a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. What no subtitles hold can be recognised: speech
-by a Whisper model (faster-whisper, extra `speech`), where its detector hears a voice; writing by
-RapidOCR, which ships its models (extra `ocr`), in a frame every `READ_EVERY` seconds, unless that
-looks like the last that was read; a cue is the writing of frames that have the same. Speech counts
-where there are no subtitles.
+`a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. What no subtitles hold can be recognised
+(`recognition`). Speech counts where there are no subtitles.
 
     DIR/texts/DIGEST.json     the cues of one content under a digest, and of what they are
     DIR/texts/DIGEST.vectors  those of its passages, by the text half of the index's encoder
@@ -28,7 +25,6 @@ A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both r
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
@@ -44,7 +40,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.errors import UserError, printable
 from hlformer_jax.search import packed, rankers, storage
 from hlformer_jax.search.index import Index
 
@@ -68,15 +64,6 @@ AT_ONCE = 128
 
 RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
-
-READ_EVERY = 2.0
-"""Seconds from one frame that is read to the next."""
-
-READ_SIZE = 720
-"""Pixels of the shorter side, to which larger frames are scaled down before they are read."""
-
-_DIFFERS, _CHANGED = 32, 0.002
-"""By how much of 255 a value differs visibly, and the share of values from which a frame does."""
 
 _DIGEST = 64
 _TABLES = """
@@ -148,7 +135,7 @@ def _counting(kept: dict[str, Any]) -> list[tuple[float, float, str]]:
 def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
     """Brings the texts of all videos that are there up to date; under the index's lock."""
     listed: dict[Path, list[str]] = {}
-    for content, own in _there(index).items():
+    for content, own in available_paths(index).items():
         found = [other for path in own for other in _beside(path, reader.suffixes, listed)]
         sources = [[os.fsencode(other).hex(), *_stamp(other)] for other in found]
         kept = read(index.text(content))
@@ -162,8 +149,8 @@ def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
         write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
 
 
-def _there(index: Index) -> dict[str, list[Path]]:
-    """The files of each content of which there is one."""
+def available_paths(index: Index) -> dict[str, list[Path]]:
+    """List the files of each content that is available."""
     paths: dict[str, list[Path]] = {}
     for name, record in sorted(index.manifest.videos.items()):
         if record.indexed and (path := index.path(name)).is_file():
@@ -201,131 +188,6 @@ def _beside(path: Path, suffixes: Iterable[str], listed: dict[Path, list[str]]) 
 def _stamp(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-# Recognised speech and writing
-
-
-class Recogniser(NamedTuple):
-    """What gives the cues of a video."""
-
-    what: str  # "speech" or "writing"
-    by: str  # what does it; cues of another are replaced
-    cues: Callable[[Path], Iterable[Cue]]
-
-
-def speech(model: str, language: str = "") -> Recogniser:
-    """A recogniser of speech.
-
-    Args:
-      model: a size, such as small, which is fetched once, or a folder in CTranslate2's format.
-      language: of the speech, such as de; recognised for each video when "".
-
-    Raises:
-      MissingExtra: when faster-whisper is not installed.
-      SearchError: when there is no such model, or it can be neither found nor fetched.
-    """
-    whisper = optional("faster_whisper", "speech")
-    video = optional("hlformer_jax.video.read", "search")
-    try:
-        loaded = whisper.WhisperModel(model, compute_type="auto")
-        if language and language not in loaded.supported_languages:
-            raise ValueError(f"it knows no language {language!r}")
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise SearchError(f"--speech={model} is no model that can be loaded: {reason}") from None
-
-    def cues(path: Path) -> list[Cue]:
-        with video.named(path):
-            with video.opened(path) as file:
-                streams = file.container.streams.audio
-                if not streams:
-                    return []
-                # Times count from the first sample, and here from the first frame.
-                first = float((streams[0].start_time or 0) * (streams[0].time_base or 0))
-                late = first - float(file.start or 0)
-            found, _ = loaded.transcribe(str(path), language=language or None, vad_filter=True)
-            return [
-                (round(max(one.start + late, 0.0), 3), round(one.end + late, 3), text)
-                for one in found
-                if (text := " ".join(one.text.split())) and one.end + late > 0
-            ]
-
-    return Recogniser("speech", f"faster-whisper {model} {language}".strip(), cues)
-
-
-def writing() -> Recogniser:
-    """A recogniser of writing.
-
-    Raises:
-      MissingExtra: when RapidOCR or onnxruntime is not installed.
-    """
-    ocr, video = optional("rapidocr", "ocr"), optional("hlformer_jax.video.read", "search")
-    optional("onnxruntime", "ocr")
-    engine = ocr.RapidOCR(params={"Global.log_level": "critical"})
-
-    def cues(path: Path) -> Iterator[Cue]:
-        before: Any = None  # the last frame that was read
-        text, start = "", 0.0
-        frames = video.sample(path, 1 / READ_EVERY, READ_SIZE)
-        for time, image in frames:
-            if before is not None and not _changed(before, image):
-                continue
-            before = image
-            lines = engine(np.ascontiguousarray(image[..., ::-1])).txts or ()
-            if (now := " ".join(" ".join(lines).split())) != text:
-                if text:
-                    yield round(start, 3), round(time, 3), text
-                text, start = now, time
-        if text:
-            yield round(start, 3), round(frames.end, 3), text
-
-    version = importlib.metadata.version("rapidocr")
-    return Recogniser("writing", f"rapidocr {version}", cues)
-
-
-def _changed(before: np.ndarray, image: np.ndarray) -> bool:
-    if before.shape != image.shape:
-        return True
-    apart = np.abs(image.astype(np.int16) - before)
-    return float((apart > _DIFFERS).mean()) >= _CHANGED
-
-
-def recognise(
-    index: Index,
-    recogniser: Recogniser,
-    report: Callable[[str], None],
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> int:
-    """Recognises what is missing in the videos that are there; returns in how many.
-
-    Under the index's lock, after `update`. Each content is kept once it is done, so that a run
-    that was killed goes on from there. Of a video with subtitles no speech is recognised. What
-    cannot be read gives a line, and is tried again the next time.
-    """
-    there = {content: paths[0] for content, paths in _there(index).items()}
-    texts = {content: read(index.text(content)) for content in there}
-    waiting = {
-        content: own
-        for content, own in texts.items()
-        if own is not None
-        and not (recogniser.what == "speech" and own["cues"])
-        and own["recognised"].get(recogniser.what, {}).get("by") != recogniser.by
-    }
-    done = 0
-    for i, (content, own) in enumerate(waiting.items()):
-        progress(i, len(waiting))
-        try:
-            cues = [tuple(cue) for cue in recogniser.cues(there[content])]
-        except Exception as error:  # a library's own, too: one video does not end hours of work
-            line = str(error) if isinstance(error, UserError) else f"{there[content]}: {error!r}"
-            report(printable(line))
-            continue
-        own["recognised"][recogniser.what] = {"by": recogniser.by, "cues": cues}
-        write(index, content, **own)
-        done += 1
-    progress(len(waiting), len(waiting))
-    return done
 
 
 # Vectors of passages

@@ -184,6 +184,9 @@ VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 TEXTS = re.compile(r"[0-9a-f]{64}\.(json|vectors)")
 """Names of files of what is said, and of vectors of that."""
 
+PARTIAL_TEXT = re.compile(r"[0-9a-f]{64}\.partial")
+"""Names of files of what was recognised in a part of a video (`recognition`)."""
+
 PACKED = re.compile(
     r"(segments|best_frame|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json|db)"
 )
@@ -192,7 +195,7 @@ PACKED = re.compile(
 OWN = {
     "": re.compile("|".join(map(re.escape, (MANIFEST, PREVIOUS, MARK)))),
     "videos": VECTORS,
-    "texts": TEXTS,
+    "texts": re.compile(f"{TEXTS.pattern}|{PARTIAL_TEXT.pattern}"),
     "packed": PACKED,
 }
 """Names of the files of an index in each of its folders; drafts of no others are deleted."""

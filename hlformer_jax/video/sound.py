@@ -256,13 +256,13 @@ class Sound:
         for packet in self._packets():
             self.packets += bool(packet.size)
             try:
-                frames = packet.decode()
+                frames = self._stream.decode(packet)
             except MemoryError:
                 raise
             except (av.FFmpegError, ValueError):
                 if packet.size:
-                    own = packet.duration and packet.time_base
-                    self.lost += packet.duration * packet.time_base if own else length
+                    ticks, unit = packet.duration, packet.time_base
+                    self.lost += ticks * unit if ticks and unit else length
                 continue
             for frame in frames:
                 if frame.samples:

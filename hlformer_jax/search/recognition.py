@@ -1,0 +1,624 @@
+"""Recognition of what no subtitles hold: speech by Whisper, text in the pictures by OCR.
+
+Speech is heard by a model of faster-whisper (extra `speech`), text in pictures is read by RapidOCR
+(extra `ocr`). Sound is decoded by this package (`video.sound`) and handed over in pieces of at most
+`MAX_PIECE` seconds, so memory does not grow with a video's length. A piece ends in a silence. What
+was heard so far is kept beside the transcripts, and a killed run goes on from there:
+
+    DIR/texts/DIGEST.partial    cues of the part of a content that was heard, under a checksum
+"""
+
+import contextlib
+import importlib.metadata
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float32
+
+from hlformer_jax import files
+from hlformer_jax.errors import SearchError, UserError, optional, printable
+from hlformer_jax.search import said, storage
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.said import Cue
+
+SAMPLE_RATE = 16_000
+"""Samples a second that Whisper and its voice detector take."""
+
+MAX_PIECE, MIN_PIECE = 120.0, 60.0
+"""Seconds of sound that are in memory together, and from which on a piece may end."""
+
+MAX_WINDOW = 28.0
+"""Seconds of sound that the model hears together; Whisper's own window has 30."""
+
+MAX_PAUSE_IN_WINDOW = 3.0
+"""Seconds of silence inside a window. In a longer one Whisper's times drift, and it invents."""
+
+MIN_SILENCE = 0.3
+"""Seconds without a voice that separate two stretches of speech."""
+
+MIN_SPEECH = 0.25
+"""Seconds of voice in a window, below which it is a click rather than a word."""
+
+PADDING = 0.4
+"""Seconds of sound before and after the voice that the model hears too."""
+
+MAX_WORD_GAP = 1.0
+"""Seconds between two words of one cue."""
+
+OVERLAP = 2.0
+"""Seconds that are heard again where speech without any silence had to be cut."""
+
+READ_EVERY = 2.0
+"""Seconds from one frame that OCR reads to the next."""
+
+READ_SIZE = 720
+"""Pixels of the shorter side, to which larger frames are scaled down for OCR."""
+
+_VISIBLE_DIFFERENCE, _MIN_CHANGED_SHARE = 32, 0.002
+"""Difference of two values of 255 that is visible, and the share of values that make a change."""
+
+_SENTENCE_END = re.compile(r"[.?!…。？！]+[\"'”’»)\]]*$")
+_ABBREVIATION = re.compile(r"([A-Z][a-z]{0,2}\.)+$")
+
+TRANSCRIBED, NO_AUDIO, OTHER_LANGUAGE = "transcribed", "without audio", "in another language"
+FAILED, SUBTITLED, DONE, OFFLINE = "failed", "with subtitles", "done before", "offline"
+"""Results of a video, as they are counted."""
+
+Samples = Float32[np.ndarray, " samples"]
+
+Stretch = tuple[int, int]
+"""First sample of a voice, and the one behind its last."""
+
+
+class Word(NamedTuple):
+    """A recognised word, with the space before it."""
+
+    start: float  # seconds of the video
+    end: float
+    text: str
+
+
+class Step(NamedTuple):
+    """A part of the recognition of one video."""
+
+    position: float  # seconds of the video that are done
+    duration: float  # seconds of the video; 0 if unknown
+    state: dict[str, Any] | None = None  # what to go on from; None if that cannot be kept
+
+
+class Outcome(NamedTuple):
+    """The recognition of one video."""
+
+    result: str  # what it counts as, such as `TRANSCRIBED`
+    cues: list[Cue]
+    notes: Sequence[str] = ()  # lines on what could not be used
+
+
+class Recogniser(Protocol):
+    """A recogniser of cues in videos."""
+
+    source: str  # "speech" or "writing"
+    name: str  # of the model, to be shown
+    by: str  # identifies model and settings; cues of another are replaced
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise a video step by step, from the state of an earlier step if there is one."""
+        ...
+
+
+# Speech
+
+
+def load_speech(model: str, language: str = "", audio: str = "default") -> "SpeechRecogniser":
+    """Load a recogniser of speech.
+
+    Args:
+      model: a size, such as small, which is fetched once, or a folder in CTranslate2's format.
+      language: code of the language that is spoken, such as de; "" to detect it in each video.
+      audio: "default" for one track of each video, "all" for every track.
+
+    Raises:
+      MissingExtra: if faster-whisper is not installed.
+      SearchError: if the model cannot be found, fetched or loaded, or lacks the language.
+    """
+    whisper = optional("faster_whisper", "speech")
+    vad = optional("faster_whisper.vad", "speech")
+    optional("langcodes", "speech")
+    try:
+        loaded = whisper.WhisperModel(model, compute_type="auto")
+        if language and language not in loaded.supported_languages:
+            raise ValueError(f"it knows no language {language!r}")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise SearchError(f"the speech model {model!r} cannot be loaded: {reason}") from None
+    options = vad.VadOptions(min_silence_duration_ms=int(1000 * MIN_SILENCE), speech_pad_ms=0)
+
+    def find_speech(samples: Samples) -> list[Stretch]:
+        found = vad.get_speech_timestamps(samples, options)
+        return [(stretch["start"], stretch["end"]) for stretch in found]
+
+    return SpeechRecogniser(loaded, find_speech, model, language, audio)
+
+
+class SpeechRecogniser:
+    """A recogniser of speech by a Whisper model."""
+
+    source = "speech"
+
+    def __init__(
+        self,
+        model: Any,
+        find_speech: Callable[[Samples], list[Stretch]],
+        name: str,
+        language: str = "",
+        audio: str = "default",
+    ) -> None:
+        """Take a model of faster-whisper and a voice detector; see `load_speech`."""
+        self._model, self._find_speech = model, find_speech
+        self._language, self._audio = language, audio
+        self.is_english_only = list(model.supported_languages) == ["en"]
+        settings = (language, "all tracks" if audio == "all" else "")
+        self.name = " ".join(filter(None, ("faster-whisper", name, *settings)))
+        self.by = f"{self.name}; words"
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise the speech of a video; the state has the part of each track that is done.
+
+        Raises:
+          VideoError: if the video or its sound cannot be read; it says why.
+        """
+        read, sound = optional("hlformer_jax.video.read", "search"), _sound()
+        heard: dict[str, Any] = {"tracks": {}} if state is None else state
+        with read.named(path), read.opened(path) as video:
+            tracks = sound.tracks(video.container)
+            if not tracks:
+                return Outcome(NO_AUDIO, [])
+            chosen = self._choose(tracks)
+            if not chosen:
+                tag = next(track.language for track in tracks if track.is_default)
+                note = f"{str(path)!r} is in the language {tag!r}, which {self.name} does not know"
+                return Outcome(OTHER_LANGUAGE, [], [note])
+            notes = []
+            for track in chosen:
+                own = heard["tracks"].setdefault(str(track.stream), _new_track())
+                if not own["done"]:
+                    yield from self._hear_track(video, track.stream, own, heard)
+                notes += _notes(path, own, f" of audio track {track.number}" * (len(tracks) > 1))
+        parts = [heard["tracks"][str(track.stream)] for track in chosen]
+        cues = _merged([Cue(*cue) for part in parts for cue in part["cues"]])
+        unsure, sure = (sum(part[name] for part in parts) for name in ("unsure", "sure"))
+        if self.is_english_only and not self._language and unsure > sure:
+            notes.append(
+                f"{str(path)!r} seems to be in another language than English, the only one that"
+                f" {self.name} knows; what it made of it is left out (--language=en keeps it)"
+            )
+            return Outcome(OTHER_LANGUAGE, [], notes)
+        if not cues and len(chosen) < len(tracks):
+            notes.append(
+                f"{str(path)!r} has no speech in audio track {chosen[0].number} of {len(tracks)}:"
+                " --audio=all hears the others too"
+            )
+        return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
+
+    def _choose(self, tracks: Sequence[Any]) -> list[Any]:
+        """Choose the tracks to hear; none if all are in languages that the model lacks."""
+        if self._audio == "all":
+            return list(tracks)
+        language = self._language or ("en" if self.is_english_only else "")
+        for track in sorted(tracks, key=lambda track: not track.is_default):
+            if language and track.language and _same_language(language, track.language):
+                return [track]
+        default = next(track for track in tracks if track.is_default)
+        if not self._language and self.is_english_only and _is_language(default.language):
+            return []
+        return [default]
+
+    def _hear_track(
+        self, video: Any, stream: int, own: dict[str, Any], heard: dict[str, Any]
+    ) -> Iterator[Step]:
+        """Hear a track from where `own` ends; after each piece `own` is up to date."""
+        fault = optional("hlformer_jax.video.read", "search").fault
+        with _sound().reading(video, stream, rate=SAMPLE_RATE, layout="mono") as audio:
+            if audio is None:
+                raise fault(video.path, "has no timestamps", "convert it to another container")
+            duration = float(audio.stated_end or video.end or 0)
+            for _ in audio.read(own["position"]):  # decoding is fast, and seeking is not exact
+                pass
+            yield Step(own["position"] / SAMPLE_RATE, duration)
+            size = int(MAX_PIECE * SAMPLE_RATE)
+            buffer = np.zeros(0, np.float32)
+            while not own["done"]:
+                start = own["position"]
+                buffer = np.concatenate([buffer, *(x[0] for x in audio.read(start + size))])
+                if audio.stopped_by_disk:
+                    second = audio.position / SAMPLE_RATE
+                    what = f"cannot be read beyond {second:.0f} s ({audio.stopped})"
+                    raise fault(video.path, what, "the rest is tried again the next time")
+                is_last = len(buffer) < size
+                stretches = self._find_speech(buffer)
+                cut = None if is_last else _place_to_cut(stretches, len(buffer))
+                if cut is not None:
+                    stretches = [stretch for stretch in stretches if stretch[1] <= cut]
+                words, groups = self._hear_piece(buffer, stretches, own)
+                if is_last:
+                    cut = len(buffer)
+                elif cut is None:
+                    cut, words = _cut_words(words, len(buffer))
+                cues = _cues_of(words, groups)
+                shift = start / SAMPLE_RATE
+                own["cues"] += [
+                    [round(cue.start + shift, 3), round(cue.end + shift, 3), cue.text]
+                    for cue in cues
+                ]
+                buffer = buffer[cut:]
+                own |= {"position": start + cut, "done": is_last, "lost": float(audio.lost)}
+                if is_last:
+                    _check_decoded(video, audio, own)
+                yield Step(own["position"] / SAMPLE_RATE, duration, heard)
+
+    def _hear_piece(
+        self, samples: Samples, stretches: Sequence[Stretch], own: dict[str, Any]
+    ) -> tuple[list[Word], list[Stretch]]:
+        """Recognise the words of a piece; times in seconds of the piece."""
+        if stretches and not (self._language or own["language"] or self.is_english_only):
+            voices = np.concatenate([samples[begin:end] for begin, end in stretches])
+            own["language"] = self._model.detect_language(voices)[0]
+        words: list[Word] = []
+        padding = int(PADDING * SAMPLE_RATE)
+        bounds = [0, *(end for _, end in stretches)], [*(x for x, _ in stretches), len(samples)]
+        place = 0
+        for group in _windows(stretches):
+            # The sound around a window ends where another window's voice begins.
+            begin = max(group[0][0] - padding, bounds[0][place])
+            end = min(group[-1][1] + padding, bounds[1][place + len(group)])
+            place += len(group)
+            if sum(y - x for x, y in group) < MIN_SPEECH * SAMPLE_RATE:
+                continue
+            segments, _ = self._model.transcribe(
+                samples[begin:end],
+                language=self._language or own["language"] or None,
+                word_timestamps=True,
+            )
+            shift = begin / SAMPLE_RATE
+            for segment in segments:
+                kind = "sure" if segment.temperature == 0 else "unsure"
+                own[kind] += segment.end - segment.start
+                words += [
+                    Word(float(word.start) + shift, float(word.end) + shift, word.word)
+                    for word in segment.words or ()
+                ]
+        return words, list(stretches)
+
+
+def _sound() -> Any:
+    return optional("hlformer_jax.video.sound", "search")
+
+
+def _new_track() -> dict[str, Any]:
+    """Return the state of a track of which nothing was heard."""
+    return {
+        "position": 0, "done": False, "language": "", "cues": [],
+        "lost": 0.0, "end": "", "sure": 0.0, "unsure": 0.0,
+    }  # fmt: skip
+
+
+def _is_language(tag: str) -> bool:
+    """Return whether a track's tag names a language."""
+    return bool(tag) and optional("langcodes", "speech").tag_is_valid(tag)
+
+
+def _same_language(language: str, tag: str) -> bool:
+    """Return whether a track's tag, such as "ger" or "de-AT", means a language of Whisper."""
+    langcodes = optional("langcodes", "speech")
+    with contextlib.suppress(langcodes.LanguageTagError):
+        # 10: regional and close variants, such as Norwegian and Bokmål, but no sister languages.
+        return bool(langcodes.tag_distance(language, tag) < 10)
+    return False
+
+
+def _windows(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
+    """Group stretches of speech that the model hears together."""
+    pause, longest = MAX_PAUSE_IN_WINDOW * SAMPLE_RATE, MAX_WINDOW * SAMPLE_RATE
+    groups: list[list[Stretch]] = []
+    for begin, end in stretches:
+        group = groups[-1] if groups else []
+        if group and begin - group[-1][1] <= pause and end - group[0][0] <= longest:
+            group.append((begin, end))
+        else:
+            groups.append([(begin, end)])
+    return groups
+
+
+def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
+    """Return the sample at which a piece ends: in its longest late silence; None without any."""
+    second = SAMPLE_RATE
+    ends = [0, *(end for _, end in stretches)]
+    begins = [*(begin for begin, _ in stretches), length]
+    silences = [
+        (begin - end, begin - min((begin - end) // 2, second))
+        for end, begin in zip(ends, begins, strict=True)
+        if begin - end >= MIN_SILENCE * second
+    ]
+    late = [silence for silence in silences if silence[1] >= MIN_PIECE * second]
+    early = [silence for silence in silences if silence[1] >= 5 * second]
+    if late:
+        return max(late)[1]
+    return early[-1][1] if early else None
+
+
+def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
+    """Cut a piece without silence behind a word; what follows is heard again."""
+    limit = length / SAMPLE_RATE - OVERLAP
+    whole = [word for word in words if word.end <= limit]
+    end = max(whole[-1].end if whole else limit, limit - MAX_WINDOW)
+    return int(end * SAMPLE_RATE), whole
+
+
+def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
+    """Make cues of words: one for each sentence, and for each part of it behind a pause.
+
+    A cue begins and ends with the voice: a word's times reach into the silence around it.
+    """
+    groups: list[list[Word]] = []
+    for word in words:
+        before = groups[-1][-1] if groups else None
+        if before is None or _is_break(before, word):
+            groups.append([])
+        groups[-1].append(word)
+    voices = [(begin / SAMPLE_RATE, end / SAMPLE_RATE) for begin, end in stretches]
+    cues = []
+    for group in groups:
+        text = " ".join("".join(word.text for word in group).split())
+        if not text:
+            continue
+        start, end = group[0].start, group[-1].end
+        voice = next((voice for voice in voices if voice[1] > start + 0.05), None)
+        start = start if voice is None else min(max(start, voice[0]), max(end, start))
+        last = next((voice for voice in reversed(voices) if voice[0] < end), None)
+        end = end if last is None else min(end, last[1] + 0.2)
+        cues.append(Cue(float(start), float(max(end, start + 0.1)), text))
+    return cues
+
+
+def _is_break(before: Word, word: Word) -> bool:
+    """Return whether a cue ends between two words."""
+    gap, text = word.start - before.end, before.text.strip()
+    if gap > MAX_WORD_GAP:
+        return True
+    # "Dr." ends no sentence unless a pause follows.
+    return bool(_SENTENCE_END.search(text)) and (gap > 0.25 or not _ABBREVIATION.search(text))
+
+
+def _merged(cues: Iterable[Cue]) -> list[Cue]:
+    """Sort cues, and leave out those that another track has too: the same words at one time."""
+    merged: list[Cue] = []
+    for cue in sorted(cues):
+        words = re.findall(r"\w+", cue.text.casefold())
+        if not any(
+            other.end > cue.start and re.findall(r"\w+", other.text.casefold()) == words
+            for other in merged[-8:]
+        ):
+            merged.append(cue)
+    return merged
+
+
+def _check_decoded(video: Any, audio: Any, own: dict[str, Any]) -> None:
+    """Refuse a track of which nothing was decoded; note where it ended too early."""
+    if audio.packets and not audio.decoded:
+        what = f"has {audio.packets} packets of sound, but none can be decoded"
+        fault = optional("hlformer_jax.video.read", "search").fault
+        raise fault(video.path, what, "try it in a player, or copy it again")
+    end, stated = audio.position / SAMPLE_RATE, float(audio.stated_end or 0)
+    reason = f" ({audio.stopped})" if audio.stopped else ""
+    # 2 %: the length that a file states is rounded, or counts from elsewhere.
+    if stated - end > max(1.0, 0.02 * stated):
+        own["end"] = f"ends at {end:.1f} s of the {stated:.1f} s that it states{reason}"
+    elif audio.stopped:
+        own["end"] = f"ends at {end:.1f} s{reason}"
+
+
+def _notes(path: Path, own: dict[str, Any], which: str) -> list[str]:
+    """Return lines on the sound of a track that could not be used."""
+    notes = []
+    if own["lost"]:
+        notes.append(
+            f"{own['lost']:.1f} s of the sound{which} of {str(path)!r} cannot be decoded and count"
+            " as silence"
+        )
+    if own["end"]:
+        notes.append(f"the sound{which} of {str(path)!r} {own['end']}")
+    return notes
+
+
+# Text in pictures
+
+
+def load_ocr() -> "TextRecogniser":
+    """Load a recogniser of text in pictures.
+
+    Raises:
+      MissingExtra: if RapidOCR or onnxruntime is not installed.
+    """
+    ocr = optional("rapidocr", "ocr")
+    optional("onnxruntime", "ocr")
+    engine = ocr.RapidOCR(params={"Global.log_level": "critical"})
+    return TextRecogniser(engine, importlib.metadata.version("rapidocr"))
+
+
+class TextRecogniser:
+    """A recogniser of text in pictures, in a frame every `READ_EVERY` seconds.
+
+    A frame that looks like the last one that was read is not read again.
+    """
+
+    source = "writing"
+
+    def __init__(self, engine: Any, version: str) -> None:
+        """Take an engine of RapidOCR."""
+        self._engine = engine
+        self.name = self.by = f"rapidocr {version}"
+
+    def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
+        """Recognise the text of a video; a killed run begins the video again.
+
+        Raises:
+          VideoError: if the video cannot be read; it says why.
+        """
+        video = optional("hlformer_jax.video", "search")
+        duration = video.probe(path).duration
+        cues: list[Cue] = []
+        last_read: Any = None
+        text, start = "", 0.0
+        frames = video.sample(path, 1 / READ_EVERY, READ_SIZE)
+        for time, image in frames:
+            yield Step(time, duration)
+            if last_read is not None and not _differs(last_read, image):
+                continue
+            last_read = image
+            lines = self._engine(np.ascontiguousarray(image[..., ::-1])).txts or ()
+            if (new := " ".join(" ".join(lines).split())) != text:
+                if text:
+                    cues.append(Cue(round(start, 3), round(time, 3), text))
+                text, start = new, time
+        if text:
+            cues.append(Cue(round(start, 3), round(frames.end, 3), text))
+        notes = [frames.warning] if frames.warning else []
+        return Outcome(TRANSCRIBED if cues else "without writing", cues, notes)
+
+
+def _differs(before: np.ndarray, image: np.ndarray) -> bool:
+    """Return whether two frames differ visibly."""
+    if before.shape != image.shape:
+        return True
+    difference = np.abs(image.astype(np.int16) - before)
+    return bool((difference > _VISIBLE_DIFFERENCE).mean() > _MIN_CHANGED_SHARE)
+
+
+# The videos of an index
+
+
+class Checkpoint:
+    """The kept part of the recognition of one content.
+
+    It counts only if it is whole and of the same recogniser; it lies under the content's hash, so
+    that of another video is never taken.
+    """
+
+    def __init__(self, path: Path, by: str) -> None:
+        """Take the place of the file and what identifies the recogniser."""
+        self._path, self._by = path, by
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the kept state; None if there is none that counts."""
+        try:
+            kept = storage.unseal(files.read_bytes(self._path))
+            state: dict[str, Any] = kept["state"]
+            known = _new_track()
+            whole = kept["by"] == self._by and all(
+                own.keys() == known.keys() and own["position"] >= 0
+                for own in state["tracks"].values()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # heard again, which costs time alone
+        return state if whole else None
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Keep a state, whole or not at all."""
+        files.write_bytes(self._path, storage.seal({"by": self._by, "state": state}))
+
+    def discard(self) -> None:
+        """Remove what is kept."""
+        files.discard(self._path)
+
+
+class Position(NamedTuple):
+    """How far the recognition of an index has come."""
+
+    done: int  # videos
+    total: int
+    path: Path | None = None  # of the video that is being recognised
+    second: float = 0.0
+    duration: float = 0.0  # seconds; 0 if unknown
+
+
+def recognise(
+    index: Index,
+    recogniser: Recogniser,
+    report: Callable[[str], None],
+    progress: Callable[[Position], None] = lambda position: None,
+) -> dict[str, int]:
+    """Recognise what is missing in the available videos, under the index's lock.
+
+    Call it after `said.update`. The cues of a content are written once it is done; of speech, what
+    was heard before is kept too. Videos with subtitles are not heard. A video that fails gives a
+    line, and is tried again the next time.
+
+    Returns:
+      The number of videos of each result, such as `TRANSCRIBED`; equal videos count once.
+    """
+    paths = {content: found[0] for content, found in said.available_paths(index).items()}
+    counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
+    counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
+    waiting: dict[str, Path] = {}
+    for content, path in paths.items():
+        transcript = said.read(index.text(content))
+        if transcript is None:
+            report(printable(f"{str(path)!r}: its file {index.text(content)} cannot be read"))
+            counts[FAILED] += 1
+        elif recogniser.source == "speech" and transcript["cues"]:
+            counts[SUBTITLED] += 1
+        elif transcript["recognised"].get(recogniser.source, {}).get("by") == recogniser.by:
+            counts[DONE] += 1
+        else:
+            waiting[content] = path
+    for number, (content, path) in enumerate(waiting.items()):
+        checkpoint = Checkpoint(index.partial_text(content), recogniser.by)
+
+        def show(step: Step, number: int = number, path: Path = path) -> None:
+            progress(Position(number, len(waiting), path, step.position, step.duration))
+
+        outcome = _recognise_video(recogniser, path, checkpoint, report, show)
+        counts[outcome.result] += 1
+        for note in outcome.notes:
+            report(printable(note))
+        if outcome.result == FAILED:
+            continue
+        transcript = said.read(index.text(content))
+        assert transcript is not None
+        cues = [tuple(cue) for cue in outcome.cues]
+        transcript["recognised"][recogniser.source] = {"by": recogniser.by, "cues": cues}
+        said.write(index, content, **transcript)
+        checkpoint.discard()
+    progress(Position(len(waiting), len(waiting)))
+    return counts
+
+
+def _recognise_video(
+    recogniser: Recogniser,
+    path: Path,
+    checkpoint: Checkpoint,
+    report: Callable[[str], None],
+    show: Callable[[Step], None],
+) -> Outcome:
+    """Recognise one video; an error of it, or of a library on it, makes it a failed one."""
+    state = checkpoint.read()
+    if state is None:
+        checkpoint.discard()
+    steps = recogniser.recognise(path, state)
+    with contextlib.closing(steps):
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as stop:
+                outcome: Outcome = stop.value
+                return outcome
+            except UserError as error:
+                return Outcome(FAILED, [], [str(error)])
+            except Exception as error:  # one video does not end hours of work
+                return Outcome(FAILED, [], [f"{str(path)!r}: {error!r}"])
+            show(step)
+            if step.state is not None:
+                checkpoint.write(step.state)
