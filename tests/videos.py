@@ -5,9 +5,11 @@ import re
 import struct
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import numpy as np
+from av.stream import Disposition
 
 from hlformer_jax import video
 
@@ -91,6 +93,72 @@ def write(
             piece.sample_rate, piece.pts, piece.time_base = 8000, start, Fraction(1, 8000)
             container.mux(tone.encode(piece))
             container.mux(tone.encode(None))
+    return path
+
+
+class Track(NamedTuple):
+    """An audio track: samples of one or more channels, and what the file states of it."""
+
+    samples: np.ndarray  # float32 [samples] or [channels, samples], between -1 and 1
+    rate: int = 16_000
+    language: str = ""
+    is_default: bool = False
+    gap: tuple[float, float] = (0.0, 0.0)  # seconds whose packets are left out
+    codec: str = "pcm_s16le"
+    start: float = 0.0  # second of the first sample
+
+
+def write_tracks(path: Path, *tracks: Track, seconds: int = 4) -> Path:
+    """Write a grey video with audio tracks; as Matroska any codec keeps its samples."""
+    with av.open(f"file:{path}", "w") as container:
+        film = container.add_stream("libx264", rate=2)
+        film.width, film.height, film.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        streams = []
+        for track in tracks:
+            samples = np.atleast_2d(track.samples)
+            layout = "mono" if len(samples) == 1 else "stereo"
+            stream = container.add_stream(track.codec, rate=track.rate, layout=layout)
+            stream.disposition = Disposition.default if track.is_default else Disposition(0)
+            if track.language:
+                stream.metadata["language"] = track.language
+            streams.append((track, stream, samples, layout))
+        for index in range(2 * seconds):
+            frame = av.VideoFrame.from_ndarray(grey(index), "rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 2)
+            container.mux(film.encode(frame))
+        container.mux(film.encode(None))
+        for track, stream, samples, layout in streams:
+            block = stream.codec_context.frame_size or 1024
+            form = stream.codec_context.format.name
+            for begin in range(0, samples.shape[1], block):
+                piece = av.AudioFrame.from_ndarray(
+                    np.ascontiguousarray(samples[:, begin : begin + block]), "fltp", layout
+                )
+                piece.sample_rate = track.rate
+                piece.pts = begin + round(track.start * track.rate)
+                piece.time_base = Fraction(1, track.rate)
+                resampler = av.AudioResampler(format=form, layout=layout, rate=track.rate)
+                _mux_without(container, stream.encode(resampler.resample(piece)[0]), track.gap)
+            _mux_without(container, stream.encode(None), track.gap)
+    return path
+
+
+def _mux_without(container, packets, gap: tuple[float, float]) -> None:
+    for packet in packets:
+        if not gap[0] <= packet.pts * packet.time_base < gap[1]:
+            container.mux(packet)
+
+
+def overwrite_packets(path: Path, first: float, count: int) -> Path:
+    """Replace packets of the first audio track, from a second on, by noise."""
+    content, noise = bytearray(path.read_bytes()), np.random.default_rng(0)
+    with av.open(str(path)) as container:
+        for packet in container.demux(container.streams.audio[0]):
+            if count and packet.size and packet.pts * packet.time_base >= first:
+                place = content.index(bytes(packet))
+                content[place : place + packet.size] = noise.bytes(packet.size)
+                count -= 1
+    path.write_bytes(bytes(content))
     return path
 
 

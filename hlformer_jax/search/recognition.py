@@ -13,7 +13,7 @@ import importlib.metadata
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -50,6 +50,9 @@ MAX_WORD_GAP = 1.0
 
 OVERLAP = 2.0
 """Seconds that are heard again where speech without any silence had to be cut."""
+
+MIN_REPORTED_SILENCE = 0.05
+"""Seconds of missing sound in a video from which on it is reported; less is a rounded timestamp."""
 
 READ_EVERY = 2.0
 """Seconds from one frame that OCR reads to the next."""
@@ -97,6 +100,7 @@ class Outcome(NamedTuple):
     notes: Sequence[str] = ()  # lines on what could not be used
 
 
+@runtime_checkable
 class Recogniser(Protocol):
     """A recogniser of cues in videos."""
 
@@ -254,7 +258,7 @@ class SpeechRecogniser:
                     for cue in cues
                 ]
                 buffer = buffer[cut:]
-                own |= {"position": start + cut, "done": is_last, "lost": float(audio.lost)}
+                own |= {"position": start + cut, "done": is_last, "missing": float(audio.missing)}
                 if is_last:
                     _check_decoded(video, audio, own)
                 yield Step(own["position"] / SAMPLE_RATE, duration, heard)
@@ -301,7 +305,7 @@ def _new_track() -> dict[str, Any]:
     """Return the state of a track of which nothing was heard."""
     return {
         "position": 0, "done": False, "language": "", "cues": [],
-        "lost": 0.0, "end": "", "sure": 0.0, "unsure": 0.0,
+        "missing": 0.0, "end": "", "sure": 0.0, "unsure": 0.0,
     }  # fmt: skip
 
 
@@ -423,10 +427,10 @@ def _check_decoded(video: Any, audio: Any, own: dict[str, Any]) -> None:
 def _notes(path: Path, own: dict[str, Any], which: str) -> list[str]:
     """Return lines on the sound of a track that could not be used."""
     notes = []
-    if own["lost"]:
+    if own["missing"] >= MIN_REPORTED_SILENCE:
         notes.append(
-            f"{own['lost']:.1f} s of the sound{which} of {str(path)!r} cannot be decoded and count"
-            " as silence"
+            f"{own['missing']:.1f} s of the sound{which} of {str(path)!r} are damaged or missing,"
+            " and count as silence"
         )
     if own["end"]:
         notes.append(f"the sound{which} of {str(path)!r} {own['end']}")

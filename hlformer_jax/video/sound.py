@@ -94,7 +94,6 @@ class Sound:
 
     Attributes:
       position: samples read so far; the next one is at `position / rate` seconds.
-      lost: seconds of packets that could not be decoded.
       packets: packets that were read.
       decoded: seconds that were decoded.
       stopped: the reason why reading ended early, "" if it did not.
@@ -112,7 +111,8 @@ class Sound:
     ) -> None:
         """Prepare reading from second `first` on; `zero` is the timestamp of second 0."""
         self.position = 0
-        self.lost = Fraction(0)
+        self._lost = Fraction(0)  # length of the packets that could not be decoded
+        self._gaps = Fraction(0)  # length of the gaps in the timestamps
         self.packets = 0
         self.decoded = Fraction(0)
         self.stopped = ""
@@ -123,6 +123,11 @@ class Sound:
         self._channels = av.AudioLayout(layout).nb_channels
         self._blocks = self._resampled()
         self._block: tuple[int, Waveform] | None = None
+
+    @property
+    def missing(self) -> Fraction:
+        """Seconds that are silence because packets are damaged or missing."""
+        return max(self._lost, self._gaps)  # a damaged packet leaves a gap too
 
     @property
     def stated_end(self) -> Fraction | None:
@@ -204,6 +209,8 @@ class Sound:
             if not -_DISORDER <= offset <= LONGEST_GAP:
                 shift -= offset
                 second = None
+            else:
+                self._gaps += max(offset, Fraction(0))
             end = (end if second is None else begin) + held
             yield second, pending[0]
             yield from ((None, other) for other in pending[1:])
@@ -251,7 +258,7 @@ class Sound:
         return Fraction(frame.pts * frame.time_base) - self._zero
 
     def _frames(self) -> Iterator[av.AudioFrame]:
-        """Decode frame by frame; packets that cannot be decoded are counted in `lost`."""
+        """Decode frame by frame; packets that cannot be decoded are left out."""
         length = Fraction(0)  # of the last packet that could be decoded
         for packet in self._packets():
             self.packets += bool(packet.size)
@@ -262,7 +269,7 @@ class Sound:
             except (av.FFmpegError, ValueError):
                 if packet.size:
                     ticks, unit = packet.duration, packet.time_base
-                    self.lost += ticks * unit if ticks and unit else length
+                    self._lost += ticks * unit if ticks and unit else length
                 continue
             for frame in frames:
                 if frame.samples:

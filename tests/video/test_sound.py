@@ -1,0 +1,168 @@
+"""Sound: the track that is taken, and samples at their times whatever the file has."""
+
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+import videos
+from videos import Track
+
+from hlformer_jax import video
+from hlformer_jax.video import read, sound
+
+RATE = 16_000
+
+
+def tone(seconds, frequency=440, rate=RATE):
+    time = np.arange(round(seconds * rate)) / rate
+    return (0.5 * np.sin(2 * np.pi * frequency * time)).astype(np.float32)
+
+
+def silence(seconds, rate=RATE):
+    return np.zeros(round(seconds * rate), np.float32)
+
+
+def beep(start, total=4.0, frequency=440, rate=RATE):
+    """A tone of half a second that begins at a second."""
+    parts = silence(start, rate), tone(0.5, frequency, rate), silence(total - start - 0.5, rate)
+    return np.concatenate(parts)
+
+
+def heard(path, stream=None, first=Fraction(0), seconds=60.0):
+    """All samples of a file's sound as it is read, and the reader."""
+    with read.opened(path) as file:
+        with sound.reading(file, stream, rate=RATE, layout="mono", first=first) as audio:
+            parts = list(audio.read(round(seconds * RATE)))
+            return np.concatenate([silence(0), *(part[0] for part in parts)]), audio
+
+
+def begins(samples):
+    """The seconds at which sound begins after 0.1 s of silence."""
+    loud = np.flatnonzero(np.abs(samples) > 0.1)
+    starts = loud[np.diff(loud, prepend=-RATE) > 0.1 * RATE]
+    return (starts / RATE).tolist()
+
+
+def frequency(samples):
+    return np.argmax(np.abs(np.fft.rfft(samples))) * RATE / len(samples)
+
+
+def test_gap_in_the_timestamps_becomes_silence(tmp_path):
+    both = beep(0.5) + beep(3)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(both, gap=(1.2, 2.5)))
+    samples, audio = heard(path)
+    assert begins(samples) == pytest.approx([0.5, 3], abs=0.002)
+    assert audio.missing == pytest.approx(1.3, abs=0.1)  # whole packets of 64 ms
+
+
+@pytest.mark.parametrize("codec", ["aac", "mp2", "ac3"])
+def test_damaged_packets_become_silence(tmp_path, codec):
+    both = beep(0.5, rate=48_000) + beep(3, rate=48_000)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(both, 48_000, codec=codec))
+    before, _ = heard(path)
+    after, audio = heard(videos.overwrite_packets(path, 1.5, 4))
+    assert begins(after) == pytest.approx(begins(before), abs=0.02)
+    assert len(before) == pytest.approx(len(after), abs=0.1 * RATE)
+    assert 0 < audio.missing < 0.5
+
+
+def test_samples_of_damaged_packets_are_bounded(tmp_path):
+    samples = np.full(4 * RATE, 0.1, np.float32)
+    samples[RATE], samples[2 * RATE], samples[3 * RATE] = np.nan, np.inf, -1e30
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(samples, codec="pcm_f32le"))
+    read_back, _ = heard(path)
+    assert np.isfinite(read_back).all() and np.abs(read_back).max() <= 1
+    video.cut(path, 0, 3, tmp_path / "clip.mp4")  # its encoder takes no NaN
+
+
+def test_change_of_rate_and_channels_is_followed(tmp_path):
+    first = videos.write_tracks(tmp_path / "a.ts", Track(beep(1, rate=48_000), 48_000, codec="aac"))
+    stereo = np.stack([beep(1, rate=22_050)] * 2)
+    second = Track(stereo, 22_050, codec="aac")
+    videos.write_tracks(tmp_path / "b.ts", second)
+    first.write_bytes(first.read_bytes() + (tmp_path / "b.ts").read_bytes())
+    samples, _ = heard(first)
+    # The clock of the second file is reset: it follows the first, 4 s and an AAC frame long.
+    assert begins(samples) == pytest.approx([1, 5], abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.mp4", "a.ts"])
+def test_late_sound_keeps_its_time(tmp_path, name):
+    track = Track(beep(0.5, 2, rate=48_000), 48_000, codec="aac", start=1.5)
+    samples, _ = heard(videos.write_tracks(tmp_path / name, track))
+    assert begins(samples) == pytest.approx([2], abs=0.03)
+
+
+@pytest.mark.parametrize("first", ["0", "2.5"])
+def test_rounded_timestamps_make_no_gaps(tmp_path, first):
+    wave = tone(4, rate=44_100)
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(wave, 44_100, codec="aac"))
+    samples, audio = heard(path, first=Fraction(first), seconds=1)
+    middle = samples[2000:-2000]  # AAC fades in and out
+    fit = np.stack([f(2 * np.pi * 440 * np.arange(len(middle)) / RATE) for f in (np.sin, np.cos)])
+    rest = middle - np.linalg.lstsq(fit.T, middle, rcond=None)[0] @ fit
+    # 0.05: AAC changes 0.02; a millisecond that is missing shifts all behind it and leaves 0.5.
+    assert np.abs(rest).max() < 0.05 and audio.missing == 0
+
+
+def change_times(monkeypatch, change):
+    """Let the reader see other timestamps than a file has; no muxer writes wrong ones."""
+    second = sound.Sound._second
+    monkeypatch.setattr(
+        sound.Sound, "_second", lambda self, frame: Fraction(change(second(self, frame)))
+    )
+
+
+def test_a_few_wrong_timestamps_change_nothing(tmp_path, monkeypatch):
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(beep(0.5) + beep(3)))
+    change_times(monkeypatch, lambda second: second + 300 * (1.5 < second < 1.7))
+    samples, audio = heard(path)
+    assert begins(samples) == pytest.approx([0.5, 3], abs=0.01)
+    assert len(samples) == pytest.approx(4 * RATE, abs=100) and audio.missing == 0
+
+
+@pytest.mark.parametrize("jump", [90_000, -90_000, -60])
+def test_sound_goes_on_where_the_clock_is_reset(tmp_path, monkeypatch, jump):
+    path = videos.write_tracks(tmp_path / "a.mkv", Track(beep(0.5) + beep(3)))
+    change_times(monkeypatch, lambda second: second + jump * (second > 1.5))
+    samples, audio = heard(path)
+    assert begins(samples) == pytest.approx([0.5, 3], abs=0.01) and audio.missing == 0
+
+
+def two_tracks(path, *, default=0, **stated):
+    low, high = (beep(1, frequency=frequency) for frequency in (300, 1200))
+    tracks = [
+        Track(low, is_default=default == 0, language="ger"),
+        Track(high, is_default=default == 1, language="eng"),
+    ]
+    return videos.write_tracks(path, *tracks, **stated)
+
+
+@pytest.mark.parametrize(("default", "expected"), [(0, 300), (1, 1200), (None, 300)])
+def test_default_track_is_taken(tmp_path, default, expected):
+    path = two_tracks(tmp_path / "a.mkv", default=default)
+    assert frequency(heard(path)[0]) == pytest.approx(expected, abs=5)
+    with av.open(str(path)) as container:
+        found = sound.tracks(container)
+    assert [track.language for track in found] == ["ger", "eng"]
+    assert [track.is_default for track in found] == [expected == 300, expected == 1200]
+    for track in found:
+        wanted = 300 if track.number == 1 else 1200
+        assert frequency(heard(path, track.stream)[0]) == pytest.approx(wanted, abs=5)
+
+
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+@pytest.mark.parametrize(("default", "expected"), [(0, 300), (1, 1200)])
+def test_clips_have_the_default_track(tmp_path, write, default, expected):
+    path = two_tracks(tmp_path / "a.mkv", default=default)
+    write(path, 0, 3, tmp_path / "clip.mkv")
+    samples, _ = heard(tmp_path / "clip.mkv")
+    assert frequency(samples) == pytest.approx(expected, abs=5)
+    assert begins(samples) == pytest.approx([1], abs=0.05)
+
+
+def test_video_without_sound_has_none(tmp_path):
+    path = videos.write(tmp_path / "a.mp4")
+    with read.opened(path) as file, sound.reading(file, rate=RATE, layout="mono") as audio:
+        assert audio is None
