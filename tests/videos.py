@@ -155,7 +155,7 @@ def overwrite_packets(path: Path, first: float, count: int) -> Path:
     with av.open(str(path)) as container:
         for packet in container.demux(container.streams.audio[0]):
             if count and packet.size and packet.pts * packet.time_base >= first:
-                place = content.index(bytes(packet))
+                place = content.index(bytes(packet), packet.pos)  # those of silence are all equal
                 content[place : place + packet.size] = noise.bytes(packet.size)
                 count -= 1
     path.write_bytes(bytes(content))

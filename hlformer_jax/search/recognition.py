@@ -48,6 +48,9 @@ PADDING = 0.4
 MAX_WORD_GAP = 1.0
 """Seconds between two words of one cue."""
 
+MIN_PART = 1.0
+"""Seconds of each part of a sentence that is split at a silence."""
+
 OVERLAP = 2.0
 """Seconds that are heard again where speech without any silence had to be cut."""
 
@@ -362,29 +365,52 @@ def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
 
 
 def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
-    """Make cues of words: one for each sentence, and for each part of it behind a pause.
+    """Make cues of words: one for each sentence, and for each part of it behind a silence.
 
     A cue begins and ends with the voice: a word's times reach into the silence around it.
     """
-    groups: list[list[Word]] = []
+    sentences: list[list[Word]] = []
     for word in words:
-        before = groups[-1][-1] if groups else None
+        before = sentences[-1][-1] if sentences else None
         if before is None or _is_break(before, word):
-            groups.append([])
-        groups[-1].append(word)
+            sentences.append([])
+        sentences[-1].append(word)
     voices = [(begin / SAMPLE_RATE, end / SAMPLE_RATE) for begin, end in stretches]
     cues = []
-    for group in groups:
-        text = " ".join("".join(word.text for word in group).split())
+    for part in (part for sentence in sentences for part in _split(sentence, voices)):
+        text = " ".join("".join(word.text for word in part).split())
         if not text:
             continue
-        start, end = group[0].start, group[-1].end
+        start, end = part[0].start, part[-1].end
         voice = next((voice for voice in voices if voice[1] > start + 0.05), None)
         start = start if voice is None else min(max(start, voice[0]), max(end, start))
         last = next((voice for voice in reversed(voices) if voice[0] < end), None)
         end = end if last is None else min(end, last[1] + 0.2)
         cues.append(Cue(float(start), float(max(end, start + 0.1)), text))
     return cues
+
+
+def _split(
+    sentence: Sequence[Word], voices: Sequence[tuple[float, float]]
+) -> Iterator[Sequence[Word]]:
+    """Split a sentence at the silences in it: the model forgets full stops now and then."""
+    begin = 0
+    for (_, silence), (voice, _) in zip(voices, voices[1:], strict=False):
+        middle = (silence + voice) / 2
+
+        def distance(place: int, middle: float = middle) -> float:
+            before, after = sentence[place - 1], sentence[place]
+            # A word's times are off by 0.2 s at times: a comma tells better where the silence is.
+            comma = 0.2 * before.text.rstrip().endswith((",", ";", ":", "，", "、"))
+            return abs((before.end + after.start) / 2 - middle) - comma
+
+        place = min(range(begin + 1, len(sentence)), key=distance, default=0)
+        if place and distance(place) < 0.5 + (voice - silence) / 2:
+            first, rest = sentence[begin:place], sentence[place:]
+            if min(silence - first[0].start, rest[-1].end - voice) >= MIN_PART:
+                yield first
+                begin = place
+    yield sentence[begin:]
 
 
 def _is_break(before: Word, word: Word) -> bool:

@@ -111,6 +111,15 @@ def test_cue_ends_with_its_sentence_or_at_a_pause():
     assert cues == [(1, 1.8, "It rains."), (1.9, 2.5, "We go"), (4.0, 4.6, "home now")]
 
 
+def test_sentences_without_full_stops_are_split_at_silences():
+    said_words = [
+        (1, 1.5, "it"), (1.5, 2, "rains"), (2, 2.6, "today,"), (2.6, 3.4, "we"), (3.4, 4, "stay"),
+        (4, 5, "home"), (5.1, 5.4, "well"), (5.4, 5.6, "then"),
+    ]  # fmt: skip
+    cues = cues_of(*said_words, voices=((1, 2.5), (2.9, 5), (5.3, 5.6)))
+    assert [cue[::2] for cue in cues] == [(1, "it rains today,"), (2.9, "we stay home well then")]
+
+
 def test_title_ends_no_sentence_without_a_pause():
     assert [
         cue.text for cue in cues_of((1, 1.2, "Dr."), (1.2, 1.6, "Smith"), (1.6, 2, "left."))

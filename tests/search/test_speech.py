@@ -148,7 +148,7 @@ def test_sentences_of_a_minute_are_in_time(tmp_path, speech, minute):
 
 def test_sentences_of_continuous_speech_are_in_time(tmp_path, speech):
     starts, parts, second = {}, [], 0.0
-    for number in range(36):
+    for number in range(40):
         voice = say(sentence(number))
         starts[second + np.flatnonzero(np.abs(voice) > 0.01)[0] / 22_050] = sentence(number)
         parts.append(voice)
@@ -160,7 +160,7 @@ def test_sentences_of_continuous_speech_are_in_time(tmp_path, speech):
     assert np.mean(late < 0.5) >= 0.9, late
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.ts"])
 def test_gap_shifts_no_sentence(tmp_path, speech, minute, name):
     samples, starts = minute
     path = in_aac(tmp_path / name, samples, gap=(15, 25))
@@ -265,8 +265,8 @@ def test_memory_does_not_grow_with_the_length(tmp_path, model):
 def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     folder = tmp_path / "films"
     folder.mkdir()
-    spoken = {12 * i + 2: sentence(i) for i in range(30)}
-    samples, starts = talk(spoken, 360)
+    spoken = {12 * i + 2: sentence(i) for i in range(20)}
+    samples, starts = talk(spoken, 240)
     in_aac(folder / "talk.mkv", samples)
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=1)
@@ -292,7 +292,7 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     process.communicate()
     kept = json.loads(partial.read_bytes())["state"]["tracks"]
     [track] = kept.values()
-    assert 60 <= track["position"] / RATE < 360 and not track["done"]
+    assert 60 <= track["position"] / RATE < 240 and not track["done"]
     assert said.told(index.text(content)) == []
     begun = time.monotonic()
     done = subprocess.run(command, check=True, **settings)
