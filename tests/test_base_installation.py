@@ -36,7 +36,7 @@ EXTRAS = {
     "editing": {"opentimelineio"},
     "mcp": {"mcp"},
     "ray": {"ray"},
-    "speech": {"ctranslate2", "faster_whisper"},
+    "speech": {"ctranslate2", "faster_whisper", "langcodes"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
 """The packages that an extra brings and that nothing else does."""
