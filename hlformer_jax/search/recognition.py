@@ -22,7 +22,6 @@ from hlformer_jax import files
 from hlformer_jax.errors import SearchError, UserError, optional, printable
 from hlformer_jax.search import said, storage
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.said import Cue
 
 SAMPLE_RATE = 16_000
 """Samples a second that Whisper and its voice detector take."""
@@ -77,6 +76,14 @@ Samples = Float32[np.ndarray, " samples"]
 
 Stretch = tuple[int, int]
 """First sample of a voice, and the one behind its last."""
+
+
+class Cue(NamedTuple):
+    """A cue of a transcript."""
+
+    start: float  # seconds of the video
+    end: float
+    text: str
 
 
 class Word(NamedTuple):
