@@ -1,4 +1,4 @@
-"""Recognition of what no subtitles hold: speech by Whisper, text in the pictures by OCR.
+"""Speech recognition and OCR for videos without subtitles.
 
 Speech is heard by a model of faster-whisper (extra `speech`), text in pictures is read by RapidOCR
 (extra `ocr`). Sound is decoded by this package (`video.sound`) and handed over in pieces of at most
@@ -30,7 +30,7 @@ MAX_PIECE, MIN_PIECE = 120.0, 60.0
 """Seconds of sound that are in memory together, and from which on a piece may end."""
 
 MAX_WINDOW = 28.0
-"""Seconds of sound that the model hears together; Whisper's own window has 30."""
+"""Seconds of sound that the model hears together; Whisper's track_state window has 30."""
 
 MAX_PAUSE_IN_WINDOW = 3.0
 """Seconds of silence inside a window. In a longer one Whisper's times drift, and it invents."""
@@ -151,8 +151,8 @@ def load_speech(model: str, language: str = "", audio: str = "default") -> "Spee
     options = vad.VadOptions(min_silence_duration_ms=int(1000 * MIN_SILENCE), speech_pad_ms=0)
 
     def find_speech(samples: Samples) -> list[Stretch]:
-        found = vad.get_speech_timestamps(samples, options)
-        return [(stretch["start"], stretch["end"]) for stretch in found]
+        stretches = vad.get_speech_timestamps(samples, options)
+        return [(stretch["start"], stretch["end"]) for stretch in stretches]
 
     return SpeechRecogniser(loaded, find_speech, model, language, audio)
 
@@ -190,18 +190,20 @@ class SpeechRecogniser:
             tracks = sound.tracks(video.container)
             if not tracks:
                 return Outcome(NO_AUDIO, [])
-            chosen = self._choose(tracks)
-            if not chosen:
+            selected = self._choose(tracks)
+            if not selected:
                 tag = next(track.language for track in tracks if track.is_default)
                 note = f"{str(path)!r} is in the language {tag!r}, which {self.name} does not know"
                 return Outcome(OTHER_LANGUAGE, [], [note])
             notes = []
-            for track in chosen:
-                own = heard["tracks"].setdefault(str(track.stream), _new_track())
-                if not own["done"]:
-                    yield from self._hear_track(video, track.stream, own, heard)
-                notes += _notes(path, own, f" of audio track {track.number}" * (len(tracks) > 1))
-        parts = [heard["tracks"][str(track.stream)] for track in chosen]
+            for track in selected:
+                track_state = heard["tracks"].setdefault(str(track.stream), _new_track())
+                if not track_state["done"]:
+                    yield from self._hear_track(video, track.stream, track_state, heard)
+                notes += _notes(
+                    path, track_state, f" of audio track {track.number}" * (len(tracks) > 1)
+                )
+        parts = [heard["tracks"][str(track.stream)] for track in selected]
         cues = _merged([Cue(*cue) for part in parts for cue in part["cues"]])
         unsure, sure = (sum(part[name] for part in parts) for name in ("unsure", "sure"))
         if self.is_english_only and not self._language and unsure > sure:
@@ -210,9 +212,9 @@ class SpeechRecogniser:
                 f" {self.name} knows; what it made of it is left out (--language=en keeps it)"
             )
             return Outcome(OTHER_LANGUAGE, [], notes)
-        if not cues and len(chosen) < len(tracks):
+        if not cues and len(selected) < len(tracks):
             notes.append(
-                f"{str(path)!r} has no speech in audio track {chosen[0].number} of {len(tracks)}:"
+                f"{str(path)!r} has no speech in audio track {selected[0].number} of {len(tracks)}:"
                 " --audio=all hears the others too"
             )
         return Outcome(TRANSCRIBED if cues else "without speech", cues, notes)
@@ -231,21 +233,23 @@ class SpeechRecogniser:
         return [default]
 
     def _hear_track(
-        self, video: Any, stream: int, own: dict[str, Any], heard: dict[str, Any]
+        self, video: Any, stream: int, track_state: dict[str, Any], heard: dict[str, Any]
     ) -> Iterator[Step]:
-        """Hear a track from where `own` ends; after each piece `own` is up to date."""
+        """Hear the rest of a track; `track_state` is brought up to date after each piece."""
         fault = optional("hlformer_jax.video.read", "search").fault
         with _sound().reading(video, stream, rate=SAMPLE_RATE, layout="mono") as audio:
             if audio is None:
                 raise fault(video.path, "has no timestamps", "convert it to another container")
             duration = float(audio.stated_end or video.end or 0)
-            for _ in audio.read(own["position"]):  # decoding is fast, and seeking is not exact
+            for _ in audio.read(
+                track_state["position"]
+            ):  # decoding is fast, and seeking is not exact
                 pass
-            yield Step(own["position"] / SAMPLE_RATE, duration)
+            yield Step(track_state["position"] / SAMPLE_RATE, duration)
             size = int(MAX_PIECE * SAMPLE_RATE)
             buffer = np.zeros(0, np.float32)
-            while not own["done"]:
-                start = own["position"]
+            while not track_state["done"]:
+                start = track_state["position"]
                 buffer = np.concatenate([buffer, *(x[0] for x in audio.read(start + size))])
                 if audio.stopped_by_disk:
                     second = audio.position / SAMPLE_RATE
@@ -256,50 +260,54 @@ class SpeechRecogniser:
                 cut = None if is_last else _place_to_cut(stretches, len(buffer))
                 if cut is not None:
                     stretches = [stretch for stretch in stretches if stretch[1] <= cut]
-                words, groups = self._hear_piece(buffer, stretches, own)
+                words, groups = self._hear_piece(buffer, stretches, track_state)
                 if is_last:
                     cut = len(buffer)
                 elif cut is None:
                     cut, words = _cut_words(words, len(buffer))
                 cues = _cues_of(words, groups)
                 shift = start / SAMPLE_RATE
-                own["cues"] += [
+                track_state["cues"] += [
                     [round(cue.start + shift, 3), round(cue.end + shift, 3), cue.text]
                     for cue in cues
                 ]
                 buffer = buffer[cut:]
-                own |= {"position": start + cut, "done": is_last, "missing": float(audio.missing)}
+                track_state |= {
+                    "position": start + cut,
+                    "done": is_last,
+                    "missing": float(audio.missing),
+                }
                 if is_last:
-                    _check_decoded(video, audio, own)
-                yield Step(own["position"] / SAMPLE_RATE, duration, heard)
+                    _check_decoded(video, audio, track_state)
+                yield Step(track_state["position"] / SAMPLE_RATE, duration, heard)
 
     def _hear_piece(
-        self, samples: Samples, stretches: Sequence[Stretch], own: dict[str, Any]
+        self, samples: Samples, stretches: Sequence[Stretch], track_state: dict[str, Any]
     ) -> tuple[list[Word], list[Stretch]]:
         """Recognise the words of a piece; times in seconds of the piece."""
-        if stretches and not (self._language or own["language"] or self.is_english_only):
-            voices = np.concatenate([samples[begin:end] for begin, end in stretches])
-            own["language"] = self._model.detect_language(voices)[0]
+        if stretches and not (self._language or track_state["language"] or self.is_english_only):
+            voices = np.concatenate([samples[onset:end] for onset, end in stretches])
+            track_state["language"] = self._model.detect_language(voices)[0]
         words: list[Word] = []
         padding = int(PADDING * SAMPLE_RATE)
         bounds = [0, *(end for _, end in stretches)], [*(x for x, _ in stretches), len(samples)]
         place = 0
         for group in _windows(stretches):
             # The sound around a window ends where another window's voice begins.
-            begin = max(group[0][0] - padding, bounds[0][place])
+            onset = max(group[0][0] - padding, bounds[0][place])
             end = min(group[-1][1] + padding, bounds[1][place + len(group)])
             place += len(group)
             if sum(y - x for x, y in group) < MIN_SPEECH * SAMPLE_RATE:
                 continue
             segments, _ = self._model.transcribe(
-                samples[begin:end],
-                language=self._language or own["language"] or None,
+                samples[onset:end],
+                language=self._language or track_state["language"] or None,
                 word_timestamps=True,
             )
-            shift = begin / SAMPLE_RATE
+            shift = onset / SAMPLE_RATE
             for segment in segments:
                 kind = "sure" if segment.temperature == 0 else "unsure"
-                own[kind] += segment.end - segment.start
+                track_state[kind] += segment.end - segment.start
                 words += [
                     Word(float(word.start) + shift, float(word.end) + shift, word.word)
                     for word in segment.words or ()
@@ -312,7 +320,7 @@ def _sound() -> Any:
 
 
 def _new_track() -> dict[str, Any]:
-    """Return the state of a track of which nothing was heard."""
+    """Return the state of a track before its first sample."""
     return {
         "position": 0, "done": False, "language": "", "cues": [],
         "missing": 0.0, "end": "", "sure": 0.0, "unsure": 0.0,
@@ -337,12 +345,12 @@ def _windows(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
     """Group stretches of speech that the model hears together."""
     pause, longest = MAX_PAUSE_IN_WINDOW * SAMPLE_RATE, MAX_WINDOW * SAMPLE_RATE
     groups: list[list[Stretch]] = []
-    for begin, end in stretches:
+    for onset, end in stretches:
         group = groups[-1] if groups else []
-        if group and begin - group[-1][1] <= pause and end - group[0][0] <= longest:
-            group.append((begin, end))
+        if group and onset - group[-1][1] <= pause and end - group[0][0] <= longest:
+            group.append((onset, end))
         else:
-            groups.append([(begin, end)])
+            groups.append([(onset, end)])
     return groups
 
 
@@ -350,11 +358,11 @@ def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
     """Return the sample at which a piece ends: in its longest late silence; None without any."""
     second = SAMPLE_RATE
     ends = [0, *(end for _, end in stretches)]
-    begins = [*(begin for begin, _ in stretches), length]
+    begins = [*(onset for onset, _ in stretches), length]
     silences = [
-        (begin - end, begin - min((begin - end) // 2, second))
-        for end, begin in zip(ends, begins, strict=True)
-        if begin - end >= MIN_SILENCE * second
+        (onset - end, onset - min((onset - end) // 2, second))
+        for end, onset in zip(ends, begins, strict=True)
+        if onset - end >= MIN_SILENCE * second
     ]
     late = [silence for silence in silences if silence[1] >= MIN_PIECE * second]
     early = [silence for silence in silences if silence[1] >= 5 * second]
@@ -366,9 +374,9 @@ def _place_to_cut(stretches: Sequence[Stretch], length: int) -> int | None:
 def _cut_words(words: list[Word], length: int) -> tuple[int, list[Word]]:
     """Cut a piece without silence behind a word; what follows is heard again."""
     limit = length / SAMPLE_RATE - OVERLAP
-    whole = [word for word in words if word.end <= limit]
-    end = max(whole[-1].end if whole else limit, limit - MAX_WINDOW)
-    return int(end * SAMPLE_RATE), whole
+    complete = [word for word in words if word.end <= limit]
+    end = max(complete[-1].end if complete else limit, limit - MAX_WINDOW)
+    return int(end * SAMPLE_RATE), complete
 
 
 def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
@@ -382,7 +390,7 @@ def _cues_of(words: Sequence[Word], stretches: Sequence[Stretch]) -> list[Cue]:
         if before is None or _is_break(before, word):
             sentences.append([])
         sentences[-1].append(word)
-    voices = [(begin / SAMPLE_RATE, end / SAMPLE_RATE) for begin, end in stretches]
+    voices = [(onset / SAMPLE_RATE, end / SAMPLE_RATE) for onset, end in stretches]
     cues = []
     for part in (part for sentence in sentences for part in _split(sentence, voices)):
         text = " ".join("".join(word.text for word in part).split())
@@ -401,7 +409,7 @@ def _split(
     sentence: Sequence[Word], voices: Sequence[tuple[float, float]]
 ) -> Iterator[Sequence[Word]]:
     """Split a sentence at the silences in it: the model forgets full stops now and then."""
-    begin = 0
+    onset = 0
     for (_, silence), (voice, _) in zip(voices, voices[1:], strict=False):
         middle = (silence + voice) / 2
 
@@ -411,13 +419,13 @@ def _split(
             comma = 0.2 * before.text.rstrip().endswith((",", ";", ":", "，", "、"))
             return abs((before.end + after.start) / 2 - middle) - comma
 
-        place = min(range(begin + 1, len(sentence)), key=distance, default=0)
+        place = min(range(onset + 1, len(sentence)), key=distance, default=0)
         if place and distance(place) < 0.5 + (voice - silence) / 2:
-            first, rest = sentence[begin:place], sentence[place:]
+            first, rest = sentence[onset:place], sentence[place:]
             if min(silence - first[0].start, rest[-1].end - voice) >= MIN_PART:
                 yield first
-                begin = place
-    yield sentence[begin:]
+                onset = place
+    yield sentence[onset:]
 
 
 def _is_break(before: Word, word: Word) -> bool:
@@ -435,15 +443,15 @@ def _merged(cues: Iterable[Cue]) -> list[Cue]:
     for cue in sorted(cues):
         words = re.findall(r"\w+", cue.text.casefold())
         if not any(
-            other.end > cue.start and re.findall(r"\w+", other.text.casefold()) == words
-            for other in merged[-8:]
+            earlier.end > cue.start and re.findall(r"\w+", earlier.text.casefold()) == words
+            for earlier in merged[-8:]
         ):
             merged.append(cue)
     return merged
 
 
-def _check_decoded(video: Any, audio: Any, own: dict[str, Any]) -> None:
-    """Refuse a track of which nothing was decoded; note where it ended too early."""
+def _check_decoded(video: Any, audio: Any, track_state: dict[str, Any]) -> None:
+    """Refuse a track without a decodable packet; note where it ended too early."""
     if audio.packets and not audio.decoded:
         what = f"has {audio.packets} packets of sound, but none can be decoded"
         fault = optional("hlformer_jax.video.read", "search").fault
@@ -452,21 +460,21 @@ def _check_decoded(video: Any, audio: Any, own: dict[str, Any]) -> None:
     reason = f" ({audio.stopped})" if audio.stopped else ""
     # 2 %: the length that a file states is rounded, or counts from elsewhere.
     if stated - end > max(1.0, 0.02 * stated):
-        own["end"] = f"ends at {end:.1f} s of the {stated:.1f} s that it states{reason}"
+        track_state["end"] = f"ends at {end:.1f} s of the {stated:.1f} s that it states{reason}"
     elif audio.stopped:
-        own["end"] = f"ends at {end:.1f} s{reason}"
+        track_state["end"] = f"ends at {end:.1f} s{reason}"
 
 
-def _notes(path: Path, own: dict[str, Any], which: str) -> list[str]:
+def _notes(path: Path, track_state: dict[str, Any], which: str) -> list[str]:
     """Return lines on the sound of a track that could not be used."""
     notes = []
-    if own["missing"] >= MIN_REPORTED_SILENCE:
+    if track_state["missing"] >= MIN_REPORTED_SILENCE:
         notes.append(
-            f"{own['missing']:.1f} s of the sound{which} of {str(path)!r} are damaged or missing,"
-            " and count as silence"
+            f"{track_state['missing']:.1f} s of the sound{which} of {str(path)!r} are damaged or"
+            " missing, and count as silence"
         )
-    if own["end"]:
-        notes.append(f"the sound{which} of {str(path)!r} {own['end']}")
+    if track_state["end"]:
+        notes.append(f"the sound{which} of {str(path)!r} {track_state['end']}")
     return notes
 
 
@@ -540,8 +548,8 @@ def _differs(before: np.ndarray, image: np.ndarray) -> bool:
 class Checkpoint:
     """The kept part of the recognition of one content.
 
-    It counts only if it is whole and of the same recogniser; it lies under the content's hash, so
-    that of another video is never taken.
+    It counts only if it is whole and of the same recogniser. Its name is the content's hash, so a
+    video never takes another's.
     """
 
     def __init__(self, path: Path, by: str) -> None:
@@ -551,23 +559,23 @@ class Checkpoint:
     def read(self) -> dict[str, Any] | None:
         """Return the kept state; None if there is none that counts."""
         try:
-            kept = storage.unseal(files.read_bytes(self._path))
-            state: dict[str, Any] = kept["state"]
-            known = _new_track()
-            whole = kept["by"] == self._by and all(
-                own.keys() == known.keys() and own["position"] >= 0
-                for own in state["tracks"].values()
+            saved = storage.unseal(files.read_bytes(self._path))
+            state: dict[str, Any] = saved["state"]
+            fields = _new_track()
+            is_valid = saved["by"] == self._by and all(
+                track.keys() == fields.keys() and track["position"] >= 0
+                for track in state["tracks"].values()
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # heard again, which costs time alone
-        return state if whole else None
+        return state if is_valid else None
 
     def write(self, state: dict[str, Any]) -> None:
         """Keep a state, whole or not at all."""
         files.write_bytes(self._path, storage.seal({"by": self._by, "state": state}))
 
     def discard(self) -> None:
-        """Remove what is kept."""
+        """Remove the kept state."""
         files.discard(self._path)
 
 
@@ -587,7 +595,7 @@ def recognise(
     report: Callable[[str], None],
     progress: Callable[[Position], None] = lambda position: None,
 ) -> dict[str, int]:
-    """Recognise what is missing in the available videos, under the index's lock.
+    """Recognise the available videos without cues of this recogniser, under the index's lock.
 
     Call it after `said.update`. The cues of a content are written once it is done; of speech, what
     was heard before is kept too. Videos with subtitles are not heard. A video that fails gives a
@@ -596,7 +604,7 @@ def recognise(
     Returns:
       The number of videos of each result, such as `TRANSCRIBED`; equal videos count once.
     """
-    paths = {content: found[0] for content, found in said.available_paths(index).items()}
+    paths = {content: own_paths[0] for content, own_paths in said.available_paths(index).items()}
     counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
     counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
     waiting: dict[str, Path] = {}

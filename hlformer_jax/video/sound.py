@@ -1,9 +1,9 @@
-"""Audio tracks of videos: chosen, decoded, and read as one continuous signal.
+"""Audio tracks of videos: audio_stream, decoded, and read as one continuous signal.
 
 Sample 0 is at the video's second 0, like the first picture. Gaps in the timestamps and packets that
 cannot be decoded become silence, so later samples keep their times; overlaps are dropped; a change
 of the sample rate or of the channels is followed. Timestamps that jump back, or further than
-`LONGEST_GAP`, are those of a reset clock: the sound goes on without a gap.
+`LONGEST_GAP`, come from a clock that was reset: the sound goes on without a gap.
 """
 
 import contextlib
@@ -135,8 +135,8 @@ class Sound:
         unit = self._stream.time_base
         if not self._stream.duration or not unit:
             return None
-        begin = (self._stream.start_time or 0) * unit - self._zero
-        return begin + self._stream.duration * unit
+        onset = (self._stream.start_time or 0) * unit - self._zero
+        return onset + self._stream.duration * unit
 
     def read(self, stop: int) -> Iterator[Waveform]:
         """Yield the samples up to sample `stop`, or up to the end of the sound.
@@ -149,13 +149,13 @@ class Sound:
                 self._block = next(self._blocks, None)
             if self._block is None:
                 return
-            begin, samples = self._block
-            end = begin + samples.shape[1]
-            if begin > self.position:
-                count = min(begin, stop, self.position + self._rate) - self.position
+            onset, samples = self._block
+            end = onset + samples.shape[1]
+            if onset > self.position:
+                count = min(onset, stop, self.position + self._rate) - self.position
                 part = np.zeros((self._channels, count), np.float32)
             else:
-                part = samples[:, self.position - begin : stop - begin]
+                part = samples[:, self.position - onset : stop - onset]
             self.position += part.shape[1]
             if end <= self.position:
                 self._block = None
@@ -197,23 +197,23 @@ class Sound:
         end: Fraction | None = None  # of the frames so far
         shift = Fraction(0)  # what reset clocks add to the timestamps
         pending: list[av.AudioFrame] = []  # since timestamps jumped
-        begin = reach = Fraction(0)  # seconds of the pending frames by their timestamps
-        held = Fraction(0)  # length of the pending frames
+        onset = reach = Fraction(0)  # seconds of the pending frames by their timestamps
+        pending_length = Fraction(0)  # length of the pending frames
 
         def settle() -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
             """Believe the jump of the pending frames."""
             nonlocal end, shift
             assert end is not None
-            offset = begin - end
-            second: Fraction | None = begin
+            offset = onset - end
+            second: Fraction | None = onset
             if not -_DISORDER <= offset <= LONGEST_GAP:
                 shift -= offset
                 second = None
             else:
                 self._gaps += max(offset, Fraction(0))
-            end = (end if second is None else begin) + held
+            end = (end if second is None else onset) + pending_length
             yield second, pending[0]
-            yield from ((None, other) for other in pending[1:])
+            yield from ((None, later) for later in pending[1:])
             pending.clear()
 
         for frame in self._frames():
@@ -226,15 +226,15 @@ class Sound:
                 continue
             stamp = None if stamp is None else stamp + shift
             if pending:
-                if stamp is not None and abs(stamp - (end + held)) <= _JITTER:
+                if stamp is not None and abs(stamp - (end + pending_length)) <= _JITTER:
                     # Back on the old clock: the timestamps of the pending frames were wrong.
-                    yield from ((None, other) for other in pending)
+                    yield from ((None, later) for later in pending)
                     pending.clear()
-                    end += held
+                    end += pending_length
                 elif stamp is None or abs(stamp - reach) <= _JITTER:
                     pending.append(frame)
-                    held, reach = held + length, reach + length
-                    if held >= _CONFIRMATION:
+                    pending_length, reach = pending_length + length, reach + length
+                    if pending_length >= _CONFIRMATION:
                         yield from settle()
                     continue
                 else:
@@ -245,9 +245,9 @@ class Sound:
                 end += length
                 yield None, frame
                 continue
-            pending, held = [frame], length
-            begin, reach = stamp, stamp + length
-            if held >= _CONFIRMATION:
+            pending, pending_length = [frame], length
+            onset, reach = stamp, stamp + length
+            if pending_length >= _CONFIRMATION:
                 yield from settle()
         if pending:
             yield from settle()
@@ -328,18 +328,18 @@ def reading(
       The sound; None if the video has no track that can be decoded, or no timestamps.
     """
     with demuxer(video.path) as container:
-        chosen = default_stream(container) if stream is None else container.streams[stream]
-        if chosen is None or video.start is None:
+        audio_stream = default_stream(container) if stream is None else container.streams[stream]
+        if audio_stream is None or video.start is None:
             yield None
             return
-        if not isinstance(chosen, AudioStream):
+        if not isinstance(audio_stream, AudioStream):
             raise fault(video.path, f"has no audio stream {stream}", "was it replaced?")
-        for other in container.streams:
-            if other.index != chosen.index:
-                other.discard = Discard.all
+        for stream_beside in container.streams:
+            if stream_beside.index != audio_stream.index:
+                stream_beside.discard = Discard.all
         if first > 0:
             second = video.start + max(first - _SEEK_MARGIN, Fraction(0))
-            unit = chosen.time_base or Fraction(1, rate)
+            unit = audio_stream.time_base or Fraction(1, rate)
             with contextlib.suppress(av.FFmpegError):  # then from the beginning
-                container.seek(int(second / unit), stream=chosen)
-        yield Sound(container, chosen, video.start, rate, layout, first)
+                container.seek(int(second / unit), stream=audio_stream)
+        yield Sound(container, audio_stream, video.start, rate, layout, first)
