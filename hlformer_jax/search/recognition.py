@@ -30,7 +30,7 @@ MAX_PIECE, MIN_PIECE = 120.0, 60.0
 """Seconds of sound that are in memory together, and from which on a piece may end."""
 
 MAX_WINDOW = 28.0
-"""Seconds of sound that the model hears together; Whisper's track_state window has 30."""
+"""Seconds of sound that the model hears together; Whisper's window has 30."""
 
 MAX_PAUSE_IN_WINDOW = 3.0
 """Seconds of silence inside a window. In a longer one Whisper's times drift, and it invents."""
