@@ -87,7 +87,7 @@ def embed(colours):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def find(folder, report):
+def find(folder, report, pulse=lambda: None):
     found = []
     for directory, _, names in os.walk(folder):
         if "unlisted" in directory:

@@ -39,11 +39,19 @@ from hlformer_jax.errors import (
     optional,
     printable,
 )
-from hlformer_jax.files import OutputError, digest
+from hlformer_jax.files import OutputError, check_replaced, digest
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import said
-from hlformer_jax.search.index import Index, matches
-from hlformer_jax.search.storage import Record, Stamp, VideoArrays, split_name
+from hlformer_jax.search.index import WAIT_SECONDS, Index, matches
+from hlformer_jax.search.storage import (
+    MAX_BYTES,
+    MAX_SECONDS,
+    MAX_TIME_NS,
+    Record,
+    Stamp,
+    VideoArrays,
+    split_name,
+)
 
 CHUNK = 32
 """Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
@@ -63,7 +71,7 @@ _MAX_LENGTH = 86_400.0
 class Video(NamedTuple):
     """The functions that read videos; those of `hlformer_jax.video`, or a test's."""
 
-    find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
+    find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
     texts: said.Reader | None = None  # None: no subtitles are read
@@ -373,6 +381,8 @@ class Report(NamedTuple):
     offline: int = 0  # not there now; their vectors are kept
     unreadable: int = 0  # indexed, and not to be read now; their vectors are kept
     gone: int = 0  # failed before, and no longer there
+    removed: int = 0  # taken out by a person, and left out
+    unlisted: int = 0  # folders, and groups of files, that could not be looked into
     seconds: float = 0.0  # of video that were encoded
     elapsed: float = 0.0
 
@@ -391,6 +401,8 @@ class Report(NamedTuple):
             "offline (kept; prune drops what will not come back)": self.offline,
             "not to be read (kept)": self.unreadable,
             "gone": self.gone,
+            "removed (add brings them back)": self.removed,
+            "not looked into": self.unlisted,
             "failed": self.failed,
             "failed before (--retry tries them again)": self.skipped,
         }
@@ -425,6 +437,7 @@ def index_folder(
     timeout: float | None = None,
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),
+    restore: bool = True,
     video: Video | None = None,
     source: Source | None = None,
     report: Callable[[str], None] = print,
@@ -439,23 +452,23 @@ def index_folder(
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folders to add; the rest is not looked at, and what was removed from the
-        index comes back. None: the whole folder.
+      only: files of the folders to add; the rest is not looked at. None: the whole folder.
       further: folders that become further ones of the index before that (`to_add`).
+      restore: whether those of `only` that were removed from the index come back.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
         machine, `workers` of them.
       report: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
-      pulse: is called before every file that is read, and every second while processes decode;
-        what it raises ends the run as Ctrl-C does: all whole files are kept.
+      pulse: is called for every folder that is listed and every megabyte that is read, and every
+        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files are kept.
 
     Raises:
       SearchError: when the encoder is another one, no folder is there, the disk is full, or another
         process writes.
     """
     index.check_encoder(encoder)
-    with index.writing():
+    with index.writing(partial=True, wait=WAIT_SECONDS):
         for folder in further:
             name = index.add_root(folder)
             report(f"{folder} is a further folder of the index, {name!r}")
@@ -463,11 +476,14 @@ def index_folder(
             count = default_workers() if workers is None else workers
             source = functools.partial(decode, workers=count, pulse=pulse)
         run = _Run(index, encoder, video or real_video(), source, timeout, report, progress, pulse)
-        return run.perform(retry, only)
+        return run.perform(retry, only, restore)
 
 
 def to_add(
-    index: Index, given: Iterable[Path], report: Callable[[str], None] = print
+    index: Index,
+    given: Iterable[Path],
+    report: Callable[[str], None] = print,
+    pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[Path]]:
     """The files of what a person adds, files or folders, and the folders that are further ones.
 
@@ -494,7 +510,7 @@ def to_add(
             place = place.resolve()
             index.check_root(place)
             further.append(place)
-        found = video.find(place, report) if place.is_dir() else [place]
+        found = video.find(place, report, pulse) if place.is_dir() else [place]
         if outside and not found:
             raise SearchError(f"{one} holds no video that FFmpeg reads")
         chosen += found
@@ -542,7 +558,7 @@ class _Run:
         self._there: set[str] = set()
         self._read: dict[str, dict[str, Any] | None] = {}
 
-    def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
+    def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         started = time.monotonic()
         root, known = self.index.root, self.index.manifest
         if not known.root:
@@ -555,16 +571,18 @@ class _Run:
             raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is not there: its videos are kept, until it is")
-        found = (path for one in roots for path in self.video.find(one, self.report))
+        found = (path for one in roots for path in self.video.find(one, self._skip, self.pulse))
         inside = self.index.directory.resolve()
         paths = (path for path in (found if only is None else only) if inside not in path.parents)
         names = sorted({_name(path, self.index) for path in paths})
         self._there = set(names)
-        if only is not None:
-            known.excluded -= set(names)
+        restore = restore and only is not None
+        for name in known.excluded & set(names) if restore else ():
+            self.index.include(name)
         waiting = [name for name in names if name not in known.excluded]
+        self._count["removed"] += len(names) - len(waiting)
         while waiting:
-            tasks = self._plan(waiting, retry)
+            tasks = self._plan(waiting, retry, restore)
             if tasks:
                 self._decode(tasks)
         if only is None:
@@ -576,9 +594,15 @@ class _Run:
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
+    def _skip(self, line: str) -> None:
+        """Reports, and counts, what could not be looked into."""
+        self._count["unlisted"] += 1
+        self.report(line)
+
     def _keep_offline(self) -> None:
         """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
         for name, record in sorted(self.index.manifest.videos.items()):
+            self.pulse()
             if name in self._there:
                 continue
             if not record.indexed:
@@ -591,7 +615,7 @@ class _Run:
             if self._load(record.content) is None:
                 self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
 
-    def _plan(self, names: list[str], retry: bool) -> dict[str, list[_File]]:
+    def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
 
         Takes names from the list, until as many bytes were read as are worth a start of the
@@ -612,13 +636,21 @@ class _Run:
                     if record.indexed and self._is_whole(name, record):
                         self._count["unchanged"] += 1
                         continue
-                    if not record.indexed and not retry:
+                    # An older version left records without a reason where its run was interrupted.
+                    if not record.indexed and not retry and record.reason:
                         self._count["skipped"] += 1
                         continue
                 if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
                     self._fail(file, "", "is a pipe, socket or device")
                     continue
-                content = digest(path)
+                if status.st_size > MAX_BYTES:
+                    self._fail(_File(name, _UNSEEN), "", f"has more than {MAX_BYTES} bytes")
+                    continue
+                if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
+                    self.report(
+                        f"{printable(name)}: its date is after 2262, and kept as 2262-04-11"
+                    )
+                content = digest(path, self.pulse)
                 read += status.st_size
             except FileNotFoundError:
                 if record and record.indexed or not path.is_symlink():
@@ -629,12 +661,20 @@ class _Run:
             except OSError as error:
                 self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
+            if restore:
+                index.include(name, content)
+            elif index.is_removed(name, content):
+                self._count["removed"] += 1
+                self.report(f"{printable(name)} was removed under another name, and stays out")
+                continue
             self._recognise(name, content)
             if (about := self._load(content)) is not None:
                 index.record(name, content, file.stamp, about)
                 self._count["known"] += 1
-            else:
+            elif content in tasks or not (reason := _blocked(index.file(content))):
                 tasks.setdefault(content, []).append(file)
+            else:  # not of the video: the next run tries again
+                self._fail(file._replace(stamp=_UNSEEN), content, reason)
         names.reverse()
         return tasks
 
@@ -706,7 +746,7 @@ class _Run:
     def _finish(
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
-        reason = ""
+        reason, again = "", False
         if isinstance(event, Failed):
             reason = event.reason
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
@@ -717,12 +757,14 @@ class _Run:
             try:
                 self._keep(encoded.finish(self.index.period, event), content, files)
             except OutputError as error:  # a link, say, in the place of the vectors
+                reason, again = str(error), True
+            except SearchError as error:  # arrays that no index holds
                 reason = str(error)
         if reason:
             # What changed or went away meanwhile is tried again by the next run.
-            gone = _changed(event.path, files[0])
+            again = again or _changed(event.path, files[0])
             for file in files:
-                self._fail(file._replace(stamp=_UNSEEN) if gone else file, content, reason)
+                self._fail(file._replace(stamp=_UNSEEN) if again else file, content, reason)
         if (now := time.monotonic()) > self._next_save:
             self.index.save()
             took = time.monotonic() - now
@@ -766,17 +808,27 @@ class _Encoded:
         # Of the vectors as they are kept, so that they can be made again of the file alone.
         spans, rows = segments(vectors, times, period)
         lengths = (done.end, self.duration, times[-1] + period)
-        duration = next(length for length in lengths if np.isfinite(length) and length > 0)
+        duration = next((length for length in lengths if 0 < length < MAX_SECONDS), np.nan)
         seconds = np.asarray(duration, np.float64)
-        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
+        recorded = self.recorded if abs(self.recorded) < MAX_SECONDS else 0.0
+        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, recorded)
 
 
 def _name(path: Path, index: Index) -> str:
     """A path as a record names it."""
-    name = index.name_below(path)
+    name = index.name_below(Path(os.path.abspath(path)))
     if name is None:
         raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
     return name
+
+
+def _blocked(path: Path) -> str:
+    """Why no file can be written at a place: a link or directory, say; "" where one can."""
+    try:
+        check_replaced(path)
+    except OutputError as error:
+        return str(error)
+    return ""
 
 
 def _changed(path: Path, file: _File) -> bool:

@@ -6,6 +6,7 @@ playlists, and whatever else would have FFmpeg open further files or addresses, 
 """
 
 import contextlib
+import errno
 import functools
 import heapq
 import itertools
@@ -14,7 +15,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
+from hlformer_jax import files
 from hlformer_jax.errors import UserError
 from hlformer_jax.video.pixels import Painter
 
@@ -115,12 +117,32 @@ _HEAD_BYTES = 192 * 4
 """Bytes from which the kind of a file is known: four packets of a transport stream."""
 
 
-def find(folder: str | Path, report: Callable[[str], None] | None = None) -> list[Path]:
-    """The video files of a folder and all folders below it, as paths below `folder`, sorted.
+PSEUDO_SYSTEMS = frozenset(
+    "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
+    " hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
+)
+"""File systems of the kernel, whose files may block a reader or change the machine."""
+
+
+def find(
+    folder: str | Path,
+    report: Callable[[str], None] = lambda line: None,
+    pulse: Callable[[], None] = lambda: None,
+) -> list[Path]:
+    """Find the video files of a folder and all folders below it.
 
     A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
     left out, as are folders that were seen under another name, so that links in a circle do no
-    harm. `report` is called with a line for each folder below that cannot be listed.
+    harm, and the kernel's own file systems (`PSEUDO_SYSTEMS`). Only regular files are opened.
+
+    Args:
+      folder: the folder.
+      report: takes a line for each folder that cannot be listed or is the kernel's, and one about
+        all files that cannot be read and whose names do not tell what they are.
+      pulse: called for every folder and file; what it raises ends the search.
+
+    Returns:
+      Paths that begin with `folder`, sorted.
 
     Raises:
       VideoError: when the folder itself cannot be listed.
@@ -130,19 +152,30 @@ def find(folder: str | Path, report: Callable[[str], None] | None = None) -> lis
         if not folder.is_dir():
             folder.stat()
             raise fault(folder, "is no folder", "give the folder with the videos")
-        os.listdir(folder)
+        with os.scandir(folder):
+            pass
 
     def refused(error: OSError) -> None:
-        if report is not None:
-            report(str(fault(error.filename, *explained(error))))
+        report(str(fault(error.filename, *explained(error))))
 
+    pseudo = _pseudo_devices()
     videos: list[Path] = []
+    unreadable: list[Path] = []
     seen: set[tuple[int, int]] = set()
     tops = [folder]
     for top in tops:  # links to folders are appended: a folder is seen by its own name first
         for place, folders, names in os.walk(top, onerror=refused):
-            about = os.stat(place)
-            if (about.st_dev, about.st_ino) in seen:
+            pulse()
+            try:
+                about = os.stat(place)
+            except OSError as error:  # it was deleted meanwhile
+                refused(error)
+                folders.clear()
+                continue
+            system = pseudo.get(about.st_dev)
+            if system is not None:
+                report(str(fault(place, f"is of the kernel ({system})", "it is left out")))
+            if system is not None or (about.st_dev, about.st_ino) in seen:
                 folders.clear()
                 continue
             seen.add((about.st_dev, about.st_ino))
@@ -150,24 +183,62 @@ def find(folder: str | Path, report: Callable[[str], None] | None = None) -> lis
             folders.sort(key=os.fsencode)
             below = [Path(place, name) for name in folders]
             tops += [path for path in below if path.is_symlink()]
-            files = [Path(place, name) for name in names if not name.startswith(".")]
-            videos += [path for path in files if _is_video(path)]
+            for path in (Path(place, name) for name in names if not name.startswith(".")):
+                pulse()
+                try:
+                    if _is_video(path, pseudo):
+                        videos.append(path)
+                except OSError:
+                    unreadable.append(path)
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more files" if len(unreadable) > 1 else ""
+        what = f"{more} cannot be read" if more else "cannot be read"
+        report(str(fault(unreadable[0], what.strip(), "whether they are videos is not known")))
     return sorted(videos, key=os.fsencode)
 
 
-def _is_video(path: Path) -> bool:
+def _pseudo_devices() -> dict[int, str]:
+    """Return the devices of the kernel's file systems, with their types; none but on Linux."""
+    devices = {}
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = file.read().splitlines()
+        for line in lines:
+            fields, _, rest = line.partition(b" - ")
+            system = rest.split()[0].decode(errors="replace")
+            if system in PSEUDO_SYSTEMS:
+                major, minor = map(int, fields.split()[2].split(b":"))
+                devices[os.makedev(major, minor)] = system
+    return devices
+
+
+def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
+    """Whether a file is a video; one of a device in `pseudo` is none.
+
+    Raises:
+      OSError: when its suffix does not tell and it cannot be read.
+    """
     suffix = path.suffix.lower()
     if suffix in _OTHER_SUFFIXES:
         return False
-    if suffix in _VIDEO_SUFFIXES and suffix != ".ts":  # which TypeScript has too
-        return True
+    told = suffix in _VIDEO_SUFFIXES and suffix != ".ts"  # which TypeScript has too
     try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
+        about = path.stat()
+        if about.st_dev in pseudo:  # a link leads there
+            raise OSError(errno.EINVAL, "it is a file of the kernel", str(path))
+        if told or not stat.S_ISREG(about.st_mode):
+            return told
+        # It may have been replaced by a pipe since.
+        with open(files.open_regular(path), "rb", buffering=0) as file:
             head = file.read(_HEAD_BYTES)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):  # a link to nothing, or deleted
         return suffix in _VIDEO_SUFFIXES
+    except OSError as error:
+        if suffix in _VIDEO_SUFFIXES and error.errno != errno.EINVAL:  # it is to be reported
+            return True
+        if error.errno == errno.ELOOP:
+            return False
+        raise
     if head[4:8] == b"ftyp":
         return head[8:12] not in _PHOTOGRAPHS
     if head[:4] == b"RIFF":
