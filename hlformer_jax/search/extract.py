@@ -461,7 +461,8 @@ def index_folder(
       report: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
       pulse: is called for every folder that is listed and every megabyte that is read, and every
-        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files are kept.
+        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files
+        are kept.
 
     Raises:
       SearchError: when the encoder is another one, no folder is there, the disk is full, or another
@@ -647,9 +648,7 @@ class _Run:
                     self._fail(_File(name, _UNSEEN), "", f"has more than {MAX_BYTES} bytes")
                     continue
                 if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
-                    self.report(
-                        f"{printable(name)}: its date is after 2262, and kept as 2262-04-11"
-                    )
+                    self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
                 content = digest(path, self.pulse)
                 read += status.st_size
             except FileNotFoundError:

@@ -42,7 +42,6 @@ from hlformer_jax.search.storage import (
     VideoArrays,
 )
 
-
 WAIT_SECONDS = 5.0
 """How long short changes, as of tags, wait for another writer."""
 

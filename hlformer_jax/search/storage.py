@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import shutil
