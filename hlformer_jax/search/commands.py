@@ -195,7 +195,7 @@ def _prepared(
             raise
     if index is None:
         inside = directory.resolve()
-        videos = real_video().find(folder, _report)
+        videos = real_video().find(folder, _report, lambda: None)
         if all(inside in path.resolve().parents for path in videos):
             raise SearchError(f"{folder} holds no video that FFmpeg reads")
         encoder, places = load_encoder(given or DEFAULT_ENCODER)

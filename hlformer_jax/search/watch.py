@@ -113,7 +113,9 @@ def follow(
             before = dict(index.manifest.videos)
             paths = [index.path(name) for name in ready]
             try:
-                index_folder(index, encoder, only=paths, video=video, report=say, **options)
+                index_folder(
+                    index, encoder, only=paths, restore=False, video=video, report=say, **options
+                )
             except LockedError as error:
                 if not waiting:
                     say(f"{error}; this goes on then")
@@ -156,7 +158,7 @@ def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[s
     found = {}
     for root in _there(index).values():
         with contextlib.suppress(UserError, OSError):  # it went away meanwhile
-            for path in video.find(root, lambda line: None):
+            for path in video.find(root, lambda line: None, lambda: None):
                 name = index.name_below(path)
                 if name is None or name in known.excluded or inside in path.parents:
                     continue

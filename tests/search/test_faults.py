@@ -11,6 +11,7 @@ import pytest
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.storage import Stamp
 
 
 class Faults:
@@ -92,7 +93,8 @@ def state(index):
 
 @each_error
 def test_an_index_run_that_fails_at_any_write_goes_on(tmp_path, films, error):
-    (films / "copy.film").write_bytes((films / "a.film").read_bytes())
+    shutil.rmtree(films / "trips")
+    (films / "b.film").write_bytes((films / "a.film").read_bytes())
     fresh = state(archive.indexed(tmp_path / "fresh", films))
     directory = tmp_path / "index"
 
@@ -179,7 +181,7 @@ def test_an_error_in_the_block_leaves_the_index_as_it_was(index):
 def test_tags_are_given_to_all_videos_or_to_none(index, films):
     (films / "bad.film").mkdir()
     with index.writing():
-        index.record_failure("bad.film", "", (0, 0, 0), "it is a folder")
+        index.record_failure("bad.film", "", Stamp(0, 0, 0), "it is a folder")
     with pytest.raises(SearchError, match="bad.film"), index.writing():
         index.tag(["a.film", "bad.film"], ["holiday"])
     assert not Index.open(index.directory).manifest.tags

@@ -41,7 +41,7 @@ MAX_NOTES = 20
 
 POLL_SECONDS = 0.2  # between two looks at a job, for those who follow it
 HEARTBEAT_SECONDS = 15.0  # after which a connection on which nothing was said is found closed
-STOP_SECONDS = 10.0  # that a server that ends waits for its job
+STOP_SECONDS = 5.0  # that a server that ends waits for its job
 
 Ids = Annotated[tuple[Annotated[str, Query(max_length=100)], ...], Query(max_length=1000)]
 
@@ -92,7 +92,7 @@ class Jobs:
         """Adds a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            only, further = to_add(index, [path], self._note)
+            only, further = to_add(index, [path], self._note, self._pulse)
             return self._extract(index, only, further=further)
 
         return self._begin("add", work)
