@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.errors import SearchError, optional
+from hlformer_jax.errors import SearchError, optional, without_passwords
 from hlformer_jax.search import extract
 from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.index import Index
@@ -178,8 +178,8 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise SearchError(
-            f"--ray={address}: Ray does not connect ({lines[0]}); give HOST:PORT of a cluster that"
-            " runs, or local"
+            f"--ray={without_passwords(address)}: Ray does not connect"
+            f" ({without_passwords(lines[0])}); give HOST:PORT of a cluster that runs, or local"
         ) from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
@@ -200,12 +200,13 @@ def _answers(address: str) -> None:
         host, port = None, None
     if not host or not port:
         raise SearchError(
-            f"--ray={address} is no address: give HOST:PORT of a Ray cluster, auto or local"
+            f"--ray={without_passwords(address)} is no address: give HOST:PORT of a Ray cluster,"
+            " auto or local"
         )
     try:
         socket.create_connection((host, port), SECONDS).close()
     except OSError as error:
         raise SearchError(
-            f"--ray={address}: no cluster answers there ({error.strerror or error}); start it by"
-            " `ray start --head`, or give local"
+            f"--ray={without_passwords(address)}: no cluster answers there"
+            f" ({error.strerror or error}); start it by `ray start --head`, or give local"
         ) from None

@@ -21,6 +21,7 @@ from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
+    WAIT_SECONDS,
     Index,
     check_rate,
     load_encoder,
@@ -110,7 +111,8 @@ TIME = functools.partial(option, metavar="TIME")
          metavar="FOLDER"),
     OWN_INDEX, NEW_ENCODER, FPS,
     path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
-    flag("--move-root", "the folder of the index that is not there now is this one from now on"),
+    flag("--move-root", "the missing folder of the index has moved to FOLDER; refused while the old"
+         " one is there"),
     *WORK, compiles=True,
 )  # fmt: skip
 def index(options: Options) -> None:
@@ -214,10 +216,13 @@ def _prepared(
     moved = "" if root in known.values() or not index.manifest.root else None
     if moved is None and move_root:
         away = [name for name in known if not index.is_there(name)]
-        if len(away) != 1 < len(known):
+        if len(away) != 1:
+            listed = " and ".join(str(known[name]) for name in (away or known))
+            what = "missing: mount the others" if away else "still there: move or unmount it"
             raise SearchError(
-                f"{len(away)} of the {len(known)} folders of {directory} are not there, so that it"
-                f" is not known which of them is {root} now: let one be away"
+                f"--move-root needs one folder of {directory} that is missing, and {listed} are"
+                f" {what} first, or index {root} as a further folder by"
+                f" {command_line('search', 'add', root, f'--index={directory}')}"
             )
         moved = away[0] if len(known) > 1 else ""
         index.check_root(root, instead_of=moved)
@@ -335,7 +340,7 @@ def query(options: Options) -> None:
     replace = files.replacing(options.overwrite)
     if options.export:
         exports.check(options.export)
-        _check_clip(Index.open(options.index), options.export, "--export")
+        _check_place(options.export, "--export", Index.open(options.index))
         files.check_output(options.export, replace)
     hits = _library(options).query(
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
@@ -412,6 +417,8 @@ def serve(options: Options) -> None:
 )  # fmt: skip
 def mcp(options: Options) -> None:
     """Serve programs that speak the Model Context Protocol, over stdin and stdout."""
+    if options.out is not None:
+        _check_place(options.out, "--out", Index.open(options.index))
     agents = optional("hlformer_jax.search.agents", "search")
     agents.server(_library(options), options.out).run("stdio")
 
@@ -476,9 +483,9 @@ def tag(options: Options) -> None:
     """Give videos tags, such as favourite, or take them; list the videos with their tags."""
     index = _opened(options.index)
     if options.add or options.drop:
-        with index.writing():
-            if not options.videos:
-                raise SearchError("which videos? Give their paths or ids")
+        if not options.videos:
+            raise SearchError("which videos? Give their paths or ids")
+        with index.writing(wait=WAIT_SECONDS):
             index.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
     names = {index.name_of(one) for one in options.videos}
     for entry in index.entries():
@@ -537,7 +544,7 @@ def prune(options: Options) -> None:
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return
-    with index.writing():
+    with index.writing(wait=WAIT_SECONDS):
         gone = set(index.offline()) & set(names)
         index.forget(gone)
     print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
@@ -595,7 +602,7 @@ def cut(options: Options) -> None:
         out = Path(exports.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
-        _check_clip(index, out, "--out")
+        _check_place(out, "--out", index)
         clips[out] = name, start, end
     for out in clips if options.table else ():  # all of them, before the first is made
         files.check_output(out, replace)
@@ -610,9 +617,15 @@ def cut(options: Options) -> None:
                     f" to {real[1]:.3f} s")  # fmt: skip
 
 
-def _check_clip(index: Index, out: Path, flag: str) -> None:
-    """Refuses an output that is a video of the index."""
-    if index.name_below(Path(os.path.realpath(out))) in index.manifest.videos:
+def _check_place(out: Path, flag: str, index: Index | None = None) -> None:
+    """Refuse an output that lies in the directory of an index, or is a video of `index`."""
+    real = Path(os.path.realpath(out))
+    inside = storage.index_around(out)
+    if inside is None and index is not None and real.is_relative_to(index.directory.resolve()):
+        inside = index.directory
+    if inside is not None:
+        raise SearchError(f"{flag}={out} lies in the index {inside}: choose another place")
+    if index is not None and index.name_below(real) in index.manifest.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 
@@ -636,6 +649,7 @@ def evaluate(options: Options) -> None:
     """Report on captions: recalls and moments of each ranker, levels of a good match, by kind."""
     replace = files.replacing(options.overwrite)
     if options.json:
+        _check_place(options.json, "--json", Index.open(options.index))
         files.check_output(options.json, replace)
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is the file of the captions: name another")
@@ -679,6 +693,7 @@ def simulate(options: Options) -> None:
         raise SearchError(f"--videos={options.videos}: give 2 or more")
     replace = files.replacing(options.overwrite)
     if options.json:
+        _check_place(options.json, "--json")
         files.check_output(options.json, replace)
     tables = {}
     for name, regime in evaluation.REGIMES.items():
@@ -713,6 +728,7 @@ def features(options: Options) -> None:
             raise SearchError(f"--{name} is missing (only --text-only has a default for it)")
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
+    _check_place(options.out, "--out")
     extracted.check_place(options.out, options.overwrite)
     asked = evaluation.read(options.captions)
     directory = options.index or options.folder / ".hlformer-search"
@@ -738,6 +754,7 @@ def _text_features(options: Options) -> None:
     if not lists:
         raise SearchError(f"{collection.captions('train')} is not there: give lists of captions")
     out, replace = options.out or collection.text_features, files.replacing(options.overwrite)
+    _check_place(out, "--out")
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
     load = optional("hlformer_jax.encoders", "search").load_text
@@ -775,6 +792,7 @@ def upload(options: Options) -> None:
 )
 def demo(options: Options) -> None:
     """Make an archive to try the search on, without any video or download."""
+    _check_place(options.out, "--out")
     demo = optional("hlformer_jax.search.demo", "search")
     demo.make(options.out, options.seed, _say)
     demo.make_kinds(options.out, options.seed, _say)

@@ -22,7 +22,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
 from hlformer_jax.search import queries, rankers, said, storage, store
-from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
+from hlformer_jax.search.index import WAIT_SECONDS, Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
 from hlformer_jax.search.said import RRF, Passage, Said
@@ -243,6 +243,7 @@ class Library:
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
+        self._tagging = threading.Lock()
 
     @classmethod
     def open(cls, directory: str | Path, **options: Any) -> "Library":
@@ -291,8 +292,13 @@ class Library:
         Raises:
           SearchError: when there is no such video, a text is no tag, or another process writes.
         """
+        # One after the other: threads of this process would find the lock of the index held.
+        with self._tagging:
+            return self._tag(id, add, drop)
+
+    def _tag(self, id: str, add: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
         index = Index.open(self._directory)
-        with index.writing():
+        with index.writing(wait=WAIT_SECONDS):
             name = index.name_of(id)
             index.tag([name], add, drop)
             return tuple(index.manifest.tags.get(index.manifest.videos[name].content, ()))

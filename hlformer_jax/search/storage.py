@@ -403,7 +403,7 @@ def _begun(directory: Path, name: str) -> bool:
 
 
 def _is_index(directory: Path) -> bool:
-    if (_bytes(directory / MARK) or b"").startswith(_MARKED):
+    if _is_marked(directory):
         return True
     manifests = (directory / name for name in (MANIFEST, PREVIOUS))
     return any(map(_is_manifest, manifests)) or any(True for _ in _whole_files(directory))
@@ -417,6 +417,17 @@ def _is_manifest(path: Path) -> bool:
     except SearchError:  # of another format
         pass
     return True
+
+
+def index_around(path: Path) -> Path | None:
+    """Return the index in whose directory a path lies once links are followed, or None."""
+    real = Path(os.path.realpath(path))
+    marked = (place for place in (real, *real.parents) if _is_marked(place))
+    return next(marked, None)
+
+
+def _is_marked(directory: Path) -> bool:
+    return (_bytes(directory / MARK) or b"").startswith(_MARKED)
 
 
 def check_replaced(directory: Path) -> None:

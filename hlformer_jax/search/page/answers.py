@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from hlformer_jax.errors import SearchError, UserError, legible
+from hlformer_jax.errors import SearchError, UserError, legible, without_passwords
 from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
 from hlformer_jax.search.index import Index
@@ -140,7 +140,7 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     known |= {*summary.get("folders", {}).values()}
     for place in sorted(known, key=len, reverse=True):
         line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
-    line = _QUOTED_PATH.sub(r"\1\2\1", line)
+    line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 
 

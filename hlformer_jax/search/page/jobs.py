@@ -33,8 +33,17 @@ from hlformer_jax.search.page import answers
 from hlformer_jax.search.page.answers import Job, Kind, Roots
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
-FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+PROXY_HEADERS = frozenset(
+    "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
+    " forwarded-for forwarded-host forwarded-proto true-client-ip via".split()
+)
 """Headers of requests that a proxy passed on, maybe from another machine."""
+
+PROXY_PREFIXES = (
+    "cf-", "tailscale-", "x-amz-cf-", "x-appengine-", "x-azure-", "x-client-", "x-cluster-client-",
+    "x-envoy-", "x-forwarded", "x-original-", "x-originating-", "x-proxy", "x-real-", "x-remote-",
+)  # fmt: skip
+"""Beginnings of further such headers."""
 
 MAX_NOTES = 20
 """Lines on failed and damaged files that a job keeps, the last."""
@@ -59,7 +68,10 @@ class Allowed:
     def may(self, request: HTTPConnection) -> bool:
         """Whether a request may, which the guard has let in."""
         if self._manage is None:
-            return FORWARDED.isdisjoint(request.headers.keys())
+            names = request.headers.keys()
+            return not any(
+                name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES) for name in names
+            )
         return self._manage
 
     def __call__(self, request: HTTPConnection) -> None:

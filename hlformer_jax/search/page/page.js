@@ -227,11 +227,14 @@ function moreLike(hit, time) {
   scrollTo({ top: 0 });
   ask(0);
 }
+function isFavourite(hit) {    // letters are compared as the server does: without case, accents as one
+  return hit.tags.some((tag) => tag.normalize("NFC").toLowerCase() === "favourite");
+}
 function star(hit, name) {    // makes a video a favourite, and no more one
   const button = make("button", { type: "button", class: "star", "aria-label": `Favourite ${name}`,
     onclick: async (event) => {
       event.stopPropagation();
-      const change = { [hit.tags.includes("favourite") ? "drop" : "add"]: "favourite" };
+      const change = { [isFavourite(hit) ? "drop" : "add"]: "favourite" };
       try {
         hit.tags = (await (await get(`api/tag/${hit.id}`, change, { method: "POST" })).json()).tags;
         show();
@@ -239,7 +242,7 @@ function star(hit, name) {    // makes a video a favourite, and no more one
       } catch (error) { toast(error.message); }
     } });
   const show = () => {
-    const yes = hit.tags.includes("favourite");
+    const yes = isFavourite(hit);
     button.textContent = yes ? "★" : "☆";
     button.setAttribute("aria-pressed", yes);
     button.title = hit.tags.join(", ") || "Make it a favourite";
