@@ -10,6 +10,8 @@ Without --out there is no `cut`. Errors are lines without paths of this machine.
 """
 
 import contextlib
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError, optional
-from hlformer_jax.search import exports
+from hlformer_jax.errors import SearchError, UserError, optional, suggestion
+from hlformer_jax.search import exports, storage
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers
 
@@ -35,7 +37,31 @@ def server(library: Library, clips: Path | None = None) -> Any:
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
-    made = mcp.MCPServer("hlformer-search", version=__version__, log_level="ERROR")
+
+    class Server(mcp.MCPServer):  # type: ignore[misc]
+        """A server that refuses arguments that a tool does not have, in one line."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            """Call a tool by its name; see `MCPServer`."""
+            for tool in await self.list_tools():
+                known = tool.input_schema["properties"]
+                unknown = sorted(arguments.keys() - known.keys()) if tool.name == name else ()
+                if unknown:
+                    near = suggestion(unknown[0], known)
+                    listed = ", ".join(known)
+                    raise failure(
+                        f"{name} has no argument {unknown[0][:100]!r}{near}: it has {listed}"
+                    )
+            try:
+                return await super().call_tool(name, arguments, context)
+            except failure as error:
+                if not hasattr(error.__cause__, "errors"):
+                    raise
+                [first, *_] = error.__cause__.errors()
+                where = ".".join(map(str, first["loc"]))
+                raise failure(f"{name}: {where}: {first['msg']}") from None
+
+    made = Server("hlformer-search", version=__version__, log_level="ERROR")
 
     @contextlib.contextmanager
     def lines() -> Iterator[None]:
@@ -43,10 +69,10 @@ def server(library: Library, clips: Path | None = None) -> Any:
         try:
             yield
         except HTTPException as error:
-            raise failure(error.detail) from None
+            raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
             line = answers.without_paths(str(error), library.status())
-            raise failure(" ".join(line.split())) from None
+            raise failure(_for_agents(line)) from None
 
     def search(
         sentence: str,
@@ -73,7 +99,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 tags=tags or (),
             )  # fmt: skip
             listed = [hit.as_json() for hit in hits]
-            warnings = answers.warnings(library, hits)
+            warnings = [_for_agents(line) for line in answers.warnings(library, hits)]
             shown: dict[str, Any] = files.jsonable(
                 {"hits": listed, "good": hits.good, "verdict": hits.verdict, "warnings": warnings}
             )
@@ -98,15 +124,42 @@ def server(library: Library, clips: Path | None = None) -> Any:
             file = answers.open_video(library, id)
             name = file.entry.video
             out = clips / exports.clip_name(name, max(start - margin, 0), end + margin)
+            if os.path.lexists(out):
+                raise SearchError(
+                    f"the clip {out.name!r} was written before: use it, or cut at other times"
+                )
             answers.reading(file, lambda path: video.cut(path, start, end, out, margin))
             return out.name
 
     made.add_tool(search)
     made.add_tool(show, structured_output=False)
     if clips is not None:
+        if (inside := storage.index_around(clips)) is not None:
+            raise files.OutputError(f"{clips} lies in the index {inside}: choose another folder")
         files.check_directory(clips)
         made.add_tool(cut)
     return made
+
+
+ASK = "the person who runs this server can change that"
+"""What stands for advice that only a command line can follow."""
+
+
+def _for_agents(line: str) -> str:
+    """Return an error in one line, without the advice that names options of a command."""
+    parts = re.split(r"(: |; | \(|, or )", " ".join(line.split()))
+    kept = [parts[0]]
+    for separator, part in zip(parts[1::2], parts[2::2], strict=True):
+        if not _OPTION.search(part):
+            kept.append(separator + part)
+    text = "".join(kept)
+    advised = len(kept) < 1 + len(parts) // 2
+    if _OPTION.search(text):
+        text, advised = _OPTION.sub("an option", text), True
+    return f"{text}: {ASK}" if advised else text
+
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlformer-\w+ \w+")
 
 
 def _check_times(*seconds: float) -> None:

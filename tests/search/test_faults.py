@@ -7,10 +7,15 @@ import shutil
 from pathlib import Path
 
 import archive
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hlformer_jax.errors import SearchError
+from hlformer_jax.search import storage, watch
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.page import answers
 from hlformer_jax.search.storage import Stamp
 
 
@@ -194,3 +199,174 @@ def test_a_record_that_an_interruption_left_is_tried_again(index):
         index.file(record.content).unlink()
     report, _ = archive.fill(Index.open(index.directory))
     assert report.indexed == 1 and report.skipped == 0
+
+
+# Values
+
+
+CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=20)
+NUMBERS = st.floats() | st.integers(-(10**30), 10**30).map(float)
+
+
+@given(
+    name=CHARACTERS,
+    stamp=st.tuples(*[st.integers(-(10**30), 10**30)] * 3),
+    reason=CHARACTERS,
+    duration=NUMBERS,
+    recorded=NUMBERS,
+    counts=st.tuples(*[st.integers(-3, 2**70)] * 3),
+)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+def test_what_is_written_of_a_record_is_read_again(
+    tmp_path_factory, name, stamp, reason, duration, recorded, counts
+):
+    directory = tmp_path_factory.mktemp("index")
+    index = archive.create(directory / "index", directory)
+    frames, intervals, size = counts
+    about = {
+        "reason": reason, "duration": duration, "frames": frames, "intervals": intervals,
+        "digest": "b" * 64, "bytes": size, "recorded": recorded,
+    }  # fmt: skip
+    with index.writing(), contextlib.suppress(ValueError):
+        index.record(name, "a" * 64, Stamp(*stamp).clipped(), about)
+    again = Index.open(index.directory)
+    assert again.notes == [] and again.manifest == index.manifest
+
+
+@given(
+    frames=st.integers(0, 3),
+    bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1.0]),
+    field=st.sampled_from(["times", "vectors", "spans", "segments", "duration", "recorded"]),
+)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+def test_what_is_written_of_vectors_is_read_again(tmp_path_factory, frames, bad, field):
+    path = tmp_path_factory.mktemp("vectors") / "a.npz"
+    arrays = storage.VideoArrays(
+        np.arange(frames, dtype=float), np.ones((frames, 2), np.float16), np.zeros((frames, 2)),
+        np.zeros((frames, 2), np.float32), np.asarray(1.0),
+    )  # fmt: skip
+    with np.errstate(over="ignore"):
+        wrong = np.full_like(getattr(arrays, field), bad)
+    arrays = arrays._replace(**{field: float(wrong) if field == "recorded" else wrong})
+    try:
+        storage.write_vectors(path, arrays, {})
+    except SearchError:
+        assert not path.exists()
+    else:
+        assert storage.read_vectors(path).size
+
+
+def test_settings_that_a_reader_refuses_are_not_written(index):
+    before = (index.directory / storage.MANIFEST).read_bytes()
+    for change in (
+        {"fps": float("nan")}, {"fps": 0.0}, {"roots": {"a/b": "/x"}}, {"tags": {"a": [3]}},
+        {"levels": {"best_frame": storage.Level(float("inf"), 10.0, 9, 9)}},
+    ):  # fmt: skip
+        with pytest.raises(SearchError, match="manifest"), index.writing():
+            index.manifest.__dict__.update(change)
+        assert (index.directory / storage.MANIFEST).read_bytes() == before
+
+
+@pytest.mark.parametrize("year", [2262, 2300, 2446, 9999])
+def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
+    seconds = int((year - 1970) * 365.2425 * 86400) + 86400 * 300
+    path = films / "b.film"
+    try:
+        os.utime(path, (seconds, seconds))
+    except (OSError, OverflowError):
+        pytest.skip("the disk keeps no such dates")
+    if path.stat().st_mtime_ns <= storage.MAX_TIME_NS:
+        pytest.skip("the disk keeps no such dates")
+    report, told = archive.fill(index)
+    assert report.known == 1 and "b.film" in told[0] and "2262" in told[0]
+    again = Index.open(index.directory)
+    assert again.notes == [] and again.verify() == {}
+    assert archive.fill(again)[0].unchanged == 3
+    [entry] = [one for one in archive.opened(index).videos() if one.video == "b.film"]
+    assert answers.open_video(archive.opened(index), entry.id).entry == entry
+
+
+def test_one_bad_record_does_not_spoil_the_others(index):
+    content = storage.unseal((index.directory / storage.MANIFEST).read_bytes())
+    content["videos"]["b.film"]["modified_ns"] = 2**70
+    content["videos"]["a.film"]["frames"] = -1
+    (index.directory / storage.MANIFEST).write_bytes(storage.seal(content))
+    (index.directory / storage.PREVIOUS).unlink()
+    manifest, note = storage.read_manifest(index.directory)
+    assert set(manifest.videos) == {"b.film", "trips/c.film"} and "of 'a.film'" in note
+    assert manifest.videos["b.film"].modified_ns == storage.MAX_TIME_NS
+    encoder = archive.Encoder()
+    archive.fill(Index.open(index.directory), encoder)
+    assert encoder.seen == 0 and Index.open(index.directory).notes == []
+    assert len(Index.open(index.directory).manifest.videos) == 3
+
+
+# What was removed
+
+
+def removed_then(films, change):
+    if change == "renamed":
+        (films / "a.film").rename(films / "z.film")
+        return "z.film"
+    if change == "moved":
+        (films / "a.film").rename(films / "trips" / "a.film")
+        return "trips/a.film"
+    if change == "copied":
+        shutil.copy(films / "a.film", films / "z.film")
+        return "z.film"
+    (films / "a.film").replace(films / "b.film")  # over another video
+    return "b.film"
+
+
+@pytest.mark.parametrize("change", ["renamed", "moved", "copied", "over another"])
+@pytest.mark.parametrize("way", ["index", "watch"])
+def test_a_removed_video_stays_removed_under_any_name(index, films, change, way):
+    content = index.manifest.videos["a.film"].content
+    index.remove(["a.film"])
+    name = removed_then(films, change)
+    if way == "index":
+        report, told = archive.fill(Index.open(index.directory))
+        assert report.removed >= 1 and any(name in line for line in told)
+    else:
+        watch.follow(
+            index.directory, archive.Encoder(), 0.0, lambda line: None, archive.VIDEO, [["x"]] * 3,
+            workers=0,
+        )  # fmt: skip
+    again = Index.open(index.directory)
+    assert content not in again.contents() and name not in again.manifest.videos
+    encoder = archive.Encoder()
+    assert archive.fill(again, encoder)[0].indexed == 0 and encoder.seen == 0
+    report, _ = archive.fill(again, only=[films / name])
+    assert report.indexed == 1 and name in Index.open(index.directory).manifest.videos
+    (films / name).rename(films / "last.film")  # and it is an ordinary video again
+    archive.fill(again)
+    assert "last.film" in Index.open(index.directory).manifest.videos
+
+
+def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
+    shutil.copy(films / "a.film", films / "copy.film")
+    archive.fill(index)
+    index.remove(["a.film"])
+    archive.fill(index)
+    assert "copy.film" in Index.open(index.directory).manifest.videos
+    (films / "a.film").rename(films / "z.film")
+    archive.fill(index)
+    assert "z.film" not in Index.open(index.directory).manifest.videos
+
+
+# Places of outputs
+
+
+@pytest.mark.parametrize("through", ["itself", "folder", "link", "link above"])
+def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
+    place = index.directory / "manifest.json"
+    if through == "folder":
+        place = index.directory / "new" / "folder" / "a.csv"
+    elif through == "link":
+        (tmp_path / "a.csv").symlink_to(place)
+        place = tmp_path / "a.csv"
+    elif through == "link above":
+        (tmp_path / "here").symlink_to(index.directory)
+        place = tmp_path / "here" / "a.csv"
+    assert storage.index_around(place) == index.directory
+    assert storage.index_around(tmp_path / "a") is None

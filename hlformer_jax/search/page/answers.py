@@ -25,7 +25,7 @@ from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.storage import split_name
+from hlformer_jax.search.storage import Stamp, split_name
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
@@ -201,8 +201,9 @@ def open_video(library: Library, id: str) -> VideoFile:
         line = f"{entry.video} was deleted or moved since it was indexed: index the folder again"
         raise HTTPException(410, line) from None
     now = file.status
+    stamp = Stamp.of(now)
     recorded = entry.size, entry.modified
-    if not stat.S_ISREG(now.st_mode) or recorded != (now.st_size, now.st_mtime_ns / 1e9):
+    if not stat.S_ISREG(now.st_mode) or recorded != (stamp.size, stamp.modified_ns / 1e9):
         line = f"{entry.video} has changed since it was indexed: index the folder again"
         raise HTTPException(410, line)
     return file
