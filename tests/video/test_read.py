@@ -8,6 +8,7 @@ import os
 import pathlib
 import pickle
 import re
+import socket
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -91,6 +92,61 @@ def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     told = []
     assert names(tmp_path, report=told.append) == ["c.mp4"]
     assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name, place in {"null": "/dev/null", "tty": "/dev/tty", "zero.ts": "/dev/zero"}.items():
+            (tmp_path / name).symlink_to(place)
+        touch(tmp_path, "a.mp4")
+        assert "a.mp4" in names(tmp_path)
+
+
+def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
+    if not read._pseudo_devices():
+        pytest.skip("there are none on this machine")
+    touch(tmp_path, "a.mp4")
+    (tmp_path / "processes").symlink_to("/proc")
+    (tmp_path / "log").symlink_to("/proc/kmsg")
+    (tmp_path / "log.mp4").symlink_to("/proc/self/mem")
+    told = []
+    assert names(tmp_path, report=told.append) == ["a.mp4"]
+    assert any("'/proc'" in line or "processes" in line for line in told)
+    assert any("log" in line and "1 more" in line for line in told) and len(told) == 2
+    assert video.find("/proc", told.append) == [] and "'/proc'" in told[-1]
+
+
+def test_what_cannot_be_read_is_counted_and_named(tmp_path, monkeypatch):
+    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("hlformer_jax.files.open_regular", refuse)
+    told = []
+    assert names(tmp_path, report=told.append) == ["c.mp4", "d/e.ts"]
+    [line] = told
+    assert "1 more" in line and str(tmp_path) in line
+
+
+def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
+    touch(tmp_path, "a/b/c.mp4", "d.mp4", "e")
+    calls = []
+    assert len(names(tmp_path, pulse=lambda: calls.append(None))) == 2
+
+    class Stopped(Exception):
+        pass
+
+    def stop():
+        calls.pop()
+        if not calls:
+            raise Stopped
+
+    assert len(calls) == 6  # three folders and three files
+    with pytest.raises(Stopped):
+        video.find(tmp_path, pulse=stop)
 
 
 @pytest.mark.parametrize("kind", videos.REFUSED)
