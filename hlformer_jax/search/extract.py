@@ -42,7 +42,7 @@ from hlformer_jax.errors import (
 from hlformer_jax.files import OutputError, check_replaced, digest
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import said
-from hlformer_jax.search.index import WAIT_SECONDS, Index, matches
+from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.storage import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -424,6 +424,9 @@ SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 BYTES_AT_ONCE = 2**34
 """Bytes of new files that are digested before the first of them are decoded."""
 
+LOCK_SECONDS = 1.0
+"""How long a run waits for a short change of another writer, as of a tag."""
+
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
 
@@ -469,7 +472,7 @@ def index_folder(
         process writes.
     """
     index.check_encoder(encoder)
-    with index.writing(partial=True, wait=WAIT_SECONDS):
+    with index.writing(partial=True, wait=LOCK_SECONDS):
         for folder in further:
             name = index.add_root(folder)
             report(f"{folder} is a further folder of the index, {name!r}")
