@@ -48,6 +48,10 @@ class DamagedError(SearchError):
         return error
 
 
+class UnreadableError(DamagedError):
+    """A file of an index cannot be read now: what it holds is not known, and may be whole."""
+
+
 def optional(module: str, extra: str) -> Any:
     """A module that needs an extra of this package.
 

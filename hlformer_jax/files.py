@@ -118,6 +118,22 @@ def digest(path: Path, pulse: Callable[[], None] = lambda: None) -> str:
     return digest.hexdigest()
 
 
+def is_gone(path: Path, follow: bool = False) -> bool:
+    """Return whether nothing is at a path; what cannot be looked at is not gone.
+
+    Args:
+      path: a path.
+      follow: whether a link counts as gone where its target is.
+    """
+    try:
+        os.stat(path, follow_symlinks=follow)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def discard(path: Path) -> None:
     """Removes a regular file; leaves a link, a directory, a pipe or a device."""
     mode = _mode(path)

@@ -215,7 +215,7 @@ def _prepared(
     root, known = folder.resolve(), index.roots
     moved = "" if root in known.values() or not index.manifest.root else None
     if moved is None and move_root:
-        away = [name for name in known if not index.is_there(name)]
+        away = [name for name in known if index.is_missing(name)]
         if len(away) != 1:
             listed = " and ".join(str(known[name]) for name in (away or known))
             what = "missing: mount the others" if away else "still there: move or unmount it"
@@ -538,7 +538,11 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     for root in away.values():
         _report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    names = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    offline = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    names = [one for one in offline if files.is_gone(index.path(one), follow=True)]
+    if kept := len(offline) - len(names):
+        first = next(one for one in offline if one not in names)
+        _report(printable(f"{kept} videos cannot be looked at ({first}): they are kept"))
     for name in names:
         print(printable(name))
     if not options.yes:

@@ -39,7 +39,7 @@ from hlformer_jax.errors import (
     optional,
     printable,
 )
-from hlformer_jax.files import OutputError, check_replaced, digest
+from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
 from hlformer_jax.retrieval.localisation import segments
 from hlformer_jax.search import said
 from hlformer_jax.search.index import Index, matches
@@ -570,7 +570,7 @@ class _Run:
                 f"{self.index.directory} does not know its folder any more:"
                 f" {command_line('search', 'index', 'FOLDER', f'--index={self.index.directory}')}"
             )
-        roots = [one for one in self.index.roots.values() if one.is_dir()]
+        roots = [one for one in self.index.roots.values() if os.path.isdir(one)]
         if not roots:
             raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
@@ -610,7 +610,8 @@ class _Run:
             if name in self._there:
                 continue
             if not record.indexed:
-                if not self.index.is_there(split_name(name)[0]):
+                there = self.index.is_there(split_name(name)[0])
+                if not there or not is_gone(self.index.path(name)):  # its folder was not listed
                     continue
                 self.index.drop(name)
                 self._count["gone"] += 1
@@ -688,7 +689,7 @@ class _Run:
         for other in sorted(self.index.paths(content)):
             if other not in self._there and known[other].indexed:
                 away = not self.index.is_there(split_name(other)[0])  # it may come back
-                if not away and not os.path.lexists(self.index.path(other)):
+                if not away and is_gone(self.index.path(other)):
                     self.index.move(other, name)
                     return
 

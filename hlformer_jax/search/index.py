@@ -31,7 +31,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, optional, suggestion
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UnreadableError,
+    optional,
+    suggestion,
+)
 from hlformer_jax.search import storage
 from hlformer_jax.search.storage import (
     EncoderFacts,
@@ -174,6 +180,15 @@ class Index:
             return place != Path() and next(entries, None) is not None
         return False
 
+    def is_missing(self, root: str) -> bool:
+        """Whether a folder is known to be gone, or is empty; not where it cannot be read."""
+        place = self.roots.get(root, Path())
+        try:
+            with os.scandir(place) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return files.is_gone(place, follow=True)
+
     def add_root(self, folder: Path) -> str:
         """Records a further folder, of an absolute path; returns its name. Under the lock."""
         self.check_root(folder)
@@ -296,7 +311,7 @@ class Index:
             return whole
         except DamagedError as error:
             line = f"{error}: index the folder again to make it anew"
-            raise DamagedError.of({content: line}) from None
+            raise type(error).of({content: line}) from None
 
     def read(self, content: str) -> VideoArrays:
         """The vectors of a content; raises as `load`."""
@@ -333,6 +348,7 @@ class Index:
         try:
             with contextlib.ExitStack() as stack:
                 self._lock(stack, wait)
+                storage.check_readable(self.directory)
                 if self._written:
                     now = Index.open(self.directory)
                     now.manifest.root = now.manifest.root or self.manifest.root
@@ -486,7 +502,7 @@ class Index:
         removed = self.manifest.excluded_contents
         content = content or removed.get(name, "")
         same = [other for other, own in removed.items() if content and own == content]
-        gone = [other for other in same if not os.path.lexists(self.path(other))]
+        gone = [other for other in same if files.is_gone(self.path(other))]
         for other in {name, *gone}:
             self.manifest.excluded.discard(other)
             removed.pop(other, None)
@@ -504,7 +520,7 @@ class Index:
         moved = [
             other for other in same
             if self.is_there(storage.split_name(other)[0])
-            and not os.path.lexists(self.path(other))
+            and files.is_gone(self.path(other))
         ]  # fmt: skip
         if not moved and self.paths(content):
             return False
@@ -556,9 +572,22 @@ class Index:
     def discard_unused(self, contents: Collection[str] | None = None) -> None:
         """Removes vectors, of these contents or of all, that no record names; under the lock."""
         some = storage.contents(self.directory) if contents is None else contents
-        if set(some) - {*self.contents(), ""}:
+        unused = set(some) - {*self.contents(), ""}
+        if contents is None:  # they may be whole, and have lost their records
+            unused -= {content for content in unused if self._is_unreadable(content)}
+        if unused:
             self.save()  # a manifest never names what is not there
-        self._discard(some)
+        self._discard(unused)
+
+    def _is_unreadable(self, content: str) -> bool:
+        """Return whether the vectors of a content cannot be read now."""
+        try:
+            self.load(content)
+        except UnreadableError:
+            return True
+        except DamagedError:
+            pass
+        return False
 
     def _discard(self, contents: Iterable[str]) -> None:
         """Delete the files of those contents that no record names."""

@@ -13,6 +13,7 @@ have this content. So nothing is lost with both manifests but the reasons of fai
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import json
@@ -28,7 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, command_line
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 _WRONG = AttributeError, KeyError, TypeError, ValueError
@@ -430,6 +431,23 @@ def _is_marked(directory: Path) -> bool:
     return (_bytes(directory / MARK) or b"").startswith(_MARKED)
 
 
+def check_readable(directory: Path) -> None:
+    """Refuse to write where a manifest or the mark cannot be read just now.
+
+    What stands in for it is older, and would replace it.
+
+    Raises:
+      UnreadableError: naming the file.
+    """
+    for name in (MANIFEST, MARK):
+        try:
+            _read(directory / name)
+        except UnreadableError as error:
+            raise UnreadableError(f"{error}: nothing is changed, try again") from None
+        except DamagedError:
+            pass
+
+
 def check_replaced(directory: Path) -> None:
     """Refuses to write where the manifest's name is another program's, beside a copied mark say.
 
@@ -545,7 +563,9 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
+        # EINVAL: a directory or a pipe has its place.
+        kind = DamagedError if error.errno == errno.EINVAL else UnreadableError
+        raise kind(f"{path} cannot be read ({error.strerror or error})") from None
 
 
 def _json(text: bytes) -> Any:

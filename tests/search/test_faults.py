@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hlformer_jax import files
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import storage, watch
 from hlformer_jax.search.index import Index
@@ -370,3 +371,60 @@ def test_a_place_in_an_index_is_known_through_links(index, tmp_path, through):
         place = tmp_path / "here" / "a.csv"
     assert storage.index_around(place) == index.directory
     assert storage.index_around(tmp_path / "a") is None
+
+
+# What cannot be read is not gone
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Makes files whose paths end so fail as those of a failing disk do."""
+    ends = []
+    look = files.read_bytes
+
+    def read(path):
+        if any(str(path).endswith(one) for one in ends):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return look(path)
+
+    monkeypatch.setattr(files, "read_bytes", read)
+    return ends
+
+
+@pytest.mark.parametrize("name", [storage.MANIFEST, storage.MARK])
+def test_a_manifest_that_cannot_be_read_now_is_not_replaced(index, unreadable, name):
+    with index.writing():
+        index.tag(["a.film"], ["kept"])
+    before = archive.everything(index.directory)
+    unreadable.append(name)
+    assert len(Index.open(index.directory).manifest.videos) == 3  # a reader goes on
+    with pytest.raises(SearchError, match="cannot be read"):
+        index.remove(["b.film"])
+    with pytest.raises(SearchError, match="cannot be read"):
+        archive.fill(Index.open(index.directory))
+    unreadable.clear()
+    assert archive.everything(index.directory) == before
+
+
+def test_vectors_that_cannot_be_read_now_are_not_deleted(index, films, unreadable):
+    content = index.manifest.videos["b.film"].content
+    for name in (storage.MANIFEST, storage.PREVIOUS):
+        (index.directory / name).unlink()
+    (films / "b.film").rename(films.parent / "b.film")  # it is not indexed anew
+    unreadable.append(f"{content}.npz")
+    archive.fill(Index.open(index.directory))
+    assert index.file(content).exists()
+    unreadable.clear()
+    archive.fill(Index.open(index.directory))
+    assert Index.open(index.directory).offline() == ["b.film"]
+
+
+def test_only_what_is_known_to_be_gone_is_gone(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "circle").symlink_to("circle")
+    gone = {name: files.is_gone(tmp_path / name) for name in os.listdir(tmp_path)}
+    assert gone == {"file": False, "dangling": False, "circle": False}
+    assert files.is_gone(tmp_path / "nothing") and files.is_gone(tmp_path / "file" / "x")
+    assert files.is_gone(tmp_path / "dangling", follow=True)
+    assert not files.is_gone(tmp_path / "circle" / "x")
