@@ -3,6 +3,7 @@
 import argparse
 import codecs
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,10 @@ from hlformer_jax.search.commands import COMMANDS
 
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 """The standard streams by their descriptors' numbers."""
+
+
+MIN_ADDRESS_SPACE = 1_500_000 * 1024
+"""Bytes with which a search by the smallest encoder runs on two cores; with less XLA aborts."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,6 +73,17 @@ def _open_closed_streams() -> set[str]:
     return closed
 
 
+def _check_address_space() -> None:
+    """Refuse to load XLA into so little address space that it would end the process.
+
+    Raises:
+      MemoryError: naming the limit.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
+        raise MemoryError(f"ulimit -v is {limit // 1024}, at least {MIN_ADDRESS_SPACE // 1024}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; a wrong input ends it with one line and exit status 1."""
     closed = _open_closed_streams()
@@ -80,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "mcp" and closed & {"stdin", "stdout"}:
             return fail("standard input or output is closed, by which mcp is asked and answers")
         if COMMANDS[options.command].compiles:
+            _check_address_space()
             from hlformer_jax import parallel
 
             parallel.keep_programs()

@@ -178,7 +178,7 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise SearchError(
-            f"--ray={without_passwords(address)}: Ray does not connect"
+            f"--ray={without_passwords(address, [address])}: Ray does not connect"
             f" ({without_passwords(lines[0])}); give HOST:PORT of a cluster that runs, or local"
         ) from None
     try:
@@ -200,13 +200,13 @@ def _answers(address: str) -> None:
         host, port = None, None
     if not host or not port:
         raise SearchError(
-            f"--ray={without_passwords(address)} is no address: give HOST:PORT of a Ray cluster,"
+            f"--ray={without_passwords(address, [address])} is no address: give HOST:PORT of a Ray cluster,"
             " auto or local"
         )
     try:
         socket.create_connection((host, port), SECONDS).close()
     except OSError as error:
         raise SearchError(
-            f"--ray={without_passwords(address)}: no cluster answers there"
+            f"--ray={without_passwords(address, [address])}: no cluster answers there"
             f" ({error.strerror or error}); start it by `ray start --head`, or give local"
         ) from None

@@ -725,6 +725,8 @@ def features(options: Options) -> None:
     """Make features of captioned videos, to train a model on (configs/own.py)."""
     from hlformer_jax.data import extracted
 
+    if options.out is not None:
+        _check_place(options.out, "--out")
     if options.text_only:
         return _text_features(options)
     for name in ("captions", "out"):
@@ -732,7 +734,6 @@ def features(options: Options) -> None:
             raise SearchError(f"--{name} is missing (only --text-only has a default for it)")
     if not options.folder.is_dir():
         raise SearchError(f"{options.folder} is no folder: give the folder of the videos")
-    _check_place(options.out, "--out")
     extracted.check_place(options.out, options.overwrite)
     asked = evaluation.read(options.captions)
     directory = options.index or options.folder / ".hlformer-search"

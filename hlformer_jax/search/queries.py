@@ -240,7 +240,7 @@ def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
                 pixels = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
     except UnidentifiedImageError:
         formats = ", ".join(PICTURE_FORMATS)
-        raise SearchError(f"{name} is not an image of a known format ({formats})") from None
+        raise SearchError(f"{name} is no image: give one of {formats}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise SearchError(f"{name} has too many pixels: give a smaller one") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files

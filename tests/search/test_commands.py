@@ -301,6 +301,137 @@ def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path
     assert not ask("query", "red").errors
 
 
+def test_a_root_that_is_there_is_not_moved(ask, films, index, tmp_path):
+    archive.folder(tmp_path / "copy")
+    before = Index.open(index).roots
+    done = ask("index", tmp_path / "copy", "--move-root")
+    assert done.status == 1 and str(films) in done.errors[0] and len(done.errors) == 1
+    archive.film(tmp_path / "disk" / "d.film", ["blue"] * 7)
+    ask("add", tmp_path / "disk")
+    done = ask("index", tmp_path / "copy", "--move-root")
+    assert done.status == 1 and str(tmp_path / "disk") in done.errors[0]
+    assert Index.open(index).roots == before | {"disk": tmp_path / "disk"}
+
+
+def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, monkeypatch):
+    archive.folder(tmp_path / "copy")
+    listing = os.scandir
+
+    def failing(place):
+        if Path(place) == films:
+            raise OSError(5, "Input/output error")
+        return listing(place)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    assert ask("index", tmp_path / "copy", "--move-root").status == 1
+    assert Index.open(index).root == films
+
+
+def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
+    look, listing = os.stat, os.scandir
+
+    def failing(place, **options):
+        if "trips" in str(place):
+            raise PermissionError(13, "Permission denied")
+        return look(place, **options)
+
+    def refusing(place):
+        if "trips" in str(place):
+            raise PermissionError(13, "Permission denied")
+        return listing(place)
+
+    (films / "b.film").unlink()
+    monkeypatch.setattr(os, "stat", failing)
+    monkeypatch.setattr(os, "scandir", refusing)
+    done = ask("prune", "--yes")
+    assert done.status == 0 and "trips/c.film" in done.errors[0]
+    monkeypatch.undo()
+    assert set(Index.open(index).manifest.videos) == {"a.film", "trips/c.film"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "red", "--export={}/a.csv"],
+        ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
+        ["evaluate", "--captions=c", "--json={}/manifest.json", "--overwrite"],
+        ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
+        ["simulate", "--json={}/manifest.json", "--overwrite"],
+        ["features", "{films}", "--captions=c", "--out={}/videos"],
+        ["features", "{films}", "--text-only", "--out={}/new"],
+        ["demo", "--out={}/packed"],
+        ["mcp", "--out={}"],
+    ],
+    ids=lambda one: " ".join(one),
+)
+@pytest.mark.parametrize("through", ["itself", "link"])
+def test_no_output_lands_in_an_index(search, index, films, tmp_path, arguments, through):
+    place = index
+    if through == "link":
+        place = tmp_path / "elsewhere"
+        place.symlink_to(index)
+    before = archive.everything(index) | archive.everything(films)
+    given = [one.format(place, films=films) for one in arguments]
+    if arguments[0] in ("query", "cut", "evaluate", "mcp"):
+        given.append(f"--index={index}")
+    done = search(*given)
+    assert done.status == 1 and len(done.errors) == 1, done
+    assert "index" in done.errors[0] and ("out=" in done.errors[0] or "=" in done.errors[0])
+    assert archive.everything(index) | archive.everything(films) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "red", "--stroe=postgresql://me:cret@h/d"],
+        ["query", "red", "--store=dbname=x password='s cret'"],
+        ["query", "red", "--store", "postgresql://me:'s cret@h/d?p%61ssword=cret"],
+        ["postgresql://me:s cret@h/d"],
+    ],
+    ids=lambda one: one[-1],
+)
+def test_no_error_shows_a_password(ask, films, arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["search", *arguments])
+    done = ask(*arguments)
+    assert done.status == 1 and len(done.errors) == 1 and "cret" not in done.errors[0]
+
+
+def test_too_little_memory_is_one_line(ask, monkeypatch):
+    failures = [
+        MemoryError(), RuntimeError("can't start new thread"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+    ]  # fmt: skip
+
+    def fail(options):
+        raise failures[0]
+
+    for name, command in list(COMMANDS.items()):
+        monkeypatch.setitem(COMMANDS, name, command._replace(run=fail))
+    while failures:
+        done = ask("status")
+        assert done.status == 1 and len(done.errors) == 1 and "memory" in done.errors[0]
+        failures.pop(0)
+    failures.append(RuntimeError("of another kind"))
+    with pytest.raises(RuntimeError, match="of another kind"):
+        ask("status")
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "0 1", "0 1 2"])
+def test_a_closed_stream_is_at_most_one_line(index, closed):
+    command = shlex.join(processes.command("search", "status", f"--index={index}"))
+    redirected = " ".join(f"{number}>&-" for number in closed.split())
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {redirected}"], capture_output=True, text=True, timeout=60,
+        env=processes.environment(),
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert done.returncode == ("1" in closed) and len(lines) == (
+        "1" in closed and "2" not in closed
+    )
+    assert ("videos" in done.stdout) == ("1" not in closed)
+
+
 @pytest.fixture
 def disk(ask, tmp_path):
     """A further folder of the index, of two films: one named as a film of the first folder."""
