@@ -200,8 +200,8 @@ def _answers(address: str) -> None:
         host, port = None, None
     if not host or not port:
         raise SearchError(
-            f"--ray={without_passwords(address, [address])} is no address: give HOST:PORT of a Ray cluster,"
-            " auto or local"
+            f"--ray={without_passwords(address, [address])} is no address: give HOST:PORT of a Ray"
+            " cluster, auto or local"
         )
     try:
         socket.create_connection((host, port), SECONDS).close()

@@ -28,7 +28,7 @@ SETTLE = 5.0
 RESCAN = 600.0
 """Seconds between two scans of the folders where the system reports no change."""
 
-POLL = 2000
+POLL = 10_000
 """Milliseconds between two looks at all files where the system tells of no change."""
 
 TICK = 1000  # milliseconds between two looks at the clock, and for folders that come and go
