@@ -37,8 +37,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
+    base: Any = mcp.MCPServer
 
-    class Server(mcp.MCPServer):  # type: ignore[misc]
+    class Server(base):  # type: ignore[misc]
         """A server that refuses arguments that a tool does not have, in one line."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
