@@ -10,16 +10,19 @@ Without --out there is no `cut`. Errors are lines without paths of this machine.
 """
 
 import contextlib
+import io
+import json
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError, optional, suggestion
+from hlformer_jax.errors import SearchError, UserError, legible, optional, suggestion
 from hlformer_jax.search import exports, storage
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers
@@ -140,6 +143,62 @@ def server(library: Library, clips: Path | None = None) -> Any:
         files.check_directory(clips)
         made.add_tool(cut)
     return made
+
+
+class _Messages(io.RawIOBase):
+    """Standard input in lines of JSON that the package `mcp` can read.
+
+    A line that is not a JSON-RPC message is answered as that protocol says, where `mcp` is silent,
+    and a lone surrogate, which no UTF-8 has, becomes U+FFFD.
+    """
+
+    def __init__(self, source: Any, refuse: Callable[[bytes], object]) -> None:
+        self._source, self._refuse, self._left = source, refuse, b""
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes of a message into a buffer."""
+        while not self._left:
+            line = self._source.readline()
+            if not line:
+                return 0
+            self._left = self._cleaned(line)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def _cleaned(self, line: bytes) -> bytes:
+        if not line.strip():
+            return b""
+        try:
+            message = files.parse_json(line.decode(errors="replace"))
+            if not isinstance(message, dict):
+                raise ValueError
+        except ValueError:
+            self._refuse(_PARSE_ERROR)
+            return b""
+        if b"\\ud" not in line.lower():
+            return line
+        return legible(json.dumps(message, ensure_ascii=False)).encode() + b"\n"
+
+
+_PARSE_ERROR = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error: send one JSON-RPC'
+    b' message a line"}}\n'
+)
+
+
+def run(made: Any) -> None:
+    """Serve over standard input and output until the input ends."""
+    # `mcp` writes through a duplicate of standard output, in whole lines, as this does.
+    answers_to = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    messages = io.BufferedReader(_Messages(sys.stdin.buffer, answers_to.write))
+    sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
+    made.run("stdio")
 
 
 ASK = "the person who runs this server can change that"

@@ -420,7 +420,7 @@ def mcp(options: Options) -> None:
     if options.out is not None:
         _check_place(options.out, "--out", Index.open(options.index))
     agents = optional("hlformer_jax.search.agents", "search")
-    agents.server(_library(options), options.out).run("stdio")
+    agents.run(agents.server(_library(options), options.out))
 
 
 @command(INDEX, JSON)

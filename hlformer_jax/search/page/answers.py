@@ -198,12 +198,13 @@ def open_video(library: Library, id: str) -> VideoFile:
     except _LinkOutside:
         line = f"{entry.video} is now a link out of the indexed folder, and not followed"
         raise HTTPException(403, line) from None
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        line = f"{entry.video} was deleted or moved since it was indexed: index the folder again"
-        raise HTTPException(410, line) from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a link has taken its place meanwhile
-            raise HTTPException(403, f"{entry.video} is now a link, and not followed") from None
+    except (OSError, ValueError) as error:
+        known = FileNotFoundError, NotADirectoryError, ValueError
+        if isinstance(error, known) or error.errno == errno.ELOOP:  # a link has its place
+            line = (
+                f"{entry.video} was deleted or moved since it was indexed: index the folder again"
+            )
+            raise HTTPException(410, line) from None
         line = f"{entry.video} cannot be read ({error.strerror}): is its disk failing?"
         raise HTTPException(422, line) from None
     now = file.status

@@ -138,12 +138,24 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     assert not clips.exists() or not list(clips.iterdir())
 
 
+def test_a_line_that_is_no_message_is_answered_and_a_surrogate_replaced():
+    lines = [
+        b"not JSON\n", b"\n", b"[1]\n", b'{"a": "\\ud800\\u00e9"}\n', b'{"b": "\\ud83d\\ude00"}\n',
+        b'{"c": "\xff"}\n',
+    ]  # fmt: skip
+    told = []
+    read = io.BufferedReader(agents._Messages(io.BytesIO(b"".join(lines)), told.append))
+    messages = [json.loads(line) for line in read.read().splitlines()]
+    assert messages[:2] == [{"a": "\ufffd\u00e9"}, {"b": "\U0001f600"}] and len(messages) == 3
+    assert [json.loads(line)["error"]["code"] for line in told] == [-32700, -32700]
+
+
 @pytest.mark.slow  # it starts a process
 def test_the_server_speaks_over_stdin_and_stdout(rendered):
     program = (
         "import page_library, sys\nfrom hlformer_jax.search import agents\n"
         "from pathlib import Path\n"
-        "agents.server(page_library.Library(Path(sys.argv[1]))).run('stdio')"
+        "agents.run(agents.server(page_library.Library(Path(sys.argv[1]))))"
     )
     started = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()
