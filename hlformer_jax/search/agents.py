@@ -42,7 +42,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
     base: Any = mcp.MCPServer
 
-    class Server(base):  # type: ignore[misc]
+    class Server(base):
         """A server that refuses arguments that a tool does not have, in one line."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
@@ -175,7 +175,8 @@ class _Messages(io.RawIOBase):
         if not line.strip():
             return b""
         try:
-            message = files.parse_json(line.decode(errors="replace"))
+            line = line.decode(errors="replace").encode()
+            message = files.parse_json(line)
             if not isinstance(message, dict):
                 raise ValueError
         except ValueError:
