@@ -126,7 +126,8 @@ def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:
         spaces and quotes.
     """
     for argument in arguments:
-        hidden = re.sub(r"((?:://|^)[^/?@:]*:).*(?=@)", r"\1…", argument, flags=re.DOTALL)
+        place = "://" if "://" in argument else "^"
+        hidden = re.sub(rf"({place}[^/?@:]*:).+(?=@)", r"\1…", argument, flags=re.DOTALL)
         for form in (str, repr):
             text = text.replace(form(argument), form(hidden))
     for pattern in _PASSWORDS:

@@ -23,7 +23,8 @@ from hlformer_jax.search.storage import Stamp
 class Faults:
     """Makes the n-th writing, bringing to the disk or renaming of a file fail.
 
-    A disk that is full stays so until the block ends; any other error happens once.
+    A disk that is full stays so until the block ends; any other error happens once, as where a
+    smaller file finds room.
     """
 
     def __init__(self, error, number):
@@ -57,8 +58,7 @@ class Faults:
 
     def fails(self):
         self.left -= 1
-        full = getattr(self.error, "errno", None) == errno.ENOSPC
-        return self.left == 0 or self.left < 0 and full
+        return self.left == 0 or self.left < 0 and self.error is ERRORS["full disk"]
 
     def __exit__(self, *_):
         self.patch.undo()
@@ -66,6 +66,7 @@ class Faults:
 
 ERRORS = {
     "full disk": OSError(errno.ENOSPC, "No space left on device"),
+    "too large a file": OSError(errno.ENOSPC, "No space left on device"),
     "failing disk": OSError(errno.EIO, "Input/output error"),
     "Ctrl-C": KeyboardInterrupt(),
     "no memory": MemoryError(),
