@@ -376,7 +376,7 @@ class Clock:
     the frame shown n-th has the n-th of them.
     """
 
-    def __init__(self, video: Video) -> None:
+    def __init__(self, video: Video, is_sought: bool = False) -> None:
         self.end = Fraction(0)  # of the frame before
         self.jumps = 0  # of timestamps so far
         self.disordered = 0  # frames so far that were left out, since they came too late
@@ -384,19 +384,25 @@ class Clock:
         self._start = video.start
         self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
         self._decoding: list[int] = []
+        self._has_times = False  # whether a packet had a presentation time
+        self._is_sought = is_sought  # after a seek, where a frame without a time may be any
         self._last: Fraction | None = None
         self._shift = Fraction(0)
 
     def sent(self, packet: av.Packet) -> None:
         """Takes note of a packet that goes to the decoder."""
+        self._has_times = self._has_times or packet.pts is not None
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
     def time(self, frame: av.VideoFrame, coming: int = 0) -> Fraction | None:
         """Seconds of the decoder's next frame, before `coming` others; None: leave it out."""
-        stamp = frame.pts if frame.pts is not None else frame.dts
+        # `frame.dts` is of the packet that came last, which suits a stream without reordering.
+        stamp = frame.pts if frame.pts is not None or self._has_times else frame.dts
         if self._by_decoding:
             stamp = self._least_decoding_time(coming)
+        if stamp is None and self._last is None and self._is_sought:
+            return None
         time = self._relative(stamp)
         if self._last is not None:
             gap = time - self._last
@@ -431,11 +437,112 @@ class Clock:
         return seconds - self._start + self._shift
 
 
-SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
-"""Codecs whose decoders can pass over frames that no other frame refers to."""
-
 _AHEAD = 16
 """Packets that are looked at before one is decoded: the most that H.264 reorders."""
+
+_LEAP = Fraction(1)
+"""Seconds between two timestamps from which on they are checked against those that follow."""
+
+_RETURN = 128
+"""Packets within which timestamps that leapt come back, where the leap is an error."""
+
+
+class Timestamps:
+    """The packets of a stream in decoding order, without the timestamps that are errors.
+
+    A few packets may state times that are seconds or minutes off, after which the others go on as
+    if nothing had happened. The packets around them tell such an error from a real gap and from a
+    clock that was reset:
+
+    - decoding times that leap away and come back to where they left are errors, and so are the
+      presentation times of these packets;
+    - a presentation time that is far later than its decoding time is an error if more packets
+      with earlier ones follow than the codec reorders, or if the decoding times do not reach it;
+    - a presentation time that is far earlier than its decoding time is an error.
+
+    Such a time is set to None; `wrong` counts the packets.
+    """
+
+    def __init__(self, packets: Iterator[av.Packet], video: Video) -> None:
+        self.wrong = 0
+        self._packets = packets
+        self._leap = int(_LEAP / video.unit)
+        self._period = int(video.period / video.unit)
+        self._delay = video.stream.codec_context.reorder_depth
+        self._latest: int | None = None  # presentation time so far
+        self._run = self._longest_run = 2  # packets in a row that are shown before an earlier one
+        self._ahead: deque[av.Packet] = deque()
+
+    def __iter__(self) -> Iterator[av.Packet]:
+        last: int | None = None  # decoding time of the packet before
+        offset = 0  # of the first packet: its presentation time less its decoding time
+        while self._read_ahead(1):
+            packet = self._ahead.popleft()
+            if last is not None and packet.dts is not None:
+                for _ in range(self._count_errors(packet.dts, last)):
+                    packet.pts = packet.dts = None
+                    self.wrong += 1
+                    yield packet
+                    packet = self._ahead.popleft()
+            if packet.pts is not None and packet.dts is not None:
+                late = packet.pts - packet.dts
+                if last is None:
+                    offset = min(late, 0)
+                if late < offset - self._leap or (late > self._leap and self._is_late(packet.pts)):
+                    packet.pts = packet.dts if last is None else None
+                    self.wrong += 1
+            last = last if packet.dts is None else packet.dts
+            if packet.pts is not None:
+                self._note_order(packet.pts)
+            yield packet
+
+    def _count_errors(self, stamp: int, last: int) -> int:
+        """Count the packets from this decoding time on that are errors, by where it comes back."""
+        ahead = stamp > last
+        if abs(stamp - last) <= self._leap:
+            return 0
+        for count in range(1, _RETURN + 1):
+            if not self._read_ahead(count):
+                return 0
+            coming = self._ahead[count - 1].dts
+            if coming is None:
+                continue
+            back = stamp - coming if ahead else coming - stamp
+            if back > self._leap and 0 < coming - last <= self._leap + count * self._period:
+                return count
+            stamp = coming
+        return 0
+
+    def _is_late(self, stamp: int) -> bool:
+        """Whether this presentation time is an error, by the packets that follow."""
+        self._read_ahead(_RETURN)
+        following = list(itertools.islice(self._ahead, _RETURN))
+        earlier = sum(packet.pts is not None and packet.pts < stamp for packet in following)
+        last = _AHEAD + self._delay  # packet that comes when this one has been shown
+        if len(following) < last:  # near the end of the file
+            return earlier > self._longest_run
+        reached = following[last - 1].dts
+        return earlier > _AHEAD or (reached is not None and reached < stamp)
+
+    def _note_order(self, stamp: int) -> None:
+        if self._latest is None or stamp > self._latest:
+            self._latest, self._run = stamp, 0
+        else:
+            self._run += 1
+            self._longest_run = max(self._longest_run, self._run)
+
+    def _read_ahead(self, count: int) -> bool:
+        """Whether so many packets follow."""
+        while len(self._ahead) < count:
+            packet = next(self._packets, None)
+            if packet is None:
+                return False
+            self._ahead.append(packet)
+        return True
+
+
+SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
+"""Codecs whose decoders can pass over frames that no other frame refers to."""
 
 _HARDLY = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
@@ -453,8 +560,10 @@ class Decoder:
     those cannot be trusted, everything is decoded.
     """
 
-    def __init__(self, video: Video, wanted: Wanted | None = None) -> None:
-        self.clock = Clock(video)
+    def __init__(
+        self, video: Video, wanted: Wanted | None = None, is_sought: bool = False
+    ) -> None:
+        self.clock = Clock(video, is_sought)
         self.packets = 0  # that were read
         self.damaged = 0  # of them, that could not be decoded
         self.frames = 0  # that were decoded and had a place in time
@@ -470,6 +579,7 @@ class Decoder:
         )
         self._decoded_last: int | None = None
         self._first = True
+        self._timestamps = Timestamps(self._read(), video)
 
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
         """Yields frames in the order in which they are shown, with their seconds."""
@@ -517,6 +627,7 @@ class Decoder:
             f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",
             f"{self.damaged} of its {self.packets} packets are damaged" if self.damaged else "",
             f"its timestamps jump {self.clock.jumps} times" if self.clock.jumps else "",
+            f"{wrong} packets have wrong timestamps" if (wrong := self._timestamps.wrong) else "",
             f"{self.clock.disordered} frames come too late" if self.clock.disordered else "",
         ]
         line = "; ".join(filter(None, faults))
@@ -527,7 +638,7 @@ class Decoder:
         coming: deque[av.Packet] = deque()
         gone: deque[int] = deque(maxlen=_AHEAD)
         ahead = 1 if self._alone else _AHEAD
-        for packet in self._read():
+        for packet in self._timestamps:
             if self._wanted is None:
                 yield packet, True
                 continue
@@ -617,14 +728,26 @@ def _sought(
             _seek(video, video.start + second - step)
         except av.FFmpegError:
             break
-        decoder = Decoder(video, wanted)
+        decoder = Decoder(video, wanted, is_sought=True)
         frames = iter(decoder)
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    _seek(video, min(video.start, Fraction(0)))
+    rewind(video)
     decoder = Decoder(video, wanted)
     return decoder, iter(decoder)
+
+
+def rewind(video: Video) -> None:
+    """Seek to the first packet of the file.
+
+    A transport stream is sought by its bytes: by time FFmpeg passes over the first keyframe, and
+    with a clock that wraps it lands anywhere.
+    """
+    if video.container.format.name in _GUESSING:
+        video.container.seek(0, unsupported_byte_offset=True)
+    else:
+        _seek(video, min(video.start or Fraction(0), Fraction(0)))
 
 
 def _seek(video: Video, stamp: Fraction) -> None:

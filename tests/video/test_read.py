@@ -347,7 +347,7 @@ def test_passing_over_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suff
 def decoders(monkeypatch):
     """All decoders from here on."""
     made, original = [], read.Decoder.__init__
-    note = lambda self, *a: made.append(self) or original(self, *a)
+    note = lambda self, *a, **b: made.append(self) or original(self, *a, **b)
     monkeypatch.setattr(read.Decoder, "__init__", note)
     return made
 
