@@ -541,6 +541,68 @@ class Timestamps:
         return True
 
 
+_FULL_CHROMA = ("yuv444", "gbrp")
+"""Pixel formats of 4:4:4."""
+
+_START_CODE = b"\0\0\0\1"
+
+_DELIMITER = 9
+"""Type of the unit that begins a picture of a transport stream."""
+
+
+class EncoderMessage:
+    """The message in the first packet of an H.264 video of 4:4:4 that names its encoder.
+
+    x264 before core 151 wrote such video with an error, which FFmpeg reverses where it knows the
+    encoder. A decoder that begins later in the file has to be told.
+
+    Args:
+      video: a video just opened, of which no packet was read.
+    """
+
+    def __init__(self, video: Video) -> None:
+        context = video.stream.codec_context
+        self._length_bytes = 0  # before each unit; 0 where units begin with a start code
+        self._message = b""
+        if context.codec.name != "h264" or not (context.pix_fmt or "").startswith(_FULL_CHROMA):
+            return
+        header = context.extradata or b""
+        if len(header) > 4 and header[0] == 1:
+            self._length_bytes = (header[4] & 3) + 1
+        with contextlib.suppress(av.FFmpegError):
+            first = next(video.container.demux(video.stream), None)
+            units = [] if first is None else self._units(bytes(first))
+            self._message = next((unit for unit in units if b"x264 - core" in unit), b"")
+
+    def put_into(self, packet: av.Packet) -> av.Packet:
+        """Return the packet with the message in front of its picture; unchanged without any."""
+        data = bytes(packet)
+        if not self._message or self._message in data:
+            return packet
+        units = self._units(data)
+        place = 1 if units and units[0][:1] and units[0][0] & 31 == _DELIMITER else 0
+        units.insert(place, self._message)
+        told = av.Packet(b"".join(self._prefix(unit) + unit for unit in units))
+        told.stream, told.time_base = packet.stream, packet.time_base
+        told.pts, told.dts, told.duration = packet.pts, packet.dts, packet.duration
+        told.is_keyframe = packet.is_keyframe
+        return told
+
+    def _prefix(self, unit: bytes) -> bytes:
+        return len(unit).to_bytes(self._length_bytes, "big") if self._length_bytes else _START_CODE
+
+    def _units(self, data: bytes) -> list[bytes]:
+        """Split a packet into its units (network abstraction layer units of H.264)."""
+        if not self._length_bytes:
+            return [unit for unit in re.split(rb"\x00*\x00\x00\x01", data) if unit]
+        units, place = [], 0
+        while place < len(data):
+            start = place + self._length_bytes
+            place = start + int.from_bytes(data[place:start], "big")
+            units.append(data[start:place])
+        return units
+
+
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders can pass over frames that no other frame refers to."""
 
@@ -558,12 +620,17 @@ class Decoder:
     references between frames all that are not wanted, of those in `SKIPPING` the frames among them
     that are no references. That is decided by timestamps of packets before they are decoded; where
     those cannot be trusted, everything is decoded.
+
+    After a seek, `sought` is put into the first packet.
     """
 
     def __init__(
-        self, video: Video, wanted: Wanted | None = None, is_sought: bool = False
+        self,
+        video: Video,
+        wanted: Wanted | None = None,
+        sought: EncoderMessage | None = None,
     ) -> None:
-        self.clock = Clock(video, is_sought)
+        self.clock = Clock(video, sought is not None)
         self.packets = 0  # that were read
         self.damaged = 0  # of them, that could not be decoded
         self.frames = 0  # that were decoded and had a place in time
@@ -579,6 +646,7 @@ class Decoder:
         )
         self._decoded_last: int | None = None
         self._first = True
+        self._message = sought
         self._timestamps = Timestamps(self._read(), video)
 
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
@@ -591,6 +659,8 @@ class Decoder:
                 if self._wanted is not None:
                     context.skip_frame = "DEFAULT" if wanted else "NONREF"
                 self.clock.sent(packet)
+                if self._message is not None:
+                    packet, self._message = self._message.put_into(packet), None
             try:
                 frames = context.decode(packet)
             except (av.FFmpegError, EOFError) as error:
@@ -721,6 +791,7 @@ def _sought(
     if video.start is None:  # no timestamps to seek by
         decoder = Decoder(video, wanted)
         return decoder, iter(decoder)
+    message = EncoderMessage(video)
     for step in _STEPS_BACK:
         if second <= step:
             break
@@ -728,7 +799,7 @@ def _sought(
             _seek(video, video.start + second - step)
         except av.FFmpegError:
             break
-        decoder = Decoder(video, wanted, is_sought=True)
+        decoder = Decoder(video, wanted, message)
         frames = iter(decoder)
         first = next(frames, None)
         if first is not None and first[0] <= second:
