@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import av
 import numpy as np
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
@@ -395,7 +396,7 @@ class Clock:
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
-    def time(self, frame: av.VideoFrame, coming: int = 0) -> Fraction | None:
+    def time(self, frame: av.VideoFrame | av.Packet, coming: int = 0) -> Fraction | None:
         """Seconds of the decoder's next frame, before `coming` others; None: leave it out."""
         # `frame.dts` is of the packet that came last, which suits a stream without reordering.
         stamp = frame.pts if frame.pts is not None or self._has_times else frame.dts
@@ -796,7 +797,7 @@ def _sought(
         if second <= step:
             break
         try:
-            _seek(video, video.start + second - step)
+            seek_stream(video.container, video.stream, video.start + second - step)
         except av.FFmpegError:
             break
         decoder = Decoder(video, wanted, message)
@@ -804,25 +805,26 @@ def _sought(
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    rewind(video)
+    seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, wanted)
     return decoder, iter(decoder)
 
 
-def rewind(video: Video) -> None:
-    """Seek to the first packet of the file.
+def seek_stream(
+    container: InputContainer, stream: VideoStream | AudioStream, second: Fraction | None
+) -> None:
+    """Seek to a second of a stream's own clock; None: to the first packet of the file.
 
-    A transport stream is sought by its bytes: by time FFmpeg passes over the first keyframe, and
-    with a clock that wraps it lands anywhere.
+    A transport stream begins with its first byte: by time FFmpeg passes over the first keyframe,
+    and with a clock that wraps it lands anywhere.
     """
-    if video.container.format.name in _GUESSING:
-        video.container.seek(0, unsupported_byte_offset=True)
+    unit = stream.time_base or Fraction(1, 90_000)
+    if second is not None:
+        container.seek(int(second / unit), stream=stream)
+    elif container.format.name in _GUESSING:
+        container.seek(0, unsupported_byte_offset=True)
     else:
-        _seek(video, min(video.start or Fraction(0), Fraction(0)))
-
-
-def _seek(video: Video, stamp: Fraction) -> None:
-    video.container.seek(int(stamp / video.unit), stream=video.stream)
+        container.seek(min(stream.start_time or 0, 0), stream=stream)
 
 
 _ROUNDING = Fraction(1, 1000)
