@@ -607,7 +607,8 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
 def _is_readable(clip: Path | io.BytesIO) -> bool:
     """Whether the first frame of each stream of a clip can be decoded."""
     try:
-        with av.open(clip if isinstance(clip, io.BytesIO) else f"file:{clip}") as container:
+        name = clip if isinstance(clip, io.BytesIO) else f"file:{os.path.abspath(clip)}"
+        with av.open(name, "r") as container:
             for stream in (*container.streams.video, *container.streams.audio):
                 container.seek(0)
                 if next(container.decode(stream), None) is None:

@@ -71,7 +71,7 @@ _MEANINGS = (
     (FileNotFoundError, "is not there any more", "was it moved, or its disk taken away?"),
     (PermissionError, "may not be read", "ask for permission, or leave it out"),
     (IsADirectoryError, "is a folder", "give a file"),
-    (EOFError, "holds no frame", "copy it again, or delete it"),
+    (EOFError, "holds no frame", "copy it again"),
     (
         av.error.InvalidDataError, "is no video that FFmpeg knows, or it is damaged",
         "try it in a player, or copy it again; of a playlist, give the files",
@@ -245,7 +245,7 @@ def opened(path: str | Path) -> Iterator[Video]:
         if not stat.S_ISREG(about.st_mode):
             raise fault(path, "is no file but a pipe, socket or device", "give a file")
         if about.st_size == 0:
-            raise fault(path, "is empty", "copy it again, or delete it")
+            raise fault(path, "is empty", "copy it again")
         try:
             container = demuxer(path)
         except av.error.InvalidDataError as error:
@@ -310,7 +310,7 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     check_size(path, stream.codec_context.width, stream.codec_context.height)
     if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"
-        raise fault(path, what, "copy it again, or delete it")
+        raise fault(path, what, "copy it again")
     return stream
 
 
@@ -343,18 +343,43 @@ def _period(stream: VideoStream) -> Fraction:
 
 def _lacks_index(path: Path) -> bool:
     """Whether this is MP4 or QuickTime without its index, the box `moov`, which is written last."""
+    boxes = [name for name, _ in _boxes(path)]
+    return boxes[:1] == [b"ftyp"] and b"moov" not in boxes and boxes[-1] == b""
+
+
+def _is_initialisation(path: Path) -> bool:
+    """Whether this is MP4 that announces fragments (`mvex`) and has none, nor any other frame."""
+    boxes = dict(_boxes(path))
+    index = boxes.get(b"moov")
+    if index is None or b"moof" in boxes or b"mdat" in boxes:
+        return False
+    with open(path, "rb") as file:
+        file.seek(index[0])
+        return b"mvex" in file.read(min(index[1], _MAX_INDEX_BYTES))
+
+
+_MAX_INDEX_BYTES = 2**20
+"""Bytes in which the announcement of fragments is looked for."""
+
+_MAX_BOXES = 1000
+
+
+def _boxes(path: Path) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Names of the boxes of an MP4 file, each with where it begins and its bytes.
+
+    The last is b"" where the boxes end with the file or are damaged, and do not just go on.
+    """
     with open(path, "rb") as file:
         place, end = 0, os.fstat(file.fileno()).st_size
-        for count in range(1000):
+        for _ in range(_MAX_BOXES):
             file.seek(place)
             size, name = int.from_bytes(file.read(4), "big"), file.read(4)
-            if name == b"moov" or (count == 0 and name != b"ftyp"):
-                return False
             size = int.from_bytes(file.read(8), "big") if size == 1 else size
+            yield name, (place, size or end - place)
             place += size
             if size < 8 or place + 8 > end:  # 0: to the end of the file; 1 to 7: damaged
-                return True
-    return False
+                yield b"", (place, 0)
+                return
 
 
 # Decoding
@@ -684,7 +709,12 @@ class Decoder:
         if self.packets:
             what = f"has {self.packets} frames or parts of them, but none can be decoded"
             raise fault(path, what, "copy it again, or try it in a player")
-        raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "delete it")
+        if _is_initialisation(path):
+            what = "is the initialisation segment of a stream (DASH or HLS), without a frame"
+            raise fault(path, what, "join it with its media segments")
+        if self._video.container.streams.audio and not self.stopped:
+            raise fault(path, "holds sound and a video track without a frame", "leave it out")
+        raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "copy it again")
 
     def warning(self) -> str:
         """One line on what was wrong with a video that was decoded to its end; "" if nothing."""
@@ -805,7 +835,8 @@ def _sought(
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    seek_stream(video.container, video.stream, None)
+    with contextlib.suppress(av.FFmpegError):  # then from where it is
+        seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, wanted)
     return decoder, iter(decoder)
 
