@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UserError,
+    command_line,
+    optional,
+    printable,
+)
 from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
 from hlformer_jax.search import watch as watch_folders
 from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
@@ -590,8 +597,16 @@ def cut(options: Options) -> None:
             raise SearchError(f"--end={options.end} is not after --start={options.start}")
     replace = files.replacing(options.overwrite)
     clips: dict[Path, tuple[str, float, float]] = {}
+    failed: list[str] = []
     for one, start, end in asked:
-        name = index.name_of(one)
+        try:
+            name = index.name_of(one)
+        except SearchError as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(one)
+            continue
         out = Path(exports.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
@@ -599,15 +614,25 @@ def cut(options: Options) -> None:
         clips[out] = name, start, end
     for out in clips if options.table else ():  # all of them, before the first is made
         files.check_output(out, replace)
+    total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
     for out, (name, start, end) in clips.items():
         write = video.copy if options.copy else video.cut
-        real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        try:
+            real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        except (UserError, OSError) as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(out.name)
+            continue
         _say(printable(str(out)))
         if options.copy:
             asked_start = max(start - options.margin, 0)
             _report(f"from {real[0]:.3f} s on, {asked_start - real[0]:.3f} s earlier than asked,"
                     f" to {real[1]:.3f} s")  # fmt: skip
+    if failed:
+        raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")
 
 
 def _check_clip(index: Index, out: Path, flag: str) -> None:
