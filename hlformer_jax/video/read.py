@@ -972,6 +972,8 @@ class Info(NamedTuple):
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
     timecode: str = ""  # HH:MM:SS:FF of the first frame, ; or . before FF where numbers are dropped
     sound: bool = False  # whether there is any
+    base_rate: float = 0.0  # frames a second by which all timestamps are whole; 0: not known
+    is_variable: bool = False  # whether the distance of frames varies
 
 
 def probe(path: str | Path) -> Info:
@@ -995,10 +997,35 @@ def probe(path: str | Path) -> Info:
             start = float(video.start or 0)
             since, timecode = recorded(video), _timecode(video)
             sound = bool(video.container.streams.audio)
+            base_rate = float(video.stream.base_rate or 0)
+            is_variable = _is_variable(video.stream)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start, since, timecode, sound)
+    return Info(
+        float(duration), width, height, rate, codec, start, since, timecode, sound, base_rate,
+        is_variable,
+    )  # fmt: skip
+
+
+_STEADY = 0.01
+"""Share of their distance by which frames of a constant rate may be off."""
+
+_MAX_ENTRIES = 2_000
+
+
+def _is_variable(stream: VideoStream) -> bool:
+    """Whether the distance of frames varies, by an MP4's index or by the rates FFmpeg found."""
+    mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
+    if not mean or not base:
+        return False
+    entries = itertools.islice(stream.index_entries, _MAX_ENTRIES)
+    if "mp4" in stream.container.format.name and stream.frames > 2:
+        steps = np.diff([entry.timestamp for entry in entries])
+        usual = np.median(steps) if len(steps) else 0.0
+        return bool(len(steps) and np.max(np.abs(steps - usual)) > max(2, _STEADY * usual))
+    fields = base / mean > 1.5  # of interlaced video there are two to a frame
+    return abs(base / (2 if fields else 1) / mean - 1) > _STEADY
 
 
 _RECORDED = (
@@ -1008,6 +1035,7 @@ _RECORDED = (
     "creationdate",
     "date_digitized",
     "date_encoded",
+    "modification_date",  # of MXF
     "date",
 )
 """Metadata that say when a video was recorded, in lower case, the most reliable first."""

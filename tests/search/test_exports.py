@@ -26,10 +26,11 @@ def hit(name, *moments, duration=60.0):
     return Hit(f"{len(name):016x}", name, "", *more)
 
 
-def info(rate, timecode=""):
+def info(rate, timecode="", base=0.0, is_variable=False):
     return lambda path: SimpleNamespace(
-        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == ""
-    )
+        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == "",
+        base_rate=float(base or rate), is_variable=is_variable,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
     assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
     assert count(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
     assert count(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
-    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12.3).rate == 12
+    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12).rate == 24
     # An hour of 29.97 frames a second, in frames and on the clock.
     assert count(29.97).frame(3600.0) == 107_892
     assert count(29.97).timecode(107_892) == "01:00:00;00"
