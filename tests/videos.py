@@ -82,6 +82,8 @@ def write(
         for name, value in settings.items():
             setattr(stream.codec_context, name, value)
         tone = container.add_stream(sound_codec, rate=sound_rate, layout="mono") if sound else None
+        if tone is not None and sound_codec != "aac":
+            tone.bit_rate = 12_200 if sound_rate == 8000 else 64_000
         for index in range(frames):
             image = paint(index)
             kind = "rgb24" if image.dtype == np.uint8 else "rgb48le"
@@ -95,13 +97,14 @@ def write(
         if tone is not None:
             start, end = (round(second * sound_rate) for second in sound)
             wave = np.sin(2 * np.pi * 440 * np.arange(end - start) / sound_rate)
-            piece = av.AudioFrame.from_ndarray(wave[None].astype(np.float32), "fltp", "mono")
-            piece.sample_rate, piece.pts, piece.time_base = (
-                sound_rate,
-                start,
-                Fraction(1, sound_rate),
-            )
-            container.mux(tone.encode(piece))
+            # PCM has a packet for each frame; other encoders cut frames as they need.
+            size = sound_rate // 25 if sound_codec.startswith("pcm") else len(wave)
+            for place in range(0, len(wave), size):
+                samples = wave[None, place : place + size].astype(np.float32)
+                piece = av.AudioFrame.from_ndarray(samples, "fltp", "mono")
+                piece.sample_rate, piece.time_base = sound_rate, Fraction(1, sound_rate)
+                piece.pts = start + place
+                container.mux(tone.encode(piece))
             container.mux(tone.encode(None))
     return path
 
@@ -119,7 +122,7 @@ def restamped(path: Path, out: Path, late: Callable[[int], float]) -> Path:
 
 
 def restamped_flv(path: Path, late: Callable[[int], float]) -> Path:
-    """Makes the n-th packet of pictures in an FLV file `late(n)` seconds later, decoding as well."""
+    """Makes the n-th picture of an FLV file shown and decoded `late(n)` seconds later."""
     content, place, count = bytearray(path.read_bytes()), 13, -1  # the first is the codec's header
     while place < len(content):
         if content[place] == 9:

@@ -39,6 +39,7 @@ from hlformer_jax.video.read import (
     frames_from,
     named,
     opened,
+    packets_after_seek,
     recorded,
     seek_stream,
 )
@@ -253,21 +254,32 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
         raise fault(video.path, what, _ENCODE)
-    back, skipped = _keyframe(video, first)
-    times, begin, end = _own_times(video, first, last, back, skipped) or _times_by_decoding(
-        video, first, last, back, skipped
-    )
+    sought, keyframe = first, None
+    while True:
+        back, skipped, found = _keyframe(video, sought)
+        times, begin, end = _own_times(video, sought, last, back, skipped) or _times_by_decoding(
+            video, sought, last, back, skipped
+        )
+        if begin <= first or found == keyframe:
+            break
+        # Frames that come after the keyframe are shown before it: take the keyframe before.
+        keyframe, sought = found, found - video.period / 2
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
-    return _Part(back, first, skipped, times, begin, end)
+    return _Part(back, sought, skipped, times, begin, end)
 
 
-def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int]:
-    """Find the last keyframe at or before a second: where to seek to, and the packets to skip."""
+def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
+    """Find the last keyframe at or before a second, or else the first of the file.
+
+    Returns:
+      The seconds to go back from there (None: to the file's beginning), the number of packets to
+      skip, and the second of the keyframe.
+    """
     by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
     for back in (*(step for step in _BACK if step < first), None):
-        found = None
+        found: tuple[int, Fraction] | None = None
         with opened(video.path) as source:
             for count, packet in enumerate(_packets(source, first, back)):
                 shown = packet.dts if by_decoding else packet.pts
@@ -275,14 +287,14 @@ def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int]:
                     # The first frame of the file stands for what is before it.
                     is_first = found is None and back is None
                     if is_first or _second(source, shown) <= first:
-                        found = count
+                        found = count, _second(source, shown)
                 sent = shown if packet.dts is None else packet.dts
                 if found is not None and sent is not None and _second(source, sent) > first:
                     break
                 if back is not None and sent is not None and _second(source, sent) > first:
                     break
         if found is not None:
-            return back, found
+            return back, *found
     what = f"has no keyframe before {float(first):.2f} s"
     raise fault(video.path, what, _ENCODE)
 
@@ -292,12 +304,13 @@ def _packets(
 ) -> Iterator[av.Packet]:
     """Packets of a video just opened, from so many seconds before the clip on."""
     with named(video.path):
+        packets = video.container.demux(video.stream)
         if back is not None:
+            packets = packets_after_seek(video.container, video.stream)
             with contextlib.suppress(av.FFmpegError):  # then from the beginning
                 second = (video.start or 0) + first - back
                 seek_stream(video.container, video.stream, second)
-        packets = (packet for packet in video.container.demux(video.stream) if packet.size)
-        unpacked = _one_frame_each(packets, video)
+        unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
         yield from itertools.islice(Timestamps(unpacked, video), skipped, None)
 
 
@@ -329,6 +342,7 @@ def _own_times(
         return None
     times: list[tuple[int, int] | None] = []
     begin, end, before = None, 0, None
+    period = round(video.period / video.unit)
     with opened(video.path) as source:
         for packet in _packets(source, first, back, skipped):
             shown, sent = packet.pts, packet.dts
@@ -341,7 +355,7 @@ def _own_times(
             before = sent
             begin = shown if begin is None else begin
             times.append((shown - begin, sent - begin) if shown >= begin else None)
-            end = max(end, shown + (packet.duration or 0))
+            end = max(end, shown + (packet.duration or period))
     if begin is None:
         return None
     return times, _second(video, begin), _second(video, end)
@@ -530,7 +544,8 @@ def _sounds(
         for back in (*_BACK, None):
             with contextlib.suppress(av.FFmpegError):  # then from where it is
                 seek_stream(beside, stream, None if back is None else first - back)
-            packets = _timed(beside.demux(stream))
+            demux = beside.demux(stream) if back is None else packets_after_seek(beside, stream)
+            packets = _timed(demux)
             packet = next(packets, None)
             if packet is None or (packet.pts or 0) * unit <= first:
                 break
@@ -605,13 +620,15 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
 
 
 def _is_readable(clip: Path | io.BytesIO) -> bool:
-    """Whether the first frame of each stream of a clip can be decoded."""
+    """Whether a frame of each stream of a clip that has any can be decoded."""
     try:
         name = clip if isinstance(clip, io.BytesIO) else f"file:{os.path.abspath(clip)}"
         with av.open(name, "r") as container:
             for stream in (*container.streams.video, *container.streams.audio):
                 container.seek(0)
-                if next(container.decode(stream), None) is None:
+                packets = list(itertools.islice(container.demux(stream), _TRIED_PACKETS))
+                is_empty = not any(packet.size for packet in packets)
+                if not is_empty and not any(packet.decode() for packet in packets):
                     return False
     except (av.FFmpegError, ValueError, OSError):
         return False

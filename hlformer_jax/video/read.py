@@ -673,6 +673,7 @@ class Decoder:
         self._decoded_last: int | None = None
         self._first = True
         self._message = sought
+        self._is_at_start = sought is None
         self._timestamps = Timestamps(self._read(), video)
 
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
@@ -776,7 +777,13 @@ class Decoder:
             self._decoded_last = packet.dts
 
     def _read(self) -> Iterator[av.Packet]:
-        packets = self._video.container.demux(self._video.stream)
+        container, stream = self._video.container, self._video.stream
+        demux = (
+            container.demux
+            if self._is_at_start
+            else functools.partial(packets_after_seek, container)
+        )
+        packets = demux(stream)
         while True:
             try:
                 packet = next(packets, None)
@@ -856,6 +863,25 @@ def seek_stream(
         container.seek(0, unsupported_byte_offset=True)
     else:
         container.seek(min(stream.start_time or 0, 0), stream=stream)
+
+
+def packets_after_seek(
+    container: InputContainer, stream: VideoStream | AudioStream
+) -> Iterator[av.Packet]:
+    """Packets whose timestamps are known after a seek.
+
+    In a programme stream not every packet has a timestamp. FFmpeg counts on from the one before,
+    which it does not know at first; and the first that it finds belongs to a packet that was cut.
+    """
+    packets = container.demux(stream)
+    if container.format.name == "mpeg":
+        stamped = 0
+        for packet in packets:
+            stamped += packet.pos is not None  # where a timestamp stood
+            if stamped > 1:
+                yield packet
+    else:
+        yield from packets
 
 
 _ROUNDING = Fraction(1, 1000)
