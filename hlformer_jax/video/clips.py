@@ -25,12 +25,17 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from hlformer_jax import files
+from hlformer_jax.video.dates import recording_time
+from hlformer_jax.video.packets import (
+    EncoderMessage,
+    Timestamps,
+    packets_after_seek,
+    seek_stream,
+)
 from hlformer_jax.video.pixels import Painter
 from hlformer_jax.video.read import (
     WITHOUT_PRESENTATION_TIMES,
     Clock,
-    EncoderMessage,
-    Timestamps,
     Video,
     VideoError,
     demuxer,
@@ -39,9 +44,6 @@ from hlformer_jax.video.read import (
     frames_from,
     named,
     opened,
-    packets_after_seek,
-    recorded,
-    seek_stream,
 )
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
@@ -311,7 +313,7 @@ def _packets(
                 second = (video.start or 0) + first - back
                 seek_stream(video.container, video.stream, second)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
-        yield from itertools.islice(Timestamps(unpacked, video), skipped, None)
+        yield from itertools.islice(Timestamps(unpacked, video.stream, video.period), skipped, None)
 
 
 def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.Packet]:
@@ -469,7 +471,7 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
                 _state(clip, video, part.begin)
                 outputs = _outputs(clip, streams)
                 sent = lambda packet: packet.dts * packet.time_base
-                message: EncoderMessage | None = EncoderMessage(video)
+                message: EncoderMessage | None = EncoderMessage(video.container, video.stream)
                 for packet in heapq.merge(_pictures(source, part), sounds, key=sent):
                     if message is not None and packet.stream.index == video.stream.index:
                         packet, message = message.put_into(packet), None
@@ -637,7 +639,7 @@ def _is_readable(clip: Path | io.BytesIO) -> bool:
 
 def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
     """Says of a clip when and where it was recorded, as far as the video does."""
-    if since := recorded(video):
+    if since := recording_time(video.container, video.stream):
         begun = datetime.fromtimestamp(since + float(first), UTC)
         container.metadata["creation_time"] = begun.isoformat().replace("+00:00", "Z")
     stated = {name.lower(): text for name, text in video.container.metadata.items()}
