@@ -229,21 +229,21 @@ def copy(
         part = _plan(video, first, last)
         with _writing(out), files.whole(out, replace) as draft:
             _copy(draft, out, video, part, last)
-    return float(part.begin), float(part.end)
+    return float(part.start), float(part.end)
 
 
-_BACK = (Fraction(1), Fraction(20), Fraction(300))
+_LEADS = (Fraction(1), Fraction(20), Fraction(300))
 """Seconds before the clip to look for its keyframe from; after these the file's beginning."""
 
 
 class _Part(NamedTuple):
     """The packets of a copied clip, in the order in which the file has them."""
 
-    back: Fraction | None  # seconds before the clip to seek to; None: the file's beginning
-    sought: Fraction  # the second of the video before which `back` lies
+    lead: Fraction | None  # seconds before the clip to seek to; None: the file's beginning
+    sought: Fraction  # the second of the video before which `lead` lies
     skipped: int  # packets from there to the keyframe
     times: list[tuple[int, int] | None]  # presentation and decoding time of each; None: left out
-    begin: Fraction  # seconds of the video, as is the end
+    start: Fraction  # seconds of the video, as is the end
     end: Fraction
 
 
@@ -256,61 +256,60 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
     if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
         raise fault(video.path, what, _ENCODE)
-    sought, keyframe = first, None
+    sought, earlier = first, None
     while True:
-        back, skipped, found = _keyframe(video, sought)
-        times, begin, end = _own_times(video, sought, last, back, skipped) or _times_by_decoding(
-            video, sought, last, back, skipped
+        lead, skipped, keyframe = _keyframe(video, sought)
+        times, start, end = _own_times(video, sought, last, lead, skipped) or _times_by_decoding(
+            video, sought, last, lead, skipped
         )
-        if begin <= first or found == keyframe:
+        if start <= first or keyframe == earlier:
             break
         # Frames that come after the keyframe are shown before it: take the keyframe before.
-        keyframe, sought = found, found - video.period / 2
+        earlier, sought = keyframe, keyframe - video.period / 2
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
-    return _Part(back, sought, skipped, times, begin, end)
+    return _Part(lead, sought, skipped, times, start, end)
 
 
 def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
     """Find the last keyframe at or before a second, or else the first of the file.
 
     Returns:
-      The seconds to go back from there (None: to the file's beginning), the number of packets to
+      The seconds to seek back from there (None: to the file's beginning), the number of packets to
       skip, and the second of the keyframe.
     """
     by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
-    for back in (*(step for step in _BACK if step < first), None):
-        found: tuple[int, Fraction] | None = None
+    for lead in (*(step for step in _LEADS if step < first), None):
+        keyframe: tuple[int, Fraction] | None = None
         with opened(video.path) as source:
-            for count, packet in enumerate(_packets(source, first, back)):
+            for count, packet in enumerate(_packets(source, first, lead)):
                 shown = packet.dts if by_decoding else packet.pts
                 if packet.is_keyframe and shown is not None:
                     # The first frame of the file stands for what is before it.
-                    is_first = found is None and back is None
+                    is_first = keyframe is None and lead is None
                     if is_first or _second(source, shown) <= first:
-                        found = count, _second(source, shown)
+                        keyframe = count, _second(source, shown)
                 sent = shown if packet.dts is None else packet.dts
-                if found is not None and sent is not None and _second(source, sent) > first:
+                is_past = sent is not None and _second(source, sent) > first
+                if is_past and (keyframe is not None or lead is not None):
                     break
-                if back is not None and sent is not None and _second(source, sent) > first:
-                    break
-        if found is not None:
-            return back, *found
+        if keyframe is not None:
+            return lead, *keyframe
     what = f"has no keyframe before {float(first):.2f} s"
     raise fault(video.path, what, _ENCODE)
 
 
 def _packets(
-    video: Video, first: Fraction, back: Fraction | None, skipped: int = 0
+    video: Video, first: Fraction, lead: Fraction | None, skipped: int = 0
 ) -> Iterator[av.Packet]:
     """Packets of a video just opened, from so many seconds before the clip on."""
     with named(video.path):
         packets = video.container.demux(video.stream)
-        if back is not None:
+        if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
             with contextlib.suppress(av.FFmpegError):  # then from the beginning
-                second = (video.start or 0) + first - back
+                second = (video.start or 0) + first - lead
                 seek_stream(video.container, video.stream, second)
         unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
         yield from itertools.islice(Timestamps(unpacked, video.stream, video.period), skipped, None)
@@ -323,9 +322,9 @@ def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.P
         return
     split = BitStreamFilterContext("mpeg4_unpack_bframes", video.stream)
     for packet in packets:
-        for one_frame in split.filter(packet):
-            one_frame.stream, one_frame.time_base = video.stream, video.unit
-            yield one_frame
+        for single in split.filter(packet):
+            single.stream, single.time_base = video.stream, video.unit
+            yield single
 
 
 def _second(video: Video, stamp: int) -> Fraction:
@@ -337,16 +336,17 @@ _Times = tuple[list[tuple[int, int] | None], Fraction, Fraction]
 
 
 def _own_times(
-    video: Video, first: Fraction, last: Fraction, back: Fraction | None, skipped: int
+    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
 ) -> _Times | None:
-    """The timestamps that the file has, and the seconds of begin and end; None if invalid."""
+    """The timestamps that the file has, and the seconds of start and end; None if invalid."""
     if video.container.format.name in WITHOUT_PRESENTATION_TIMES:
         return None
     times: list[tuple[int, int] | None] = []
-    begin, end, before = None, 0, None
+    start, end = None, 0
+    before: int | None = None  # decoding time of the packet before
     period = round(video.period / video.unit)
     with opened(video.path) as source:
-        for packet in _packets(source, first, back, skipped):
+        for packet in _packets(source, first, lead, skipped):
             shown, sent = packet.pts, packet.dts
             if shown is None or sent is None or shown < sent:
                 return None
@@ -355,39 +355,39 @@ def _own_times(
             if _second(source, sent) >= last:
                 break
             before = sent
-            begin = shown if begin is None else begin
-            times.append((shown - begin, sent - begin) if shown >= begin else None)
+            start = shown if start is None else start
+            times.append((shown - start, sent - start) if shown >= start else None)
             end = max(end, shown + (packet.duration or period))
-    if begin is None:
+    if start is None:
         return None
-    return times, _second(video, begin), _second(video, end)
+    return times, _second(video, start), _second(video, end)
 
 
 def _times_by_decoding(
-    video: Video, first: Fraction, last: Fraction, back: Fraction | None, skipped: int
+    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
 ) -> _Times:
     """Timestamps by the order in which the decoder shows the packets' frames."""
     with opened(video.path) as source:
-        shown, lengths = _shown(source, _packets(source, first, back, skipped), last)
-    begin = shown.get(0)
-    if begin is None:
+        shown, lengths = _shown(source, _packets(source, first, lead, skipped), last)
+    start = shown.get(0)
+    if start is None:
         raise fault(video.path, f"cannot be decoded at {float(first):.2f} s", _ENCODE)
     count = 1 + max((place for place, time in shown.items() if time < last), default=0)
     stamps: list[int | None] = []
-    taken: set[int] = set()
+    used: set[int] = set()
     for place in range(count):
         time = shown.get(place)
-        if time is None or time < begin:  # damaged, or it refers to frames before the keyframe
+        if time is None or time < start:  # damaged, or it refers to frames before the keyframe
             stamps.append(None)
             continue
-        stamp = round((time - begin) / video.unit)
-        while stamp in taken:
+        stamp = round((time - start) / video.unit)
+        while stamp in used:
             stamp += 1
-        taken.add(stamp)
+        used.add(stamp)
         stamps.append(stamp)
     times = _with_decoding_times(stamps, max(round(video.period / video.unit), 1))
     end = max(time + lengths[place] for place, time in shown.items() if place < count)
-    return times, begin, end
+    return times, start, end
 
 
 _REORDERED = 32
@@ -442,10 +442,10 @@ def _with_decoding_times(stamps: list[int | None], period: int) -> list[tuple[in
 
     They are earlier by as many frames as the stream is out of order.
     """
-    order = sorted(stamp for stamp in stamps if stamp is not None)
+    in_decoding_order = [stamp for stamp in stamps if stamp is not None]
+    order = sorted(in_decoding_order)
     rank = {stamp: place for place, stamp in enumerate(order)}
-    known = [stamp for stamp in stamps if stamp is not None]
-    delay = max(place - rank[stamp] for place, stamp in enumerate(known))
+    delay = max(place - rank[stamp] for place, stamp in enumerate(in_decoding_order))
     early = [order[0] - period * (delay - place) for place in range(delay)]
     decoding = iter([*early, *order])
     return [None if stamp is None else (stamp, next(decoding)) for stamp in stamps]
@@ -465,14 +465,13 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
         if (sound := default_audio_stream(beside)) is not None:
             streams.append(sound)
             step = 0 if form == "matroska" else 1  # ticks between packets of TrueHD may be none
-            sounds = _sounds(video, beside, sound, part.begin, last, step)
+            sounds = _sounds(video, beside, sound, part.start, last, step)
         try:
             with av.open(name, "w", format=form, options=options) as clip:
-                _state(clip, video, part.begin)
+                _state(clip, video, part.start)
                 outputs = _outputs(clip, streams)
-                sent = lambda packet: packet.dts * packet.time_base
                 message: EncoderMessage | None = EncoderMessage(video.container, video.stream)
-                for packet in heapq.merge(_pictures(source, part), sounds, key=sent):
+                for packet in heapq.merge(_pictures(source, part), sounds, key=_sent):
                     if message is not None and packet.stream.index == video.stream.index:
                         packet, message = message.put_into(packet), None
                     packet.stream = outputs[packet.stream.index]
@@ -485,6 +484,11 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
             raise _refusal(out, video.path, streams, error) from error
         if not _is_readable(draft):
             raise _refusal(out, video.path, streams, None)
+
+
+def _sent(packet: av.Packet) -> Fraction:
+    """The second at which a packet goes to its decoder."""
+    return Fraction(packet.dts or 0) * (packet.time_base or 1)
 
 
 def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
@@ -523,7 +527,7 @@ def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
 def _pictures(video: Video, part: _Part) -> Iterator[av.Packet]:
     """The packets of the pictures with their timestamps in the clip."""
     period = max(round(video.period / video.unit), 1)
-    packets = _packets(video, part.sought, part.back, part.skipped)
+    packets = _packets(video, part.sought, part.lead, part.skipped)
     for packet, times in zip(packets, part.times, strict=False):
         if times is not None:
             packet.pts, packet.dts = times
@@ -535,18 +539,18 @@ def _sounds(
     video: Video,
     beside: InputContainer,
     stream: AudioStream,
-    begin: Fraction,
+    start: Fraction,
     last: Fraction,
     step: int,
 ) -> Iterator[av.Packet]:
-    """The packets of a sound between two seconds, with timestamps from `begin` in these steps."""
+    """The packets of a sound between two seconds, with timestamps from `start` in these steps."""
     unit = stream.time_base or Fraction(1, _RATE)
-    first = begin + (video.start or 0)
+    first = start + (video.start or 0)
     with named(video.path):
-        for back in (*_BACK, None):
+        for lead in (*_LEADS, None):
             with contextlib.suppress(av.FFmpegError):  # then from where it is
-                seek_stream(beside, stream, None if back is None else first - back)
-            demux = beside.demux(stream) if back is None else packets_after_seek(beside, stream)
+                seek_stream(beside, stream, None if lead is None else first - lead)
+            demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
             packets = _timed(demux)
             packet = next(packets, None)
             if packet is None or (packet.pts or 0) * unit <= first:
@@ -576,8 +580,10 @@ def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
 
 def default_audio_stream(container: InputContainer) -> AudioStream | None:
     """The track of sound that a player takes: the default one, else the first."""
-    known = [stream for stream in container.streams.audio if stream.codec_context is not None]
-    return max(known, key=lambda one: bool(one.disposition & Disposition.default), default=None)
+    tracks = [stream for stream in container.streams.audio if stream.codec_context is not None]
+    return max(
+        tracks, key=lambda track: bool(track.disposition & Disposition.default), default=None
+    )
 
 
 def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | None) -> VideoError:
@@ -585,11 +591,13 @@ def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | No
     suffixes = {form: suffix for suffix, form in reversed(CONTAINERS.items())}
     form = CONTAINERS[out.suffix.lower()]
     indices = [stream.index for stream in streams]
-    refused = [one for one in streams if not _takes(form, path, [one.index])]
+    refused = [stream for stream in streams if not _takes(form, path, [stream.index])]
     if not refused and _takes(form, path, indices):
         reason = "its frames cannot be read again" if error is None else explained(error)[0]
         return fault(out, f"cannot be written ({reason})", _ENCODE)
-    codecs = " and ".join(one.codec_context.codec.canonical_name for one in refused or streams)
+    codecs = " and ".join(
+        stream.codec_context.codec.canonical_name for stream in refused or streams
+    )
     others = [suffix for form, suffix in suffixes.items() if _takes(form, path, indices)]
     advice = f"give it the suffix {' or '.join(others)}, or {_ENCODE}" if others else _ENCODE
     return fault(out, f"is of a container that does not take {codecs}", advice)
@@ -629,8 +637,8 @@ def _is_readable(clip: Path | io.BytesIO) -> bool:
             for stream in (*container.streams.video, *container.streams.audio):
                 container.seek(0)
                 packets = list(itertools.islice(container.demux(stream), _TRIED_PACKETS))
-                is_empty = not any(packet.size for packet in packets)
-                if not is_empty and not any(packet.decode() for packet in packets):
+                has_packets = any(packet.size for packet in packets)
+                if has_packets and not any(packet.decode() for packet in packets):
                     return False
     except (av.FFmpegError, ValueError, OSError):
         return False

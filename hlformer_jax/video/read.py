@@ -872,9 +872,8 @@ def _counted(video: Video) -> Fraction:
     """Seconds from second 0 to the end of the last packet, by reading them all."""
     end, length = Fraction(0), Fraction(0)
     with contextlib.suppress(av.FFmpegError, OSError):  # as far as it can be read
-        for packet in video.container.demux(video.stream):
-            if not packet.size:
-                continue
+        packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+        for packet in Timestamps(packets, video.stream, video.period):
             own = packet.duration * video.unit if packet.duration else video.period
             length += own
             if packet.pts is not None and video.start is not None:
