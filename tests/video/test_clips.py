@@ -311,7 +311,14 @@ COPIED = {
 """Videos of a kind: encoder, its settings, and the encoder of the sound."""
 
 
-@pytest.mark.parametrize("name", COPIED)
+SLOW = {"h264.m2ts", "mpeg1.mpg", "mpeg2.ts", "mpeg4 open.mkv", "huffyuv.avi", "flac.mkv"}
+"""Kinds whose likes are among the others."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in COPIED],
+)
 def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
     codec, settings, sound = COPIED[name]
     rate = 8000 if sound == "libopencore_amrnb" else 11025 if name == "flv1.flv" else 48_000
