@@ -31,10 +31,12 @@ from jaxtyping import UInt8
 from hlformer_jax.errors import UserError
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.packets import (
+    LONGEST_GAP,
     MAX_REORDERED,
     WITHOUT_INDEX,
     EncoderMessage,
     Timestamps,
+    has_steady_clock,
     packets_after_seek,
     seek_stream,
 )
@@ -391,9 +393,6 @@ def _boxes(path: Path) -> Iterator[tuple[bytes, tuple[int, int]]]:
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
 """Containers with decoding times alone; FFmpeg's guesses of the others are wrong with B-frames."""
 
-LONGEST_GAP = Fraction(3600)
-"""Seconds between two frames; a longer gap is a jump of the timestamps."""
-
 _DISORDER = Fraction(2)
 """Seconds by which a frame may come too early and is left out; more is a jump back."""
 
@@ -668,7 +667,8 @@ def _sought(
         decoder = Decoder(video, wanted)
         return decoder, iter(decoder)
     message = EncoderMessage(video.container, video.stream)
-    for step in _STEPS_BACK:
+    steps = _STEPS_BACK if has_steady_clock(video.container, video.stream) else ()
+    for step in steps:
         if second <= step:
             break
         try:

@@ -355,6 +355,21 @@ def test_a_gap_after_which_the_frames_go_on_is_no_error(tmp_path, suffix, b_fram
     assert found == pytest.approx(times, abs=2e-3)
 
 
+def test_every_second_of_two_recordings_joined_is_found(tmp_path):
+    path = videos.write(tmp_path / "a.ts", rate=25, frames=100, max_b_frames=2, gop_size=25)
+    other = videos.write(tmp_path / "b.ts", rate=25, frames=75, paint=videos.quadrants)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    frames = list(video.sample(path, 5))
+    for frame in frames:
+        [(_, _, picture)] = found(path, frame.time + 0.01)[:1]
+        assert picture == videos.number(frame.image)
+    assert len({videos.number(frame.image) for frame in frames[-14:]}) == 1
+    with pytest.raises(video.VideoError, match="clock that was reset"):
+        video.copy(path, 5, 6, tmp_path / "clip.mp4")
+    video.cut(path, 5, 6, tmp_path / "clip.mp4")
+    assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1, abs=0.05)
+
+
 @pytest.mark.parametrize("offset", [95_436, 95_439, 95_440])
 def test_thumbnails_are_right_where_the_clock_of_a_stream_wraps(tmp_path, offset):
     """33 bits of 1/90,000 s end after 95,443.7 s."""
