@@ -72,7 +72,7 @@ def _nearest(rate: float) -> Fraction:
 
 
 def _multiple(rate: Fraction, mean: float) -> tuple[float, float]:
-    """How many times a rate is another, and its error; infinite where it is no multiple."""
+    """Count how often a rate contains another, with the error; infinite if it is no multiple."""
     times = round(float(rate) / mean)
     error = abs(float(rate) / times / mean - 1) if times else math.inf
     return (times, error) if times > 1 and error < float(_NEAR) / 2 else (math.inf, error)

@@ -1,4 +1,4 @@
-"""What is cut out of a video: clips of exact bounds, encoded as H.264 and AAC, and thumbnails."""
+"""Parts cut out of a video: clips of exact bounds, as H.264 and AAC or copied, and thumbnails."""
 
 import contextlib
 import errno
@@ -603,8 +603,8 @@ def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | No
     codecs = " and ".join(
         stream.codec_context.codec.canonical_name for stream in refused or streams
     )
-    others = [suffix for form, suffix in suffixes.items() if _takes(form, path, indices)]
-    advice = f"give it the suffix {' or '.join(others)}, or {_ENCODE}" if others else _ENCODE
+    suitable = [suffix for form, suffix in suffixes.items() if _takes(form, path, indices)]
+    advice = f"give it the suffix {' or '.join(suitable)}, or {_ENCODE}" if suitable else _ENCODE
     return fault(out, f"is of a container that does not take {codecs}", advice)
 
 
@@ -613,7 +613,7 @@ _TRIED_PACKETS = 50
 
 
 def _takes(form: str, path: Path, indices: list[int]) -> bool:
-    """Whether a container takes the codecs of a file's streams, by writing packets to memory."""
+    """Try a container: return whether it takes a file's streams, written to memory."""
     memory = io.BytesIO()
     with demuxer(path) as source:
         streams = [source.streams[index] for index in indices]
@@ -635,7 +635,7 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
 
 
 def _is_readable(clip: Path | io.BytesIO) -> bool:
-    """Whether a frame of each stream of a clip that has any can be decoded."""
+    """Return whether a frame of each stream of a clip that has any can be decoded."""
     try:
         name = clip if isinstance(clip, io.BytesIO) else f"file:{os.path.abspath(clip)}"
         with av.open(name, "r") as container:

@@ -1,4 +1,4 @@
-"""When a video was recorded, as its metadata say."""
+"""Recording dates of videos, by their metadata."""
 
 import contextlib
 import re

@@ -40,7 +40,7 @@ _CLOCK_SAMPLES = 16
 
 
 def has_steady_clock(container: InputContainer, stream: VideoStream) -> bool:
-    """Whether the timestamps rise from place to place in the file, so that it can be sought.
+    """Return whether the timestamps rise from place to place in the file, so that it can be sought.
 
     A stream whose clock was reset, as in two recordings joined, has some seconds twice. Only files
     without an index are looked at, in a few places.
@@ -163,7 +163,7 @@ class Timestamps:
         return 0
 
     def _is_late(self, stamp: int) -> bool:
-        """Whether this presentation time is an error, by the packets that follow."""
+        """Judge a presentation time by the packets that follow: whether it is an error."""
         self._read_ahead(_RETURN)
         following = list(itertools.islice(self._ahead, _RETURN))
         earlier = sum(packet.pts is not None and packet.pts < stamp for packet in following)
@@ -181,7 +181,7 @@ class Timestamps:
             self._longest_run = max(self._longest_run, self._run)
 
     def _read_ahead(self, count: int) -> bool:
-        """Whether so many packets follow."""
+        """Read until so many packets wait; return whether there are."""
         while len(self._ahead) < count:
             packet = next(self._packets, None)
             if packet is None:

@@ -354,7 +354,7 @@ def _lacks_index(path: Path) -> bool:
 
 
 def _is_initialisation(path: Path) -> bool:
-    """Whether this is MP4 that announces fragments (`mvex`) and has none, nor any other frame."""
+    """Return whether this is MP4 that announces fragments (`mvex`) and holds no frame."""
     boxes = dict(_boxes(path))
     index = boxes.get(b"moov")
     if index is None or b"moof" in boxes or b"mdat" in boxes:
@@ -837,7 +837,7 @@ _MAX_ENTRIES = 2_000
 
 
 def _is_variable(stream: VideoStream) -> bool:
-    """Whether the distance of frames varies, by an MP4's index or by the rates FFmpeg found."""
+    """Return whether the distance of frames varies, by an MP4's index or FFmpeg's rates."""
     mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
     if not mean or not base:
         return False
