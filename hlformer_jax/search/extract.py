@@ -15,6 +15,7 @@ if that ends so as well, the video alone fails. When the main process is killed,
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import math
 import multiprocessing
@@ -41,7 +42,7 @@ from hlformer_jax.errors import (
 )
 from hlformer_jax.files import OutputError, digest
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search import said
+from hlformer_jax.search import said, transcripts
 from hlformer_jax.search.index import Index, matches
 from hlformer_jax.search.storage import Record, Stamp, VideoArrays, split_name
 
@@ -56,6 +57,9 @@ PULSE = 1.0
 LEAST_SECONDS, SLOWEST = 120.0, 10.0
 """Limit of decoding a video: so many seconds, plus so many times its stated length."""
 
+_BYTES_A_SECOND = 2**20
+"""Bytes of a video that count as a second of it where its length is not known."""
+
 _MAX_LENGTH = 86_400.0
 """Seconds of a stated length that count for that limit, at most."""
 
@@ -66,7 +70,7 @@ class Video(NamedTuple):
     find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
-    texts: said.Reader | None = None  # None: no subtitles are read
+    texts: transcripts.Reader | None = None  # None: no subtitles are read
 
 
 class Job(NamedTuple):
@@ -80,9 +84,43 @@ class Job(NamedTuple):
 
     def limit(self, length: float = 0.0) -> float:
         """Seconds that decoding a video of that length in seconds may take."""
-        if self.timeout is not None:
-            return self.timeout
-        return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
+        return _limit(self.timeout, length)
+
+    def first_limit(self, path: Path) -> float:
+        """Return the seconds within which a process must have said the length of a video."""
+        return self.limit()
+
+    def events(self, path: Path) -> Iterator["Event"]:
+        """Decode a video."""
+        return _events(path, self)
+
+
+class Reading(NamedTuple):
+    """How subtitles are read, in the same processes as videos are decoded."""
+
+    reader: transcripts.Reader
+    timeout: float | None = None  # seconds that reading one file may take; None: by its size
+
+    def limit(self, length: float = 0.0) -> float:
+        """Return the seconds that reading the subtitles of a video of that length may take."""
+        return _limit(self.timeout, length)
+
+    def first_limit(self, task: transcripts.SubtitleTask) -> float:
+        """Return the seconds that a task may take: tracks lie all over the file of a video."""
+        size = 0
+        with contextlib.suppress(OSError):
+            size = task.path.stat().st_size
+        return self.limit(size / _BYTES_A_SECOND)
+
+    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
+        """Read subtitles."""
+        yield _read_subtitles(task, self.reader)
+
+
+def _limit(timeout: float | None, length: float) -> float:
+    if timeout is not None:
+        return timeout
+    return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
 
 
 class Opened(NamedTuple):
@@ -131,25 +169,29 @@ Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
 
 
 def decode(
-    paths: Sequence[Path], job: Job, workers: int, pulse: Callable[[], None] = lambda: None
-) -> Generator[Event, None, None]:
+    paths: Sequence[Any],
+    job: Job | Reading,
+    workers: int,
+    pulse: Callable[[], None] = lambda: None,
+) -> Generator[Any, None, None]:
     """Decodes videos in processes; with no workers in this one. Calls `pulse` every second.
 
     Yields for each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any
     point; those of one video in order, those of several mixed. A second `Opened` of a video begins
-    it again: what came before is void.
+    it again: what came before is void. A job of `Reading` takes tasks in the place of paths, and
+    yields `Subtitles` or `Failed` for each.
 
     Raises:
       SearchError: when no process can be started.
     """
     if workers == 0:
         for path in paths:
-            for own in _events(path, job):
+            for own in job.events(path):
                 pulse()
                 yield own
         return
     waiting = list(reversed(paths))
-    twice: set[Path] = set()
+    twice: set[Any] = set()
     pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
     try:
         while pool:
@@ -188,10 +230,10 @@ def decode(
 class _Worker:
     """A process that decodes one video after the other."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job | Reading) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.path: Path | None = None  # of the video that it decodes
+        self.path: Any = None  # of the video that it decodes, or its task
         self.ended = False
         self._ready = False
         self._job, self._limit, self._since = job, job.limit(), time.monotonic()
@@ -205,14 +247,14 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
 
-    def give(self, path: Path) -> None:
+    def give(self, path: Any) -> None:
         """Sends it a video to decode."""
         self.path = path
-        self._limit, self._since = self._job.limit(), time.monotonic()
+        self._limit, self._since = self._job.first_limit(path), time.monotonic()
         with contextlib.suppress(OSError):  # it has died: `receive` finds out
             self.pipe.send(path)
 
-    def receive(self) -> Event | None:
+    def receive(self) -> Any:
         """The next event; None where the process has only said that it is ready."""
         try:
             event = self.pipe.recv()
@@ -224,9 +266,9 @@ class _Worker:
             return None
         if isinstance(event, Opened):
             self._limit = self._job.limit(event.duration)
-        if isinstance(event, Done | Failed):
+        if isinstance(event, Done | Failed | transcripts.Subtitles):
             self.path = None
-        return cast(Event, event)
+        return event
 
     def left(self) -> float:
         """Seconds until it must have sent an event; infinite where it has no video."""
@@ -260,12 +302,12 @@ class _Worker:
         self._process.close()
 
 
-def _work(pipe: connection.Connection, job: Job) -> None:
+def _work(pipe: connection.Connection, job: Job | Reading) -> None:
     """The loop of a process: decodes the videos whose paths it receives."""
     with contextlib.suppress(EOFError, OSError):  # the main process has ended
         pipe.send(None)
         while True:
-            for event in _events(pipe.recv(), job):
+            for event in job.events(pipe.recv()):
                 pipe.send(event)
 
 
@@ -336,6 +378,78 @@ def _unnamed(text: str, path: Path) -> str:
 def _line(error: BaseException | str) -> str:
     """The first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+_DISK_ERRORS = frozenset(errno.errorcode) - {errno.EINVAL}
+"""Error numbers after which a file may be read another time; EINVAL is FFmpeg's, of formats."""
+
+
+def _read_subtitles(
+    task: transcripts.SubtitleTask, reader: transcripts.Reader
+) -> transcripts.Subtitles:
+    path, video = task
+
+    def failed(reason: str, is_final: bool) -> transcripts.Subtitles:
+        return transcripts.Subtitles(task, (), " ".join(reason.split()), is_final)
+
+    try:
+        if video is None:
+            read = reader.tracks(path)
+        elif os.path.realpath(path) != str(path):
+            return failed("it has become a link: not followed", False)
+        else:
+            read = reader.file(path, video)
+        cues = [(cue[0], cue[1], cue[2]) for cue in read]
+    except UserError as error:
+        number = getattr(error.__cause__, "errno", None)
+        return failed(_unnamed(str(error), path), number not in _DISK_ERRORS)
+    except OSError as error:
+        return failed(error.strerror or _line(error), False)
+    except MemoryError:
+        return failed("its subtitles do not fit into memory", True)
+    except Exception as error:  # decoders raise nearly anything on a damaged file
+        return failed(f"{type(error).__name__}: {_line(error)}", True)
+    problem = "; ".join(map(str, getattr(read, "warnings", ())))
+    if video is not None and not cues:
+        problem = problem or "it holds no cue"
+    return transcripts.Subtitles(task, cues, problem, True)
+
+
+def update_transcripts(
+    index: Index,
+    video: Video,
+    report: Callable[[str], None],
+    retry: bool = False,
+    workers: int | None = None,
+    timeout: float | None = None,
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Read the subtitles that are new or changed, in processes; under the lock of the index.
+
+    Args:
+      index: the index.
+      video: the functions that read videos and subtitles.
+      report: takes a line for each subtitle file that gives nothing.
+      retry: reads again what failed before.
+      workers: how many processes read at most; 0: this one reads.
+      timeout: seconds that reading one file may take; None: by its size.
+      pulse: is called at least every second; when it raises, whole transcripts are kept.
+    """
+    if video.texts is None:
+        return
+    reading = Reading(video.texts, timeout)
+    most = default_workers() if workers is None else workers
+
+    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.Subtitles]:
+        count = min(most, math.ceil(len(tasks) / TASKS_OF_A_PROCESS))
+        with contextlib.closing(decode(tasks, reading, count, pulse)) as events:
+            for event in events:
+                if isinstance(event, Failed):
+                    task = cast(transcripts.SubtitleTask, event.path)
+                    event = transcripts.Subtitles(task, (), event.reason, True)
+                yield event
+
+    transcripts.update(index, video.texts, read, report, retry, pulse)
 
 
 def encode(encoder: Any, frames: Frames) -> Vectors:
@@ -409,6 +523,9 @@ def _speed(seconds: float, elapsed: float) -> float:
 SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 """Least time between two writings of the manifest, and the largest share of all time they take."""
 
+TASKS_OF_A_PROCESS = 16
+"""Files of subtitles for which one more process is started."""
+
 BYTES_AT_ONCE = 2**34
 """Bytes of new files that are digested before the first of them are decoded."""
 
@@ -462,7 +579,9 @@ def index_folder(
         if source is None:
             count = default_workers() if workers is None else workers
             source = functools.partial(decode, workers=count, pulse=pulse)
-        run = _Run(index, encoder, video or real_video(), source, timeout, report, progress, pulse)
+        run = _Run(
+            index, encoder, video or real_video(), source, timeout, workers, report, progress, pulse
+        )
         return run.perform(retry, only)
 
 
@@ -510,7 +629,10 @@ def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
-    reader = said.Reader(subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file)
+    suffixes = optional("hlformer_jax.video.read", "search").VIDEO_SUFFIXES
+    reader = transcripts.Reader(
+        subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file, suffixes
+    )
     return Video(module.find, module.probe, module.sample, reader)
 
 
@@ -533,6 +655,7 @@ class _Run:
     video: Video
     source: Source
     timeout: float | None
+    workers: int | None
     report: Callable[[str], None]
     progress: Callable[[Progress], None]
     pulse: Callable[[], None]
@@ -572,7 +695,9 @@ class _Run:
             self._keep_offline()
             self.index.discard_unused()
         if self.video.texts is not None:
-            said.update(self.index, self.video.texts, self.report)
+            update_transcripts(
+                self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
+            )
             said.embed(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)

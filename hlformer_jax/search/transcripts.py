@@ -1,0 +1,648 @@
+"""Transcripts: the cues of each video's subtitles, speech and writing, as the index keeps them.
+
+    DIR/texts/DIGEST.json             the transcript of one content
+    DIR/texts/DIGEST.copy.json        the same bytes, if speech or writing was recognised
+    DIR/texts/DIGEST.damaged-N.json   a damaged transcript that is kept aside
+    DIR/texts/problems.list           the subtitle files that gave nothing, and why
+
+Subtitles can be read again at any time. What was recognised took hours, so it is written twice, and
+the whole one of two copies replaces the damaged one. A transcript that is damaged in both is moved
+aside and never deleted. One that cannot be read now (an I/O error, missing rights) is not missing:
+it stays where it is, and nothing is written in its place.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlformer_jax import files
+from hlformer_jax.errors import DamagedError, printable
+from hlformer_jax.search import sidecars, storage
+from hlformer_jax.search.index import Index
+
+Cue = tuple[float, float, str]
+"""Start and end in seconds, and text."""
+
+READER_VERSION = 2
+"""Version of the subtitle readers; what an older one read is read again."""
+
+MAX_LINES = 20
+"""Most lines of one run about subtitle files; `status` shows them all."""
+
+_PULSE_NAMES = 1000
+"""Names of a folder that are listed between two calls of `pulse`."""
+
+_MISSING = "is missing"
+_NOTHING_RECOGNISED = b'"has_recognised": false', b'"recognised": {}'
+"""Both stand in a transcript without anything recognised; a damaged one has at least one left."""
+
+
+@dataclasses.dataclass
+class Source:
+    """The cues that were read from one file."""
+
+    file: str  # absolute path, as Python decodes file names; "" for the tracks of the video itself
+    stamp: list[int]  # state of the file when it was read; empty: it must be read again
+    cues: list[Cue] = dataclasses.field(default_factory=list)
+    problem: str = ""  # why there are no cues or not all, as the end of a line about the file
+
+
+@dataclasses.dataclass
+class Transcript:
+    """The transcript of one content.
+
+    `recognised` has a mapping for "speech" and one for "writing", with "by" (the model), "cues" and
+    whatever else a recogniser keeps.
+    """
+
+    tracks: Source = dataclasses.field(default_factory=lambda: Source("", []))
+    files: list[Source] = dataclasses.field(default_factory=list)
+    recognised: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def subtitles(self) -> list[Cue]:
+        """The cues of all subtitles, in order, without repetitions."""
+        return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
+
+    @property
+    def cues(self) -> list[Cue]:
+        """The cues that are searched: speech counts only where there are no subtitles."""
+        subtitles = self.subtitles
+        others = [
+            cue
+            for kind, found in self.recognised.items()
+            if not (kind == "speech" and subtitles)
+            for cue in found["cues"]
+        ]
+        return sorted([*subtitles, *others])
+
+
+class SubtitleTask(NamedTuple):
+    """What a process reads: a subtitle file, or the subtitle tracks of a video."""
+
+    path: Path
+    video: Path | None  # to which the subtitle file belongs; None: `path` is a video
+
+
+class Subtitles(NamedTuple):
+    """The result of a task."""
+
+    path: SubtitleTask
+    cues: Sequence[Cue]
+    problem: str  # "" if all is well
+    is_final: bool  # whether reading the unchanged file again would give the same
+
+
+class Reader(NamedTuple):
+    """Functions that read subtitles: those of `video.subtitles`, or a test's.
+
+    `tracks` takes a video; `file` a subtitle file and its video. Both return an iterable of cues,
+    whose attribute `warnings`, if it has one, says what could not be read.
+    """
+
+    suffixes: Iterable[str]  # of subtitle files, in lower case
+    tracks: Callable[[Path], Iterable[Cue]]
+    file: Callable[[Path, Path | None], Iterable[Cue]]
+    video_suffixes: Iterable[str] = ()  # of videos, indexed or not, whose subtitles are their own
+
+
+# Files
+
+
+class _Stored(NamedTuple):
+    """One file of a transcript, as it was found."""
+
+    path: Path
+    raw: bytes | None  # None where it is missing or cannot be read
+    error: str = ""  # "", "is missing", "is damaged (…)" or "cannot be read (…)"
+    transcript: Transcript | None = None  # None where it is not whole, or was not parsed
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.error
+
+    @property
+    def is_missing(self) -> bool:
+        return self.error == _MISSING
+
+    @property
+    def is_unreadable(self) -> bool:
+        return self.raw is None and not self.is_missing
+
+    @property
+    def has_nothing_recognised(self) -> bool:
+        return self.raw is not None and any(text in self.raw for text in _NOTHING_RECOGNISED)
+
+
+def load(index: Index, content: str) -> Transcript | None:
+    """Load the transcript of a content, from its copy where it must be; None if there is none.
+
+    Raises:
+      DamagedError: when it is damaged or cannot be read, and so is its copy.
+    """
+    stored = _look(index.text(content))
+    if stored.transcript is None:
+        copy = _look(index.text_copy(content))
+        if copy.transcript is not None:
+            return copy.transcript
+        if stored.is_missing and copy.is_missing:
+            return None
+        stored = copy if stored.is_missing else stored
+        raise DamagedError(f"{stored.path} {stored.error}")
+    return stored.transcript
+
+
+def save(index: Index, content: str, transcript: Transcript) -> None:
+    """Write the transcript of a content, twice if something was recognised; under the lock."""
+    as_json = {
+        "content": content,
+        "has_recognised": bool(transcript.recognised),
+        "tracks": dataclasses.asdict(transcript.tracks),
+        "files": [dataclasses.asdict(file) for file in transcript.files],
+        "recognised": transcript.recognised,
+    }
+    raw = storage.seal(as_json)
+    files.write_bytes(index.text(content), raw)
+    if transcript.recognised:
+        files.write_bytes(index.text_copy(content), raw)
+
+
+def _look(path: Path, parse: bool = True) -> _Stored:
+    try:
+        raw = files.read_bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _Stored(path, None, _MISSING)
+    except OSError as error:
+        return _Stored(path, None, f"cannot be read ({error.strerror or error})")
+    try:
+        if not parse:
+            storage.check_seal(raw)
+            return _Stored(path, raw)
+        return _Stored(path, raw, "", _parsed(storage.unseal(raw)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:80]
+        return _Stored(path, raw, f"is damaged ({reason})")
+
+
+def _parsed(fields: Mapping[str, Any]) -> Transcript:
+    def cues(given: Iterable[Any]) -> list[Cue]:
+        return [(float(start), float(end), str(text)) for start, end, text in given]
+
+    def source(given: Mapping[str, Any]) -> Source:
+        stamp = [int(number) for number in given["stamp"]]
+        return Source(str(given["file"]), stamp, cues(given["cues"]), str(given["problem"]))
+
+    recognised = {
+        str(kind): {**found, "by": str(found["by"]), "cues": cues(found["cues"])}
+        for kind, found in fields.get("recognised", {}).items()
+    }
+    if "files" not in fields:  # of an older version: its subtitles are read again
+        tracks, beside = (
+            Source("", [], cues(fields["inside"])),
+            Source("", [], cues(fields["cues"])),
+        )
+        return Transcript(tracks, [beside], recognised)
+    return Transcript(source(fields["tracks"]), [*map(source, fields["files"])], recognised)
+
+
+def mend(index: Index, content: str, report: Callable[[str], None]) -> Transcript | None:
+    """Load a transcript and make its two copies whole again; under the lock.
+
+    Returns:
+      The transcript; None if there is none, or nothing of it can be saved: then it is kept aside
+      if something may have been recognised in it.
+
+    Raises:
+      DamagedError: when it cannot be read now, so that nothing may be written in its place.
+    """
+    stored = _look(index.text(content))
+    if stored.transcript is not None and not stored.transcript.recognised:
+        return stored.transcript
+    copy = _look(index.text_copy(content))
+    if stored.transcript is not None:
+        if copy.is_unreadable:
+            report(printable(f"{copy.path} {copy.error}: it is left as it is"))
+        elif copy.raw != stored.raw:
+            assert stored.raw is not None
+            if copy.raw is not None and copy.transcript is None:
+                report(printable(f"{copy.path} {copy.error}: it is made anew from the other copy"))
+            files.write_bytes(copy.path, stored.raw)
+        return stored.transcript
+    if copy.transcript is not None:
+        if stored.is_unreadable:
+            report(
+                printable(f"{stored.path} {stored.error}: it is left as it is, and its copy used")
+            )
+        else:
+            assert copy.raw is not None
+            report(printable(f"{stored.path} {stored.error}: it is made anew from its copy"))
+            files.write_bytes(stored.path, copy.raw)
+        return copy.transcript
+    if unreadable := [one for one in (stored, copy) if one.is_unreadable]:
+        raise DamagedError(
+            f"{unreadable[0].path} {unreadable[0].error}: it is left as it is, and its video keeps"
+            " the subtitles it has: check the disk and the rights, then index again"
+        )
+    for one in (stored, copy):
+        if one.is_missing:
+            continue
+        if copy.is_missing and one.has_nothing_recognised:
+            report(printable(f"{one.path} {one.error}: it is made anew"))
+        else:
+            kept = _move_aside(index, content, one.path)
+            report(printable(f"{one.path} {one.error}: {_remedy(index, content, kept)}"))
+    return None
+
+
+def _move_aside(index: Index, content: str, path: Path) -> Path:
+    """Rename a damaged transcript to the first free name of its content's damaged ones."""
+    numbers = [_ASIDE.fullmatch(kept.name) for kept in kept_aside(index)]
+    taken = [int(match[2]) for match in numbers if match and match[1] == content]
+    place = path.with_name(f"{content}.damaged-{max(taken, default=0) + 1}.json")
+    os.rename(path, place)
+    return place
+
+
+def _remedy(index: Index, content: str, kept: Path) -> str:
+    names = sorted(name for name, one in index.manifest.videos.items() if one.content == content)
+    video = names[0] if names else "its video"
+    return (
+        f"it is kept as {kept.name}; what was recognised in {video} must be recognised again by"
+        " transcribe"
+    )
+
+
+_ASIDE = re.compile(r"([0-9a-f]{64})\.damaged-([0-9]+)\.json")
+
+
+def kept_aside(index: Index) -> list[Path]:
+    """Return the damaged transcripts that were kept aside, sorted by name.
+
+    Raises:
+      OSError: when the folder of the transcripts cannot be listed.
+    """
+    folder = index.directory / "texts"
+    with contextlib.suppress(FileNotFoundError):
+        return [folder / name for name in sorted(os.listdir(folder)) if _ASIDE.fullmatch(name)]
+    return []
+
+
+class Damage(NamedTuple):
+    """A file of transcripts that is not whole."""
+
+    line: str
+    is_mended: bool  # whether `index` mends it
+
+
+def damaged(index: Index) -> dict[str, Damage]:
+    """Find the transcripts that are damaged or cannot be read, by the name of the file.
+
+    Reads them through and compares their digests, without parsing them.
+    """
+    found: dict[str, Damage] = {}
+    for content in index.contents():
+        stored = _look(index.text(content), parse=False)
+        if stored.is_whole and stored.has_nothing_recognised:
+            continue
+        copy = _look(index.text_copy(content), parse=False)
+        some_whole = stored.is_whole or copy.is_whole
+        for one in (stored, copy):
+            # A transcript may have no copy, and a content no transcript yet.
+            if one.is_whole or one.is_missing and not some_whole:
+                continue
+            again, mended = "index the folder again to make it anew", True
+            if one.is_unreadable:
+                again, mended = "check the disk and the rights", False
+            elif not some_whole and not (copy.is_missing and one.has_nothing_recognised):
+                again = "index the folder again, and transcribe: what was recognised may be lost"
+                mended = False
+            found[one.path.name] = Damage(f"{one.path} {one.error}: {again}", mended)
+    try:
+        for path in kept_aside(index):
+            line = f"{path} is a damaged transcript: transcribe again, then delete it"
+            found[path.name] = Damage(line, False)
+    except OSError as error:
+        folder = index.directory / "texts"
+        found["texts"] = Damage(f"{folder} cannot be read ({error.strerror or error})", False)
+    try:
+        problems(index)
+    except DamagedError as error:
+        line = f"{error}: index the folder again to make it anew"
+        found[_problems_path(index).name] = Damage(line, True)
+    return found
+
+
+# Problems
+
+
+class Problem(NamedTuple):
+    """A subtitle file of which nothing, or not all, is searched."""
+
+    file: str  # as the index names files (`Index.name_below`)
+    reason: str
+    video: str = ""  # the video that it belongs to, or whose name its own begins with
+
+
+def problems(index: Index) -> list[Problem]:
+    """Return the subtitle files of which nothing or not all is searched, as of the last run.
+
+    Raises:
+      DamagedError: when their list is damaged or cannot be read.
+    """
+    return _read_problems(_problems_path(index))
+
+
+def _problems_path(index: Index) -> Path:
+    return index.directory / "texts" / "problems.list"
+
+
+def _read_problems(path: Path) -> list[Problem]:
+    try:
+        listed = storage.unseal(files.read_bytes(path))["problems"]
+        return [Problem(*map(str, fields)) for fields in listed]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError, TypeError):
+        raise DamagedError(f"{path} is damaged") from None
+
+
+def _write_problems(index: Index, found: Sequence[Problem]) -> None:
+    path = _problems_path(index)
+    if found:
+        files.write_bytes(path, storage.seal({"problems": [list(problem) for problem in found]}))
+    else:
+        files.discard(path)
+
+
+# Bringing transcripts up to date
+
+
+def videos(index: Index) -> dict[str, list[Path]]:
+    """Return the files of each indexed content that are there, by content."""
+    paths: dict[str, list[Path]] = {}
+    for name, record in sorted(index.manifest.videos.items()):
+        if record.indexed and _is_file(path := index.path(name)):
+            paths.setdefault(record.content, []).append(path)
+    return paths
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.stat(path).st_mode)
+    return False
+
+
+def update(
+    index: Index,
+    reader: Reader,
+    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]],
+    report: Callable[[str], None],
+    retry: bool = False,
+    pulse: Callable[[], None] = lambda: None,
+) -> None:
+    """Bring the transcripts of all videos that are there up to date; under the lock.
+
+    Args:
+      index: the index.
+      reader: says which suffixes files of subtitles and of videos have.
+      read: reads subtitles, in processes or in this one, in any order.
+      report: takes a line for each subtitle file that gives nothing and did not before.
+      retry: reads again what failed before, changed or not.
+      pulse: is called at least every second or so; when it raises, whole transcripts are kept.
+    """
+    _Update(index, reader, read, report, retry, pulse).perform()
+
+
+class _Beside(NamedTuple):
+    """A subtitle file of a video, and its state."""
+
+    path: Path  # without links
+    shown: Path  # as it was found
+    stamp: list[int]
+
+
+class _Waiting(NamedTuple):
+    """A transcript of which something must be read, and the sources of the tasks that do so."""
+
+    content: str
+    before: Transcript | None
+    transcript: Transcript
+    sources: dict[SubtitleTask, Source]  # those that are not read yet
+
+
+@dataclasses.dataclass
+class _Update:
+    """One run of `update`."""
+
+    index: Index
+    reader: Reader
+    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]]
+    report: Callable[[str], None]
+    retry: bool
+    pulse: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._suffixes = frozenset(self.reader.suffixes)
+        self._video_suffixes = frozenset(self.reader.video_suffixes)
+        self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
+        self._problems: list[Problem] = []
+        self._beside: dict[Path, list[_Beside]] = {}  # by video
+        self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
+        self._real: dict[Path, Path] = {}  # folders without links
+
+    def perform(self) -> None:
+        there = videos(self.index)
+        self._list_folders(there)
+        waiting: dict[SubtitleTask, _Waiting] = {}
+        for content, paths in there.items():
+            self.pulse()
+            planned = self._plan(content, paths)
+            if planned is not None and planned.sources:
+                waiting |= dict.fromkeys(planned.sources, planned)
+            elif planned is not None:
+                self._keep(planned)
+        for subtitles in self.read(list(waiting)) if waiting else ():
+            self.pulse()
+            planned = waiting[subtitles.path]
+            self._take(planned.sources.pop(subtitles.path), subtitles)
+            if not planned.sources:
+                self._keep(planned)
+        self._finish()
+
+    def _list_folders(self, there: Mapping[str, Sequence[Path]]) -> None:
+        """Find the subtitle files of all videos; each folder is listed once."""
+        folders: dict[Path, set[str]] = {
+            path.parent: set() for own in there.values() for path in own
+        }
+        for name in self.index.manifest.videos:
+            path = self.index.path(name)
+            if path.parent in folders:
+                folders[path.parent].add(path.name)
+        for folder, known in sorted(folders.items()):
+            self.pulse()
+            self._list(folder, known)
+
+    def _list(self, folder: Path, known: Iterable[str]) -> None:
+        if (entries := self._entries(folder, folder)) is None:
+            return
+        names = list(entries)
+        stems = sidecars.Names({*known, *filter(self._is_video, names)})
+        listed = sidecars.subtitle_names(names, self._suffixes)
+        self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
+        for name in names:
+            if sidecars.fold(name) in sidecars.FOLDERS:
+                self._list_subtitles(folder, folder / name, stems)
+
+    def _list_subtitles(self, folder: Path, below: Path, stems: sidecars.Names) -> None:
+        """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
+        if (entries := self._entries(folder, below)) is None:
+            return
+        videos_there = sidecars.Names(filter(self._is_video, entries))
+        listed = [
+            name
+            for name in sidecars.subtitle_names(entries, self._suffixes)
+            if not videos_there.longest(Path(name).stem)[0]  # listed with those videos
+        ]
+        self._enter(folder, below, sidecars.match(stems, listed, self._suffixes, True))
+        for name in (name for name, is_folder in entries.items() if is_folder):
+            further = self._entries(folder, below / name)
+            names = sidecars.subtitle_names(further or (), self._suffixes)
+            owners = stems.exactly(name)
+            self._enter(folder, below / name, sidecars.match_all(owners, names, self._suffixes))
+
+    def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
+        """Return the names in `place`, and whether each is a folder; None if they are not known."""
+        found: dict[str, bool] = {}
+        try:
+            with os.scandir(place) as entries:
+                for i, entry in enumerate(entries):
+                    if i % _PULSE_NAMES == 0:
+                        self.pulse()
+                    found[entry.name] = entry.is_dir(follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):  # a file of the name Subs
+            return None
+        except OSError as error:
+            self._unlisted.add(folder)
+            self._add_problem(place, f"it cannot be listed ({error.strerror or error})")
+            return None
+        return dict(sorted(found.items()))
+
+    def _is_video(self, name: str) -> bool:
+        return os.path.splitext(name)[1].lower() in self._video_suffixes
+
+    def _enter(self, folder: Path, place: Path, found: sidecars.Matches) -> None:
+        """Note the subtitle files in `place` that belong to videos in `folder`."""
+        for video, names in found.of_video.items():
+            for name in names:
+                if (file := self._checked(place / name, folder / video)) is not None:
+                    self._beside.setdefault(folder / video, []).append(file)
+        for name, reason in found.left_out.items():
+            near = found.near.get(name)
+            self._add_problem(place / name, reason, folder / near if near else None)
+
+    def _checked(self, path: Path, video: Path) -> _Beside | None:
+        """Return a subtitle file unless it is gone, no regular file, or not below a root."""
+        try:
+            if path.parent not in self._real:
+                self._real[path.parent] = Path(os.path.realpath(path.parent, strict=True))
+            real = self._real[path.parent] / path.name
+            if stat.S_ISLNK((status := os.lstat(real)).st_mode):
+                real = Path(os.path.realpath(real, strict=True))
+                status = os.lstat(real)
+        except FileNotFoundError:
+            self._add_problem(path, "it is a link to a file that is not there", video)
+            return None
+        except OSError as error:  # it is there: what it gave before stays
+            self._add_problem(path, f"it cannot be read ({error.strerror or error})", video)
+            return _Beside(path, path, [])
+        if not any(real.is_relative_to(root) for root in self._roots):
+            self._add_problem(path, "it is a link out of the indexed folder: not followed", video)
+        elif not stat.S_ISREG(status.st_mode):
+            self._add_problem(path, "it is a folder, pipe, socket or device, no file", video)
+        else:
+            numbers = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+            return _Beside(real, path, [READER_VERSION, *numbers])
+        return None
+
+    def _plan(self, content: str, paths: Sequence[Path]) -> _Waiting | None:
+        """Find out what of a transcript must be read; None if it must stay as it is."""
+        try:
+            before = mend(self.index, content, self.report)
+        except DamagedError as error:
+            self.report(printable(str(error)))
+            return None
+        kept = before or Transcript()
+        made = Transcript(kept.tracks, [], kept.recognised)
+        planned = _Waiting(content, before, made, {})
+        known = {source.file: source for source in kept.files}
+        seen: set[Path] = set()
+        for video in paths:
+            for file in self._beside.get(video, ()):
+                if file.path in seen:  # copies of a video, or links to one file
+                    continue
+                seen.add(file.path)
+                source = known.pop(str(file.shown), None) or Source(str(file.shown), [])
+                if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
+                    source = dataclasses.replace(source, stamp=file.stamp)
+                    planned.sources[SubtitleTask(file.path, video)] = source
+                made.files.append(source)
+        if any(path.parent in self._unlisted for path in paths):
+            made.files += known.values()
+        if kept.tracks.stamp != [READER_VERSION] or self.retry and kept.tracks.problem:
+            made.tracks = dataclasses.replace(kept.tracks, stamp=[READER_VERSION])
+            planned.sources[SubtitleTask(paths[0], None)] = made.tracks
+        return planned
+
+    def _take(self, source: Source, subtitles: Subtitles) -> None:
+        """Put the result of a task into the source that it is of."""
+        source.problem = subtitles.problem
+        if subtitles.is_final:
+            source.cues = [
+                (float(start), float(end), str(text)) for start, end, text in subtitles.cues
+            ]
+        else:  # what it gave before stays, and it is read again the next time
+            source.stamp = []
+
+    def _keep(self, planned: _Waiting) -> None:
+        """Write a transcript if it has changed, and note the problems of its sources."""
+        made, content = planned.transcript, planned.content
+        if made != planned.before:
+            save(self.index, content, made)
+        video = sorted(self.index.paths(content))[0]
+        for source in (made.tracks, *made.files):
+            if source.problem:
+                path, place = self.index.path(video), Path(source.file)
+                where = "" if source.file else "its subtitle tracks: "
+                self._add_problem(place if source.file else path, where + source.problem, path)
+
+    def _add_problem(self, path: Path, reason: str, video: Path | None = None) -> None:
+        shown = [self._shown(one) if one is not None else "" for one in (path, video)]
+        self._problems.append(Problem(shown[0], reason, shown[1]))
+
+    def _shown(self, path: Path) -> str:
+        return self.index.name_below(path) or str(path)
+
+    def _finish(self) -> None:
+        """Report the problems that are new, and write them all down."""
+        before: list[Problem] = []
+        try:
+            before = problems(self.index)
+        except DamagedError as error:
+            self.report(printable(f"{error}: it is made anew"))
+        away = {name for name in self.index.roots if not self.index.is_there(name)}
+        stay = [one for one in before if storage.split_name(one.file)[0] in away]
+        found = sorted({*self._problems, *stay})
+        new = [one for one in found if one not in before and one.reason != sidecars.NO_VIDEO]
+        for problem in new[:MAX_LINES]:
+            self.report(printable(f"{problem.file}: {problem.reason}"))
+        if len(new) > MAX_LINES:
+            self.report(f"{len(new) - MAX_LINES} more subtitle files are left out: see status")
+        if found != before:
+            _write_problems(self.index, found)
