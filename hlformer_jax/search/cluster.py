@@ -123,8 +123,7 @@ class _Extractor:
         for one in asked:
             path = Path(os.fsdecode(one["path"]))
             events_of[path] = []
-            if (size := _size(path)) != one["size"]:
-                what = "is not there" if size is None else "is another file"
+            if what := _difference(path, one["size"]):
                 where = f"on {socket.gethostname()}, a machine of the cluster"
                 events_of[path].append(Failed(path, f"it {what} {where}"))
         here = [path for path, events in events_of.items() if not events]
@@ -159,10 +158,22 @@ def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
 
 
 def _size(path: Path) -> int | None:
+    """Return the size of a file in bytes; None if it is not known here."""
     try:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def _difference(path: Path, size: int | None) -> str:
+    """Return why the file here is not that of another machine; "" if it may be."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "is another file" if size is not None and status.st_size != size else ""
 
 
 @contextlib.contextmanager

@@ -581,7 +581,8 @@ def verify(options: Options) -> None:
     contents = index.contents()
     paths = (index.text, index.text_copy, index.text_vectors)
     total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
-    total += len(packed.own_files(index.directory))
+    with contextlib.suppress(OSError):  # which `packed.damaged` has told
+        total += len(packed.own_files(index.directory))
     if wrong or texts:
         again = command_line("search", "index", index.root, f"--index={options.index}")
         count = len(wrong) + len(texts)

@@ -452,6 +452,7 @@ class _Update:
         self._suffixes = frozenset(self.reader.suffixes)
         self._video_suffixes = frozenset(self.reader.video_suffixes)
         self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
+        self._away = {name for name in self.index.roots if not self.index.is_there(name)}
         self._problems: list[Problem] = []
         self._beside: dict[Path, list[_Beside]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
@@ -593,12 +594,33 @@ class _Update:
                     source = dataclasses.replace(source, stamp=file.stamp)
                     planned.sources[SubtitleTask(file.path, video)] = source
                 made.files.append(source)
-        if any(path.parent in self._unlisted for path in paths):
-            made.files += known.values()
+        # What is beside a copy of the video that cannot be looked at now is not gone.
+        unknown = self._unlisted | self._unreachable_folders(content)
+        made.files += [
+            source
+            for source in known.values()
+            if source.file and not unknown.isdisjoint(Path(source.file).parents)
+        ]
         if kept.tracks.stamp != [READER_VERSION] or self.retry and kept.tracks.problem:
             made.tracks = dataclasses.replace(kept.tracks, stamp=[READER_VERSION])
             planned.sources[SubtitleTask(paths[0], None)] = made.tracks
         return planned
+
+    def _unreachable_folders(self, content: str) -> set[Path]:
+        """Return the folders with a copy of a video that cannot be looked at now."""
+        found = set()
+        for name in self.index.paths(content):
+            path = self.index.path(name)
+            if storage.split_name(name)[0] in self._away:
+                found.add(path.parent)
+                continue
+            try:
+                os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                found.add(path.parent)
+        return found
 
     def _take(self, source: Source, subtitles: Subtitles) -> None:
         """Put the result of a task into the source that it is of."""
@@ -636,8 +658,7 @@ class _Update:
             before = problems(self.index)
         except DamagedError as error:
             self.report(printable(f"{error}: it is made anew"))
-        away = {name for name in self.index.roots if not self.index.is_there(name)}
-        stay = [one for one in before if storage.split_name(one.file)[0] in away]
+        stay = [one for one in before if storage.split_name(one.file)[0] in self._away]
         found = sorted({*self._problems, *stay})
         new = [one for one in found if one not in before and one.reason != sidecars.NO_VIDEO]
         for problem in new[:MAX_LINES]:

@@ -305,6 +305,26 @@ def _failing(path, video=None):
     raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
+def test_subtitles_beside_an_absent_copy_stay(tmp_path, root, monkeypatch):
+    other = tmp_path / "disk"
+    write(other / "copy.srt", "beside the copy")
+    (other / "copy.film").write_bytes((root / "a.film").read_bytes())
+    index = archive.create(tmp_path / "index", root)
+    archive.fill(index, video=VIDEO, further=[other])
+    assert said_in(index)["a.film"] == ["beside the copy"]
+    end = unreadable(monkeypatch, other / "copy.film", "stat")
+    fill(index)
+    assert said_in(index)["a.film"] == ["beside the copy"]
+    end()
+    other.rename(tmp_path / "unplugged")
+    fill(index)
+    assert said_in(index)["a.film"] == ["beside the copy"]
+    (tmp_path / "unplugged" / "copy.srt").unlink()
+    (tmp_path / "unplugged").rename(other)
+    fill(index)
+    assert said_in(index)["a.film"] == []
+
+
 def test_an_unreadable_track_is_read_again(tmp_path, root, monkeypatch):
     index = archive.create(tmp_path / "index", root)
     reader = VIDEO.texts._replace(tracks=_failing)
