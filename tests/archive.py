@@ -15,7 +15,8 @@ import numpy as np
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search.extract import Video, index_folder
+from hlformer_jax.search.decoding import Video
+from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.transcripts import Reader
 

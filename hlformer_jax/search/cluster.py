@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hlformer_jax.errors import SearchError, optional
-from hlformer_jax.search import extract
-from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.search import decoding
+from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Manifest
 
@@ -127,9 +127,9 @@ class _Extractor:
                 where = f"on {socket.gethostname()}, a machine of the cluster"
                 events_of[path].append(Failed(path, f"it {what} {where}"))
         here = [path for path, events in events_of.items() if not events]
-        for event in extract.decode(here, self._job, self._workers):
+        for event in decoding.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
-                event = extract.encode(self._encoder, event)
+                event = decoding.encode(self._encoder, event)
             if isinstance(event, Opened):
                 events_of[event.path].clear()
             events_of[event.path].append(event)

@@ -28,13 +28,14 @@ from hlformer_jax.search import (
     transcripts,
 )
 from hlformer_jax.search import watch as watch_folders
+from hlformer_jax.search.decoding import update_transcripts
 from hlformer_jax.search.extract import (
     Progress,
     counted,
+    default_workers,
     index_folder,
     real_video,
     to_add,
-    update_transcripts,
 )
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
@@ -534,7 +535,7 @@ def transcribe(options: Options) -> None:
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
     with index.writing():
-        update_transcripts(index, real_video(), _report)
+        update_transcripts(index, real_video(), _report, workers=default_workers())
         for one in recognisers:
             with _bar("video") as bar:
 

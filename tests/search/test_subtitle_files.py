@@ -9,7 +9,7 @@ import unicodedata
 import archive
 import pytest
 
-from hlformer_jax.search import commands, extract, sidecars, transcripts
+from hlformer_jax.search import commands, decoding, sidecars, transcripts
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.index import Index
 
@@ -228,11 +228,11 @@ def test_links_are_followed_below_the_root_alone(tmp_path, root):
 
 def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
     task = transcripts.SubtitleTask(write(root / "a.srt"), root / "a.film")
-    [read] = extract.Reading(VIDEO.texts).events(task)
+    [read] = decoding.Reading(VIDEO.texts).events(task)
     assert read.cues and not read.problem
     task.path.unlink()
     task.path.symlink_to(write(tmp_path / "secret.srt", "secret"))
-    [read] = extract.Reading(VIDEO.texts).events(task)
+    [read] = decoding.Reading(VIDEO.texts).events(task)
     assert read.cues == () and "become a link" in read.problem and not read.is_final
 
 
@@ -375,7 +375,7 @@ def test_a_crash_or_hang_costs_that_file_alone(tmp_path, root, what):
     archive.fill(index, video=archive.VIDEO)
     told = []
     with index.writing():
-        extract.update_transcripts(index, HOSTILE, told.append, workers=1, timeout=1.0)
+        decoding.update_transcripts(index, HOSTILE, told.append, workers=1, timeout=1.0)
     assert said_in(index)["a.film"] == ["whole"]
     [problem] = transcripts.problems(index)
     assert {"crash": "died", "hang": "more than 1 s"}[what] in problem.reason
@@ -403,7 +403,7 @@ def test_stop_reaches_the_reading_of_subtitles(tmp_path, root):
 
     pulses = []
     with pytest.raises(Stop), index.writing():
-        extract.update_transcripts(index, HOSTILE, print, workers=2, pulse=pulse)
+        decoding.update_transcripts(index, HOSTILE, print, workers=2, pulse=pulse)
     assert time.monotonic() - pulses[0] < 2 and time.monotonic() - started < 30
     assert said_in(index)["a.film"] == ["whole"]
 
@@ -422,5 +422,5 @@ def test_stop_reaches_the_listing_of_a_folder(tmp_path, root, monkeypatch):
             raise Stop
 
     with pytest.raises(Stop), index.writing():
-        extract.update_transcripts(index, VIDEO, print, workers=0, pulse=pulse)
+        decoding.update_transcripts(index, VIDEO, print, workers=0, pulse=pulse)
     assert transcripts.load(index, index.contents()[0]) is None  # it was the listing
