@@ -402,7 +402,14 @@ class Said:
                 continue
             if kept is None:
                 continue
-            vectors = _vectors(index, content, _alone(kept))
+            alone_texts = _alone(kept)
+            vectors = _vectors(index, content, alone_texts)
+            place = index.text_vectors(content)
+            if vectors is None and alone_texts and os.path.lexists(place):
+                self.notes.append(
+                    f"{place} is damaged or cannot be read: what is said in its video is found by"
+                    " its own words alone, until the folder is indexed again"
+                )
             for text, start, end, alone in _passages(kept.cues):
                 insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
                 passage = self._db.execute(insert, (text, content, start, end)).lastrowid

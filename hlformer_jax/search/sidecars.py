@@ -9,7 +9,7 @@ Case and Unicode composition do not count, unless they tell two videos apart. Th
 a folder `Subs` or `Subtitles` beside the videos. There `Subs/a/2_English.srt` is of `a.mp4`, and
 `Subs/2_English.srt` is of the only video beside `Subs`.
 
-All work is linear in the number of names; the bound of the work per name is that of its length.
+All work is linear in the number of names, and bounded by the length of each name.
 """
 
 import re
@@ -25,7 +25,7 @@ FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
 """Names of folders beside videos that hold subtitle files, folded."""
 
 NO_VIDEO = "it has the name of no video"
-"""Reason to leave a file out whose name begins with that of no video."""
+"""Reason to leave out a file without a video."""
 
 MAX_WORDS = 6
 """Most words between a video's name and the suffix of its subtitle file."""
@@ -109,11 +109,11 @@ def is_qualifier(words: str) -> bool:
     Args:
       words: the text between a video's name and the suffix, such as ".en.forced" or "2_English".
     """
-    found = fold(words).translate(_SEPARATORS).split()
-    if not 0 < len(found) <= MAX_WORDS:
+    qualifiers = fold(words).translate(_SEPARATORS).split()
+    if not 0 < len(qualifiers) <= MAX_WORDS:
         return False
     after_language = says_something = False
-    for word in found:
+    for word in qualifiers:
         kind = word.rstrip("0123456789") or word
         if word in _LANGUAGE_CODES or word in _LANGUAGE_NAMES:
             after_language = says_something = True
@@ -143,18 +143,18 @@ class Names:
         self._lengths = {len(key) for key in (*self._by_stem, *self._by_name)}
 
     def exactly(self, stem: str) -> list[str]:
-        """Return the videos of this name or stem; of those that differ by case, the one alike."""
+        """Return the videos with this name or stem; if case tells them apart, the exact one."""
         key = fold(stem)
         if key in self._by_stem:
-            same = [video for video in self._by_stem[key] if PurePosixPath(video).stem == stem]
-            return same or self._by_stem[key]
-        same = [video for video in self._by_name.get(key, ()) if video == stem]
-        return same or self._by_name.get(key, [])
+            alike = [video for video in self._by_stem[key] if PurePosixPath(video).stem == stem]
+            return alike or self._by_stem[key]
+        alike = [video for video in self._by_name.get(key, ()) if video == stem]
+        return alike or self._by_name.get(key, [])
 
     def longest(self, stem: str) -> tuple[list[str], str]:
         """Return the videos with the longest name that a stem begins with, and what follows it."""
-        if found := self.exactly(stem):
-            return found, ""
+        if videos := self.exactly(stem):
+            return videos, ""
         normal = unicodedata.normalize("NFC", stem)
         folded = fold(stem)
         same_length = len(folded) == len(normal)
@@ -162,8 +162,8 @@ class Names:
             if 0 < cut < len(folded) and folded[cut] in _BETWEEN:
                 # A letter that folds to two (ß) moves the place of the cut: then case is lost.
                 beginning = (normal if same_length else folded)[:cut]
-                if found := self.exactly(beginning):
-                    return found, folded[cut:]
+                if videos := self.exactly(beginning):
+                    return videos, folded[cut:]
         return [], ""
 
 
@@ -234,8 +234,8 @@ def _refusal(
     suffix = _suffix(name)
     shown = repr(rest.strip(" ._-()[]{}")[:60] or rest[:60])
     if rest and not is_qualifier(rest):
-        return f"{shown} is no language or kind of subtitles, and may be of another video"
-    # A space alone sets nothing off: "walk to" is no walk in Tongan.
+        return f"{shown} names no language or kind of subtitles; it may be of another video"
+    # After a space alone, a word such as "to" is more likely part of a name than Tongan.
     if rest and not rest.lstrip(" ").startswith((".", "_", "-", "(", "[", "{")):
         return f"{shown} follows a space, and may be of another video: write it after a point"
     if suffix not in readable:

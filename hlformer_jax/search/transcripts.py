@@ -73,17 +73,17 @@ class Transcript:
     def cues(self) -> list[Cue]:
         """The cues that are searched: speech counts only where there are no subtitles."""
         subtitles = self.subtitles
-        others = [
+        recognised = [
             cue
-            for kind, found in self.recognised.items()
+            for kind, recognition in self.recognised.items()
             if not (kind == "speech" and subtitles)
-            for cue in found["cues"]
+            for cue in recognition["cues"]
         ]
-        return sorted([*subtitles, *others])
+        return sorted([*subtitles, *recognised])
 
 
 class SubtitleTask(NamedTuple):
-    """What a process reads: a subtitle file, or the subtitle tracks of a video."""
+    """A subtitle file that a process reads, or a video with subtitle tracks."""
 
     path: Path
     video: Path | None  # to which the subtitle file belongs; None: `path` is a video
@@ -190,23 +190,23 @@ def _look(path: Path, parse: bool = True) -> _Stored:
 
 
 def _parsed(fields: Mapping[str, Any]) -> Transcript:
-    def cues(given: Iterable[Any]) -> list[Cue]:
-        return [(float(start), float(end), str(text)) for start, end, text in given]
+    def cues(fields: Iterable[Any]) -> list[Cue]:
+        return [(float(start), float(end), str(text)) for start, end, text in fields]
 
-    def source(given: Mapping[str, Any]) -> Source:
-        stamp = [int(number) for number in given["stamp"]]
-        return Source(str(given["file"]), stamp, cues(given["cues"]), str(given["problem"]))
+    def source(fields: Mapping[str, Any]) -> Source:
+        stamp = [int(number) for number in fields["stamp"]]
+        return Source(str(fields["file"]), stamp, cues(fields["cues"]), str(fields["problem"]))
 
     recognised = {
-        str(kind): {**found, "by": str(found["by"]), "cues": cues(found["cues"])}
-        for kind, found in fields.get("recognised", {}).items()
+        str(kind): {**recognition, "by": str(recognition["by"]), "cues": cues(recognition["cues"])}
+        for kind, recognition in fields.get("recognised", {}).items()
     }
     if "files" not in fields:  # of an older version: its subtitles are read again
-        tracks, beside = (
+        tracks, older_files = (
             Source("", [], cues(fields["inside"])),
             Source("", [], cues(fields["cues"])),
         )
-        return Transcript(tracks, [beside], recognised)
+        return Transcript(tracks, [older_files], recognised)
     return Transcript(source(fields["tracks"]), [*map(source, fields["files"])], recognised)
 
 
@@ -243,36 +243,38 @@ def mend(index: Index, content: str, report: Callable[[str], None]) -> Transcrip
             report(printable(f"{stored.path} {stored.error}: it is made anew from its copy"))
             files.write_bytes(stored.path, copy.raw)
         return copy.transcript
-    if unreadable := [one for one in (stored, copy) if one.is_unreadable]:
+    if unreadable := [part for part in (stored, copy) if part.is_unreadable]:
         raise DamagedError(
-            f"{unreadable[0].path} {unreadable[0].error}: it is left as it is, and its video keeps"
-            " the subtitles it has: check the disk and the rights, then index again"
+            f"{unreadable[0].path} {unreadable[0].error}: it is left as it is, and read again by"
+            " the next index: check the disk and the rights"
         )
-    for one in (stored, copy):
-        if one.is_missing:
+    for part in (stored, copy):
+        if part.is_missing:
             continue
-        if copy.is_missing and one.has_nothing_recognised:
-            report(printable(f"{one.path} {one.error}: it is made anew"))
+        if copy.is_missing and part.has_nothing_recognised:
+            report(printable(f"{part.path} {part.error}: it is made anew"))
         else:
-            kept = _move_aside(index, content, one.path)
-            report(printable(f"{one.path} {one.error}: {_remedy(index, content, kept)}"))
+            aside = _move_aside(index, content, part.path)
+            report(printable(f"{part.path} {part.error}: {_remedy(index, content, aside)}"))
     return None
 
 
 def _move_aside(index: Index, content: str, path: Path) -> Path:
     """Rename a damaged transcript to the first free name of its content's damaged ones."""
-    numbers = [_ASIDE.fullmatch(kept.name) for kept in kept_aside(index)]
-    taken = [int(match[2]) for match in numbers if match and match[1] == content]
-    place = path.with_name(f"{content}.damaged-{max(taken, default=0) + 1}.json")
+    numbers = [_ASIDE.fullmatch(aside.name) for aside in kept_aside(index)]
+    used_numbers = [int(match[2]) for match in numbers if match and match[1] == content]
+    place = path.with_name(f"{content}.damaged-{max(used_numbers, default=0) + 1}.json")
     os.rename(path, place)
     return place
 
 
-def _remedy(index: Index, content: str, kept: Path) -> str:
-    names = sorted(name for name, one in index.manifest.videos.items() if one.content == content)
+def _remedy(index: Index, content: str, aside: Path) -> str:
+    names = sorted(
+        name for name, record in index.manifest.videos.items() if record.content == content
+    )
     video = names[0] if names else "its video"
     return (
-        f"it is kept as {kept.name}; what was recognised in {video} must be recognised again by"
+        f"it is kept as {aside.name}; what was recognised in {video} must be recognised again by"
         " transcribe"
     )
 
@@ -304,37 +306,37 @@ def damaged(index: Index) -> dict[str, Damage]:
 
     Reads them through and compares their digests, without parsing them.
     """
-    found: dict[str, Damage] = {}
+    damage: dict[str, Damage] = {}
     for content in index.contents():
         stored = _look(index.text(content), parse=False)
         if stored.is_whole and stored.has_nothing_recognised:
             continue
         copy = _look(index.text_copy(content), parse=False)
         some_whole = stored.is_whole or copy.is_whole
-        for one in (stored, copy):
+        for part in (stored, copy):
             # A transcript may have no copy, and a content no transcript yet.
-            if one.is_whole or one.is_missing and not some_whole:
+            if part.is_whole or part.is_missing and not some_whole:
                 continue
-            again, mended = "index the folder again to make it anew", True
-            if one.is_unreadable:
-                again, mended = "check the disk and the rights", False
-            elif not some_whole and not (copy.is_missing and one.has_nothing_recognised):
-                again = "index the folder again, and transcribe: what was recognised may be lost"
+            remedy, mended = "index the folder again to make it anew", True
+            if part.is_unreadable:
+                remedy, mended = "check the disk and the rights", False
+            elif not some_whole and not (copy.is_missing and part.has_nothing_recognised):
+                remedy = "index the folder again, and transcribe: what was recognised may be lost"
                 mended = False
-            found[one.path.name] = Damage(f"{one.path} {one.error}: {again}", mended)
+            damage[part.path.name] = Damage(f"{part.path} {part.error}: {remedy}", mended)
     try:
         for path in kept_aside(index):
             line = f"{path} is a damaged transcript: transcribe again, then delete it"
-            found[path.name] = Damage(line, False)
+            damage[path.name] = Damage(line, False)
     except OSError as error:
         folder = index.directory / "texts"
-        found["texts"] = Damage(f"{folder} cannot be read ({error.strerror or error})", False)
+        damage["texts"] = Damage(f"{folder} cannot be read ({error.strerror or error})", False)
     try:
         problems(index)
     except DamagedError as error:
         line = f"{error}: index the folder again to make it anew"
-        found[_problems_path(index).name] = Damage(line, True)
-    return found
+        damage[_problems_path(index).name] = Damage(line, True)
+    return damage
 
 
 # Problems
@@ -459,51 +461,52 @@ class _Update:
         self._real: dict[Path, Path] = {}  # folders without links
 
     def perform(self) -> None:
-        there = videos(self.index)
-        self._list_folders(there)
+        videos_by_content = videos(self.index)
+        self._list_folders(videos_by_content)
         waiting: dict[SubtitleTask, _Waiting] = {}
-        for content, paths in there.items():
+        for content, paths in videos_by_content.items():
             self.pulse()
-            planned = self._plan(content, paths)
-            if planned is not None and planned.sources:
-                waiting |= dict.fromkeys(planned.sources, planned)
-            elif planned is not None:
-                self._keep(planned)
+            plan = self._plan(content, paths)
+            if plan is not None and plan.sources:
+                waiting |= dict.fromkeys(plan.sources, plan)
+            elif plan is not None:
+                self._keep(plan)
         for subtitles in self.read(list(waiting)) if waiting else ():
             self.pulse()
-            planned = waiting[subtitles.path]
-            self._take(planned.sources.pop(subtitles.path), subtitles)
-            if not planned.sources:
-                self._keep(planned)
+            plan = waiting[subtitles.path]
+            self._take(plan.sources.pop(subtitles.path), subtitles)
+            if not plan.sources:
+                self._keep(plan)
         self._finish()
 
-    def _list_folders(self, there: Mapping[str, Sequence[Path]]) -> None:
+    def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
         """Find the subtitle files of all videos; each folder is listed once."""
         folders: dict[Path, set[str]] = {
-            path.parent: set() for own in there.values() for path in own
+            path.parent: set() for paths in videos_by_content.values() for path in paths
         }
         for name in self.index.manifest.videos:
             path = self.index.path(name)
             if path.parent in folders:
                 folders[path.parent].add(path.name)
-        for folder, known in sorted(folders.items()):
+        for folder, names in sorted(folders.items()):
             self.pulse()
-            self._list(folder, known)
+            self._list(folder, names)
 
-    def _list(self, folder: Path, known: Iterable[str]) -> None:
+    def _list(self, folder: Path, video_names: Iterable[str]) -> None:
         if (entries := self._entries(folder, folder)) is None:
+            self._unlisted.add(folder)
             return
         names = list(entries)
-        stems = sidecars.Names({*known, *filter(self._is_video, names)})
+        stems = sidecars.Names({*video_names, *filter(self._is_video, names)})
         listed = sidecars.subtitle_names(names, self._suffixes)
         self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
         for name in names:
             if sidecars.fold(name) in sidecars.FOLDERS:
                 self._list_subtitles(folder, folder / name, stems)
 
-    def _list_subtitles(self, folder: Path, below: Path, stems: sidecars.Names) -> None:
+    def _list_subtitles(self, folder: Path, subtitle_folder: Path, stems: sidecars.Names) -> None:
         """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
-        if (entries := self._entries(folder, below)) is None:
+        if (entries := self._entries(folder, subtitle_folder)) is None:
             return
         videos_there = sidecars.Names(filter(self._is_video, entries))
         listed = [
@@ -511,42 +514,44 @@ class _Update:
             for name in sidecars.subtitle_names(entries, self._suffixes)
             if not videos_there.longest(Path(name).stem)[0]  # listed with those videos
         ]
-        self._enter(folder, below, sidecars.match(stems, listed, self._suffixes, True))
+        self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
         for name in (name for name, is_folder in entries.items() if is_folder):
-            further = self._entries(folder, below / name)
-            names = sidecars.subtitle_names(further or (), self._suffixes)
+            children = self._entries(folder, subtitle_folder / name)
+            names = sidecars.subtitle_names(children or (), self._suffixes)
             owners = stems.exactly(name)
-            self._enter(folder, below / name, sidecars.match_all(owners, names, self._suffixes))
+            self._enter(
+                folder, subtitle_folder / name, sidecars.match_all(owners, names, self._suffixes)
+            )
 
     def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
         """Return the names in `place`, and whether each is a folder; None if they are not known."""
-        found: dict[str, bool] = {}
+        is_folder: dict[str, bool] = {}
         try:
             with os.scandir(place) as entries:
                 for i, entry in enumerate(entries):
                     if i % _PULSE_NAMES == 0:
                         self.pulse()
-                    found[entry.name] = entry.is_dir(follow_symlinks=False)
+                    is_folder[entry.name] = entry.is_dir(follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):  # a file of the name Subs
             return None
         except OSError as error:
             self._unlisted.add(folder)
             self._add_problem(place, f"it cannot be listed ({error.strerror or error})")
             return None
-        return dict(sorted(found.items()))
+        return dict(sorted(is_folder.items()))
 
     def _is_video(self, name: str) -> bool:
         return os.path.splitext(name)[1].lower() in self._video_suffixes
 
-    def _enter(self, folder: Path, place: Path, found: sidecars.Matches) -> None:
+    def _enter(self, folder: Path, place: Path, matches: sidecars.Matches) -> None:
         """Note the subtitle files in `place` that belong to videos in `folder`."""
-        for video, names in found.of_video.items():
+        for video, names in matches.of_video.items():
             for name in names:
                 if (file := self._checked(place / name, folder / video)) is not None:
                     self._beside.setdefault(folder / video, []).append(file)
-        for name, reason in found.left_out.items():
-            near = found.near.get(name)
-            self._add_problem(place / name, reason, folder / near if near else None)
+        for name, reason in matches.left_out.items():
+            video_name = matches.near.get(name)
+            self._add_problem(place / name, reason, folder / video_name if video_name else None)
 
     def _checked(self, path: Path, video: Path) -> _Beside | None:
         """Return a subtitle file unless it is gone, no regular file, or not below a root."""
@@ -558,7 +563,7 @@ class _Update:
                 real = Path(os.path.realpath(real, strict=True))
                 status = os.lstat(real)
         except FileNotFoundError:
-            self._add_problem(path, "it is a link to a file that is not there", video)
+            self._add_problem(path, "it is a link to nothing, or not there any more", video)
             return None
         except OSError as error:  # it is there: what it gave before stays
             self._add_problem(path, f"it cannot be read ({error.strerror or error})", video)
@@ -579,48 +584,48 @@ class _Update:
         except DamagedError as error:
             self.report(printable(str(error)))
             return None
-        kept = before or Transcript()
-        made = Transcript(kept.tracks, [], kept.recognised)
-        planned = _Waiting(content, before, made, {})
-        known = {source.file: source for source in kept.files}
-        seen: set[Path] = set()
+        stored = before or Transcript()
+        transcript = Transcript(stored.tracks, [], stored.recognised)
+        plan = _Waiting(content, before, transcript, {})
+        sources_by_file = {source.file: source for source in stored.files}
+        paths_taken: set[Path] = set()
         for video in paths:
             for file in self._beside.get(video, ()):
-                if file.path in seen:  # copies of a video, or links to one file
+                if file.path in paths_taken:  # copies of a video, or links to one file
                     continue
-                seen.add(file.path)
-                source = known.pop(str(file.shown), None) or Source(str(file.shown), [])
+                paths_taken.add(file.path)
+                source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
                 if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
                     source = dataclasses.replace(source, stamp=file.stamp)
-                    planned.sources[SubtitleTask(file.path, video)] = source
-                made.files.append(source)
-        # What is beside a copy of the video that cannot be looked at now is not gone.
-        unknown = self._unlisted | self._unreachable_folders(content)
-        made.files += [
+                    plan.sources[SubtitleTask(file.path, video)] = source
+                transcript.files.append(source)
+        # A subtitle file beside a copy of the video that cannot be reached now is not gone.
+        unreachable = self._unlisted | self._unreachable_folders(content)
+        transcript.files += [
             source
-            for source in known.values()
-            if source.file and not unknown.isdisjoint(Path(source.file).parents)
+            for source in sources_by_file.values()
+            if source.file and not unreachable.isdisjoint(Path(source.file).parents)
         ]
-        if kept.tracks.stamp != [READER_VERSION] or self.retry and kept.tracks.problem:
-            made.tracks = dataclasses.replace(kept.tracks, stamp=[READER_VERSION])
-            planned.sources[SubtitleTask(paths[0], None)] = made.tracks
-        return planned
+        if stored.tracks.stamp != [READER_VERSION] or self.retry and stored.tracks.problem:
+            transcript.tracks = dataclasses.replace(stored.tracks, stamp=[READER_VERSION])
+            plan.sources[SubtitleTask(paths[0], None)] = transcript.tracks
+        return plan
 
     def _unreachable_folders(self, content: str) -> set[Path]:
         """Return the folders with a copy of a video that cannot be looked at now."""
-        found = set()
+        folders = set()
         for name in self.index.paths(content):
             path = self.index.path(name)
             if storage.split_name(name)[0] in self._away:
-                found.add(path.parent)
+                folders.add(path.parent)
                 continue
             try:
                 os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:
-                found.add(path.parent)
-        return found
+                folders.add(path.parent)
+        return folders
 
     def _take(self, source: Source, subtitles: Subtitles) -> None:
         """Put the result of a task into the source that it is of."""
@@ -632,21 +637,21 @@ class _Update:
         else:  # what it gave before stays, and it is read again the next time
             source.stamp = []
 
-    def _keep(self, planned: _Waiting) -> None:
+    def _keep(self, plan: _Waiting) -> None:
         """Write a transcript if it has changed, and note the problems of its sources."""
-        made, content = planned.transcript, planned.content
-        if made != planned.before:
-            save(self.index, content, made)
+        transcript, content = plan.transcript, plan.content
+        if transcript != plan.before:
+            save(self.index, content, transcript)
         video = sorted(self.index.paths(content))[0]
-        for source in (made.tracks, *made.files):
+        for source in (transcript.tracks, *transcript.files):
             if source.problem:
                 path, place = self.index.path(video), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
 
     def _add_problem(self, path: Path, reason: str, video: Path | None = None) -> None:
-        shown = [self._shown(one) if one is not None else "" for one in (path, video)]
-        self._problems.append(Problem(shown[0], reason, shown[1]))
+        names = [self._shown(place) if place is not None else "" for place in (path, video)]
+        self._problems.append(Problem(names[0], reason, names[1]))
 
     def _shown(self, path: Path) -> str:
         return self.index.name_below(path) or str(path)
@@ -658,12 +663,19 @@ class _Update:
             before = problems(self.index)
         except DamagedError as error:
             self.report(printable(f"{error}: it is made anew"))
-        stay = [one for one in before if storage.split_name(one.file)[0] in self._away]
-        found = sorted({*self._problems, *stay})
-        new = [one for one in found if one not in before and one.reason != sidecars.NO_VIDEO]
+        unreachable = [
+            problem for problem in before if storage.split_name(problem.file)[0] in self._away
+        ]
+        listed = sorted({*self._problems, *unreachable})
+        known = set(before)
+        new = [
+            problem
+            for problem in listed
+            if problem not in known and problem.reason != sidecars.NO_VIDEO
+        ]
         for problem in new[:MAX_LINES]:
             self.report(printable(f"{problem.file}: {problem.reason}"))
         if len(new) > MAX_LINES:
             self.report(f"{len(new) - MAX_LINES} more subtitle files are left out: see status")
-        if found != before:
-            _write_problems(self.index, found)
+        if listed != before:
+            _write_problems(self.index, listed)
