@@ -284,7 +284,7 @@ class Library:
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
         """What is said in the video of an id, in order: its cues, (start, end, text)."""
         transcript = transcripts.load(self._index, self.entry(id).content)
-        return [] if transcript is None else transcript.cues
+        return [] if transcript is None else [*transcript.cues]
 
     def subtitle_problems(self) -> list[transcripts.Problem]:
         """Return the subtitle files of which nothing, or not all, is searched."""

@@ -49,7 +49,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
 from hlformer_jax.search import packed, rankers, transcripts
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.transcripts import Cue, Damage, Transcript
+from hlformer_jax.search.transcripts import Damage, RawCue, Transcript
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -113,7 +113,7 @@ class Recogniser(NamedTuple):
 
     what: str  # "speech" or "writing"
     by: str  # what does it; cues of another are replaced
-    cues: Callable[[Path], Iterable[Cue]]
+    cues: Callable[[Path], Iterable[RawCue]]
 
 
 def speech(model: str, language: str = "") -> Recogniser:
@@ -137,7 +137,7 @@ def speech(model: str, language: str = "") -> Recogniser:
         reason = " ".join(str(error).split())
         raise SearchError(f"--speech={model} is no model that can be loaded: {reason}") from None
 
-    def cues(path: Path) -> list[Cue]:
+    def cues(path: Path) -> list[RawCue]:
         with video.named(path):
             with video.opened(path) as file:
                 streams = file.container.streams.audio
@@ -166,7 +166,7 @@ def writing() -> Recogniser:
     optional("onnxruntime", "ocr")
     engine = ocr.RapidOCR(params={"Global.log_level": "critical"})
 
-    def cues(path: Path) -> Iterator[Cue]:
+    def cues(path: Path) -> Iterator[RawCue]:
         before: Any = None  # the last frame that was read
         text, start = "", 0.0
         frames = video.sample(path, 1 / READ_EVERY, READ_SIZE)

@@ -25,9 +25,6 @@ from hlformer_jax.errors import DamagedError, printable
 from hlformer_jax.search import sidecars, storage
 from hlformer_jax.search.index import Index
 
-Cue = tuple[float, float, str]
-"""Start and end in seconds, and text."""
-
 READER_VERSION = 2
 """Version of the subtitle readers; what an older one read is read again."""
 
@@ -40,6 +37,18 @@ _PULSE_NAMES = 1000
 _MISSING = "is missing"
 _NOTHING_RECOGNISED = b'"has_recognised": false', b'"recognised": {}'
 """Both stand in a transcript without anything recognised; a damaged one has at least one left."""
+
+
+class Cue(NamedTuple):
+    """Text that is said, shown or written from one second of a video to another."""
+
+    start: float
+    end: float
+    text: str
+
+
+RawCue = tuple[float, float, str]
+"""A cue of any reader."""
 
 
 @dataclasses.dataclass
@@ -93,7 +102,7 @@ class Subtitles(NamedTuple):
     """The result of a task."""
 
     path: SubtitleTask
-    cues: Sequence[Cue]
+    cues: Sequence[RawCue]
     problem: str  # "" if all is well
     is_final: bool  # whether reading the unchanged file again would give the same
 
@@ -106,8 +115,8 @@ class Reader(NamedTuple):
     """
 
     suffixes: Iterable[str]  # of subtitle files, in lower case
-    tracks: Callable[[Path], Iterable[Cue]]
-    file: Callable[[Path, Path | None], Iterable[Cue]]
+    tracks: Callable[[Path], Iterable[RawCue]]
+    file: Callable[[Path, Path | None], Iterable[RawCue]]
     video_suffixes: Iterable[str] = ()  # of videos, indexed or not, whose subtitles are their own
 
 
@@ -162,8 +171,8 @@ def save(index: Index, content: str, transcript: Transcript) -> None:
     as_json = {
         "content": content,
         "has_recognised": bool(transcript.recognised),
-        "tracks": dataclasses.asdict(transcript.tracks),
-        "files": [dataclasses.asdict(file) for file in transcript.files],
+        "tracks": vars(transcript.tracks),
+        "files": [vars(file) for file in transcript.files],
         "recognised": transcript.recognised,
     }
     raw = storage.seal(as_json)
@@ -191,7 +200,7 @@ def _look(path: Path, parse: bool = True) -> _Stored:
 
 def _parsed(fields: Mapping[str, Any]) -> Transcript:
     def cues(fields: Iterable[Any]) -> list[Cue]:
-        return [(float(start), float(end), str(text)) for start, end, text in fields]
+        return [Cue(float(start), float(end), str(text)) for start, end, text in fields]
 
     def source(fields: Mapping[str, Any]) -> Source:
         stamp = [int(number) for number in fields["stamp"]]
@@ -632,7 +641,7 @@ class _Update:
         source.problem = subtitles.problem
         if subtitles.is_final:
             source.cues = [
-                (float(start), float(end), str(text)) for start, end, text in subtitles.cues
+                Cue(float(start), float(end), str(text)) for start, end, text in subtitles.cues
             ]
         else:  # what it gave before stays, and it is read again the next time
             source.stamp = []
