@@ -5,6 +5,7 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -23,9 +24,26 @@ from hlformer_jax.errors import (
     optional,
     printable,
 )
-from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
+from hlformer_jax.search import (
+    evaluation,
+    exports,
+    packed,
+    queries,
+    rankers,
+    said,
+    storage,
+    transcripts,
+)
 from hlformer_jax.search import watch as watch_folders
-from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
+from hlformer_jax.search.decoding import update_transcripts
+from hlformer_jax.search.extract import (
+    Progress,
+    counted,
+    default_workers,
+    index_folder,
+    real_video,
+    to_add,
+)
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
     Index,
@@ -429,11 +447,17 @@ def status(options: Options) -> None:
     index = _opened(options.index)
     of = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
+    damaged = [one.line for one in transcripts.damaged(index).values()]
+    left_out: list[transcripts.Problem] = []
+    with contextlib.suppress(DamagedError):  # of which `damaged` has a line
+        left_out = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        lists["subtitles"] = [problem._asdict() for problem in left_out]
+        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
     level = index.manifest.levels.get(rankers.DEFAULT)
@@ -450,6 +474,7 @@ def status(options: Options) -> None:
         "level": level
         and f"{level.false_alarms:g} % of what is absent pass ({level.captions} captions)",
         "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
+        "subtitles": left_out and f"{len(left_out)} files of which nothing or not all is searched",
     }
     for name, text in rows.items():
         if text:
@@ -457,6 +482,10 @@ def status(options: Options) -> None:
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    for problem in left_out:
+        print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
+    for line in damaged:
+        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -512,10 +541,8 @@ def transcribe(options: Options) -> None:
         recognisers.append(said.speech(options.speech, options.language))
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
-    subtitles = real_video().texts
-    assert subtitles is not None
     with index.writing():
-        said.update(index, subtitles, _report)
+        update_transcripts(index, real_video(), _report, workers=default_workers())
         for one in recognisers:
             with _bar("video") as bar:
 
@@ -554,17 +581,24 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    wrong = index.verify() | packed.damaged(index.directory)
     wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    for line in wrong.values():
-        print(line)
+    texts = said.damaged(index)
+    for line in (*wrong.values(), *(damage.line for damage in texts.values())):
+        print(printable(line))
     contents = index.contents()
-    texts = [path(one) for one in contents for path in (index.text, index.text_vectors)]
-    total = len(contents) + sum(one.exists() for one in texts)
-    total += len(packed.own_files(index.directory))
-    if wrong:
+    paths = (index.text, index.text_copy, index.text_vectors)
+    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    with contextlib.suppress(OSError):  # which `packed.damaged` has told
+        total += len(packed.own_files(index.directory))
+    if wrong or texts:
         again = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
+        count = len(wrong) + len(texts)
+        mended = len(wrong) + sum(damage.is_mended for damage in texts.values())
+        remedy = f"{again} makes them anew"
+        if mended < count:
+            remedy = f"{again} makes {mended} anew; the lines above say what the others need"
+        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
     print(f"{total} files are whole")
 
 

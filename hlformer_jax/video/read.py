@@ -92,7 +92,7 @@ _MEANINGS = (
 
 # Listing a folder
 
-_VIDEO_SUFFIXES = frozenset(
+VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
     " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
     " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
@@ -169,7 +169,7 @@ def _is_video(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix in _OTHER_SUFFIXES:
         return False
-    if suffix in _VIDEO_SUFFIXES and suffix != ".ts":  # which TypeScript has too
+    if suffix in VIDEO_SUFFIXES and suffix != ".ts":  # which TypeScript has too
         return True
     try:
         if not path.is_file():
@@ -177,7 +177,7 @@ def _is_video(path: Path) -> bool:
         with open(path, "rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return suffix in _VIDEO_SUFFIXES
+        return suffix in VIDEO_SUFFIXES
     if head[4:8] == b"ftyp":
         return head[8:12] not in _PHOTOGRAPHS
     if head[:4] == b"RIFF":

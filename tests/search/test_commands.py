@@ -25,13 +25,12 @@ from hlformer_jax.search import (
     library,
     queries,
     rankers,
-    said,
     storage,
 )
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
-from hlformer_jax.video import read
+from hlformer_jax.video import read, subtitles
 
 
 @pytest.fixture
@@ -57,10 +56,11 @@ def calls(monkeypatch):
             cut=lambda *a, replace: seen.cuts.append((a, replace)),
             copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
         ),
-        "video.read": read,  # of subtitles beside a video
+        "video.read": read,
+        "video.subtitles": subtitles,
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
-    monkeypatch.setattr(said, "inside", lambda path: [])
+    monkeypatch.setattr(subtitles, "read_tracks", lambda path: [])
     monkeypatch.setattr(extract, "default_workers", lambda: 0)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)

@@ -12,7 +12,7 @@ import archive
 import processes
 import pytest
 
-from hlformer_jax.search import said, watch
+from hlformer_jax.search import said, transcripts, watch
 from hlformer_jax.search.index import Index
 from hlformer_jax.video import subtitles
 
@@ -29,7 +29,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = said.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
+    texts = transcripts.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:
