@@ -272,10 +272,17 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether the directory's list has the file as it is."""
+    """Return whether the directory's list has the file as it is.
+
+    Raises:
+      OSError: when the list or the file cannot be read.
+    """
+    mode = _mode(path.parent / WRITTEN)
+    if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        return False
     try:
         lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return False
     return f"{digest(path)}  {path.name}" in lines
 

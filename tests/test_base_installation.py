@@ -29,8 +29,8 @@ runpy.run_module(f"hlformer_jax.{module}", run_name="__main__", alter_sys=True)
 EXTRAS = {
     "figures": {"sklearn", "umap", "numba"},
     "search": {
-        "anyio", "av", "fastapi", "huggingface_hub", "pydantic", "pywt", "safetensors", "starlette",
-        "tokenizers", "uvicorn",
+        "anyio", "av", "chardet", "fastapi", "huggingface_hub", "pydantic", "pywt", "safetensors",
+        "starlette", "tokenizers", "uvicorn",
     },
     "postgres": {"psycopg"},
     "editing": {"opentimelineio"},

@@ -123,7 +123,9 @@ def server(library: Library, clips: Path | None = None) -> Any:
         with lines():
             _check_times(start, end, margin)
             longest = answers.MAX_CUT_SECONDS
-            if not start < end <= start + longest or margin > 60:
+            if end <= start:
+                raise SearchError(f"end: {end:g} s is not after the start, {start:g} s")
+            if end > start + longest or margin > 60:
                 raise SearchError(f"a clip has {longest:.0f} s at most, its margins 60")
             file = answers.open_video(library, id)
             name = file.entry.video

@@ -5,6 +5,7 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -15,10 +16,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
-from hlformer_jax.search import evaluation, exports, packed, queries, rankers, said, storage
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UserError,
+    command_line,
+    optional,
+    printable,
+)
+from hlformer_jax.search import (
+    evaluation,
+    exports,
+    packed,
+    queries,
+    rankers,
+    said,
+    storage,
+    transcripts,
+)
 from hlformer_jax.search import watch as watch_folders
-from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
+from hlformer_jax.search.decoding import update_transcripts
+from hlformer_jax.search.extract import (
+    Progress,
+    counted,
+    default_workers,
+    index_folder,
+    real_video,
+    to_add,
+)
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
     WAIT_SECONDS,
@@ -429,11 +454,17 @@ def status(options: Options) -> None:
     index = _opened(options.index)
     of = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
+    damaged = [one.line for one in transcripts.damaged(index).values()]
+    left_out: list[transcripts.Problem] = []
+    with contextlib.suppress(DamagedError):  # of which `damaged` has a line
+        left_out = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        lists["subtitles"] = [problem._asdict() for problem in left_out]
+        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
     level = index.manifest.levels.get(rankers.DEFAULT)
@@ -450,6 +481,7 @@ def status(options: Options) -> None:
         "level": level
         and f"{level.false_alarms:g} % of what is absent pass ({level.captions} captions)",
         "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
+        "subtitles": left_out and f"{len(left_out)} files of which nothing or not all is searched",
     }
     for name, text in rows.items():
         if text:
@@ -457,6 +489,10 @@ def status(options: Options) -> None:
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    for problem in left_out:
+        print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
+    for line in damaged:
+        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -512,10 +548,8 @@ def transcribe(options: Options) -> None:
         recognisers.append(said.speech(options.speech, options.language))
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
-    subtitles = real_video().texts
-    assert subtitles is not None
     with index.writing():
-        said.update(index, subtitles, _report)
+        update_transcripts(index, real_video(), _report, workers=default_workers())
         for one in recognisers:
             with _bar("video") as bar:
 
@@ -558,17 +592,24 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    wrong = index.verify() | packed.damaged(index.directory)
     wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    for line in wrong.values():
-        print(line)
+    texts = said.damaged(index)
+    for line in (*wrong.values(), *(damage.line for damage in texts.values())):
+        print(printable(line))
     contents = index.contents()
-    texts = [path(one) for one in contents for path in (index.text, index.text_vectors)]
-    total = len(contents) + sum(one.exists() for one in texts)
-    total += len(packed.own_files(index.directory))
-    if wrong:
+    paths = (index.text, index.text_copy, index.text_vectors)
+    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    with contextlib.suppress(OSError):  # which `packed.damaged` has told
+        total += len(packed.own_files(index.directory))
+    if wrong or texts:
         again = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
+        count = len(wrong) + len(texts)
+        mended = len(wrong) + sum(damage.is_mended for damage in texts.values())
+        remedy = f"{again} makes them anew"
+        if mended < count:
+            remedy = f"{again} makes {mended} anew; the lines above say what the others need"
+        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
     print(f"{total} files are whole")
 
 
@@ -601,8 +642,16 @@ def cut(options: Options) -> None:
             raise SearchError(f"--end={options.end} is not after --start={options.start}")
     replace = files.replacing(options.overwrite)
     clips: dict[Path, tuple[str, float, float]] = {}
+    failed: list[str] = []
     for one, start, end in asked:
-        name = index.name_of(one)
+        try:
+            name = index.name_of(one)
+        except SearchError as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(one)
+            continue
         out = Path(exports.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
@@ -610,15 +659,25 @@ def cut(options: Options) -> None:
         clips[out] = name, start, end
     for out in clips if options.table else ():  # all of them, before the first is made
         files.check_output(out, replace)
+    total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
     for out, (name, start, end) in clips.items():
         write = video.copy if options.copy else video.cut
-        real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        try:
+            real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        except (UserError, OSError) as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(out.name)
+            continue
         _say(printable(str(out)))
         if options.copy:
             asked_start = max(start - options.margin, 0)
             _report(f"from {real[0]:.3f} s on, {asked_start - real[0]:.3f} s earlier than asked,"
                     f" to {real[1]:.3f} s")  # fmt: skip
+    if failed:
+        raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")
 
 
 def _check_place(out: Path, flag: str, index: Index | None = None) -> None:

@@ -295,6 +295,10 @@ class Index:
         """Where the vectors of what is said in a content lie."""
         return self.text(content).with_suffix(".vectors")
 
+    def text_copy(self, content: str) -> Path:
+        """Return the place of the copy of a transcript in which something was recognised."""
+        return self.text(content).with_suffix(".copy.json")
+
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.
 
@@ -594,6 +598,7 @@ class Index:
         for content in set(contents) - {*self.contents(), ""}:
             files.discard(self.file(content))
             files.discard(self.text(content))
+            files.discard(self.text_copy(content))
             files.discard(self.text_vectors(content))
 
     def _take_stock(self) -> None:

@@ -7,8 +7,8 @@ RapidOCR, which ships its models (extra `ocr`), in a frame every `READ_EVERY` se
 looks like the last that was read; a cue is the writing of frames that have the same. Speech counts
 where there are no subtitles.
 
-    DIR/texts/DIGEST.json     the cues of one content under a digest, and of what they are
-    DIR/texts/DIGEST.vectors  those of its passages, by the text half of the index's encoder
+    DIR/texts/DIGEST.json     the transcript of one content (`transcripts`)
+    DIR/texts/DIGEST.vectors  the embeddings of its passages, by the text half of the encoder
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their vectors
 
@@ -27,9 +27,10 @@ A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both r
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
-import io
+import itertools
 import json
 import math
 import os
@@ -45,15 +46,10 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, UserError, optional, printable
-from hlformer_jax.search import packed, rankers, storage
+from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
+from hlformer_jax.search import packed, rankers, transcripts
 from hlformer_jax.search.index import Index
-
-SUFFIXES = {".srt": "srt", ".vtt": "webvtt", ".ass": "ass", ".ssa": "ass"}
-"""Formats of FFmpeg by the suffixes of files of subtitles."""
-
-MAX_BYTES = 2**25
-"""Size of a file of subtitles, at most; a day of speech has a thirtieth of it."""
+from hlformer_jax.search.transcripts import Damage, RawCue, Transcript
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -70,8 +66,8 @@ UNSAID = 0.9
 FEW = 32
 """Passages with vectors below which their median says little, and words alone are searched."""
 
-AT_ONCE = 128
-"""Passages whose vectors are computed together, about."""
+AT_ONCE = 32
+"""Passages whose embeddings are computed together: a second of work at most."""
 
 RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
@@ -82,28 +78,17 @@ READ_EVERY = 2.0
 READ_SIZE = 720
 """Pixels of the shorter side, to which larger frames are scaled down before they are read."""
 
-_TEXT = frozenset({"ass", "mov_text", "srt", "ssa", "subrip", "text", "webvtt"})
-"""FFmpeg's codecs of subtitles that are text."""
-
 _DIFFERS, _CHANGED = 32, 0.002
 """By how much of 255 a value differs visibly, and the share of values from which a frame does."""
 
-_STYLE = re.compile(r"\{[^}]*\}|<[^>]*>")
 _DIGEST = 64
+_LISTED = re.compile(r"([0-9a-f]{64})(\.copy)?\.(json|vectors)")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
     tokenize='porter unicode61 remove_diacritics 2');
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
 _OF_VECTORS = "vectors CROSS JOIN said ON said.rowid = passage"  # in this order; else all pairs
-
-
-class Cue(NamedTuple):
-    """What is said or written from one second of a video to another."""
-
-    start: float
-    end: float
-    text: str
 
 
 class Passage(NamedTuple):
@@ -120,158 +105,6 @@ class Passage(NamedTuple):
     share: float = 0.0
 
 
-class Reader(NamedTuple):
-    """What reads subtitles: `inside` and `beside`, or a test's."""
-
-    suffixes: Iterable[str]
-    inside: Callable[[Path], Iterable[tuple[float, float, str]]]
-    beside: Callable[[Path], Iterable[tuple[float, float, str]]]
-
-
-def inside(path: str | Path) -> list[Cue]:
-    """The cues in a video's file, in the order of their times; raises as `video.read.opened`."""
-    from av.stream import Discard
-
-    with optional("hlformer_jax.video.read", "search").opened(path) as video:
-        streams = [
-            stream
-            for stream in video.container.streams.subtitles
-            if stream.codec_context is not None and stream.codec_context.name in _TEXT
-        ]
-        video.stream.discard = Discard.all
-        for stream in streams:
-            stream.discard = Discard.default
-        return sorted(_decoded(video.container, streams, float(video.start or 0)))
-
-
-def beside(path: str | Path) -> list[Cue]:
-    """The cues of a file of subtitles, in the order of their times.
-
-    Raises:
-      VideoError: when it is none, too large, or cannot be read.
-    """
-    av, video = optional("av", "search"), optional("hlformer_jax.video.read", "search")
-    path = Path(path)
-    with video.named(path):
-        if path.stat().st_size > MAX_BYTES:
-            raise video.fault(path, "is too large for subtitles", "leave it out")
-        content = io.BytesIO(_text(files.read_bytes(path)).encode())
-        with av.open(content, format=SUFFIXES[path.suffix.lower()]) as container:
-            return sorted(_decoded(container, container.streams.subtitles, 0.0))
-
-
-def _text(content: bytes) -> str:
-    """The text of a file: UTF-8 or UTF-16, or else Windows' Western European."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16", errors="replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")
-
-
-def _decoded(container: Any, streams: Sequence[Any], start: float) -> Iterator[Cue]:
-    for packet in container.demux(streams) if streams else ():
-        if packet.pts is None or not packet.size:
-            continue
-        begin = max(float(packet.pts * packet.time_base) - start, 0.0)
-        length = float((packet.duration or 0) * packet.time_base)
-        for line in packet.decode():
-            text = _STYLE.sub("", line.dialogue.decode(errors="replace")).replace(r"\N", " ")
-            if text := " ".join(text.split()):
-                yield Cue(round(begin, 3), round(begin + max(length, 1.0), 3), text)
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """What a file of cues holds; None where it is not there, or not what was written."""
-    try:
-        kept = storage.unseal(files.read_bytes(path))
-        cues = lambda own: [(float(start), float(end), str(text)) for start, end, text in own]
-        recognised = {
-            str(what): {"by": str(own["by"]), "cues": cues(own["cues"])}
-            for what, own in kept.get("recognised", {}).items()
-        }
-        whole = {"inside": cues(kept["inside"]), "cues": cues(kept["cues"])}
-        return {"sources": kept["sources"], "recognised": recognised, **whole}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def told(path: Path) -> list[tuple[float, float, str]]:
-    """All cues of a content that count, in order: (start, end, text)."""
-    kept = read(path)
-    return [] if kept is None else _counting(kept)
-
-
-def _counting(kept: dict[str, Any]) -> list[tuple[float, float, str]]:
-    subtitles = kept["cues"]
-    others = [
-        cue
-        for what, own in kept["recognised"].items()
-        if not (what == "speech" and subtitles)
-        for cue in own["cues"]
-    ]
-    return sorted([*subtitles, *others])
-
-
-def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
-    """Brings the texts of all videos that are there up to date; under the index's lock."""
-    listed: dict[Path, list[str]] = {}
-    for content, own in _there(index).items():
-        found = [other for path in own for other in _beside(path, reader.suffixes, listed)]
-        sources = [[os.fsencode(other).hex(), *_stamp(other)] for other in found]
-        kept = read(index.text(content))
-        if kept is not None and kept["sources"] == sources:
-            continue
-        inside = kept["inside"] if kept else _cues(reader.inside, own[0], report)
-        cues = sorted(
-            {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
-        )
-        recognised = kept["recognised"] if kept else {}
-        write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
-
-
-def _there(index: Index) -> dict[str, list[Path]]:
-    """The files of each content of which there is one."""
-    paths: dict[str, list[Path]] = {}
-    for name, record in sorted(index.manifest.videos.items()):
-        if record.indexed and (path := index.path(name)).is_file():
-            paths.setdefault(record.content, []).append(path)
-    return paths
-
-
-def write(index: Index, content: str, **kept: Any) -> None:
-    """Keeps what `read` gives for a content; under the index's lock."""
-    files.write_bytes(index.text(content), storage.seal({"content": content, **kept}))
-
-
-def _cues(read: Callable[[Path], Any], path: Path, report: Callable[[str], None]) -> list[Any]:
-    """The cues of a file; none, and a line, where it cannot be read."""
-    try:
-        return [tuple(cue) for cue in read(path)]
-    except UserError as error:
-        report(printable(str(error)))
-        return []
-
-
-def _beside(path: Path, suffixes: Iterable[str], listed: dict[Path, list[str]]) -> list[Path]:
-    """The files of subtitles beside a video: of its name, and a language's where wanted."""
-    if path.parent not in listed:
-        with contextlib.suppress(OSError):
-            listed[path.parent] = sorted(os.listdir(path.parent))
-    known = [path.parent / name for name in listed.get(path.parent, ())]
-    same = lambda other: (
-        other.stem == path.stem
-        or re.fullmatch(re.escape(path.stem) + r"\.[A-Za-z]{2,3}([-_.]\w+)*", other.stem)
-    )
-    return [one for one in known if one.suffix.lower() in suffixes and same(one) and one.is_file()]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 # Recognised speech and writing
 
 
@@ -280,7 +113,7 @@ class Recogniser(NamedTuple):
 
     what: str  # "speech" or "writing"
     by: str  # what does it; cues of another are replaced
-    cues: Callable[[Path], Iterable[Cue]]
+    cues: Callable[[Path], Iterable[RawCue]]
 
 
 def speech(model: str, language: str = "") -> Recogniser:
@@ -304,7 +137,7 @@ def speech(model: str, language: str = "") -> Recogniser:
         reason = " ".join(str(error).split())
         raise SearchError(f"--speech={model} is no model that can be loaded: {reason}") from None
 
-    def cues(path: Path) -> list[Cue]:
+    def cues(path: Path) -> list[RawCue]:
         with video.named(path):
             with video.opened(path) as file:
                 streams = file.container.streams.audio
@@ -315,7 +148,7 @@ def speech(model: str, language: str = "") -> Recogniser:
                 late = first - float(file.start or 0)
             found, _ = loaded.transcribe(str(path), language=language or None, vad_filter=True)
             return [
-                Cue(round(max(one.start + late, 0.0), 3), round(one.end + late, 3), text)
+                (round(max(one.start + late, 0.0), 3), round(one.end + late, 3), text)
                 for one in found
                 if (text := " ".join(one.text.split())) and one.end + late > 0
             ]
@@ -333,7 +166,7 @@ def writing() -> Recogniser:
     optional("onnxruntime", "ocr")
     engine = ocr.RapidOCR(params={"Global.log_level": "critical"})
 
-    def cues(path: Path) -> Iterator[Cue]:
+    def cues(path: Path) -> Iterator[RawCue]:
         before: Any = None  # the last frame that was read
         text, start = "", 0.0
         frames = video.sample(path, 1 / READ_EVERY, READ_SIZE)
@@ -344,10 +177,10 @@ def writing() -> Recogniser:
             lines = engine(np.ascontiguousarray(image[..., ::-1])).txts or ()
             if (now := " ".join(" ".join(lines).split())) != text:
                 if text:
-                    yield Cue(round(start, 3), round(time, 3), text)
+                    yield round(start, 3), round(time, 3), text
                 text, start = now, time
         if text:
-            yield Cue(round(start, 3), round(frames.end, 3), text)
+            yield round(start, 3), round(frames.end, 3), text
 
     version = importlib.metadata.version("rapidocr")
     return Recogniser("writing", f"rapidocr {version}", cues)
@@ -372,15 +205,17 @@ def recognise(
     that was killed goes on from there. Of a video with subtitles no speech is recognised. What
     cannot be read gives a line, and is tried again the next time.
     """
-    there = {content: paths[0] for content, paths in _there(index).items()}
-    texts = {content: read(index.text(content)) for content in there}
-    waiting = {
-        content: own
-        for content, own in texts.items()
-        if own is not None
-        and not (recogniser.what == "speech" and own["cues"])
-        and own["recognised"].get(recogniser.what, {}).get("by") != recogniser.by
-    }
+    there = {content: paths[0] for content, paths in transcripts.videos(index).items()}
+    waiting: dict[str, transcripts.Transcript] = {}
+    for content in there:
+        with contextlib.suppress(DamagedError):  # which `update` has reported
+            own = transcripts.load(index, content)
+            if (
+                own is not None
+                and not (recogniser.what == "speech" and own.subtitles)
+                and own.recognised.get(recogniser.what, {}).get("by") != recogniser.by
+            ):
+                waiting[content] = own
     done = 0
     for i, (content, own) in enumerate(waiting.items()):
         progress(i, len(waiting))
@@ -390,8 +225,8 @@ def recognise(
             line = str(error) if isinstance(error, UserError) else f"{there[content]}: {error!r}"
             report(printable(line))
             continue
-        own["recognised"][recogniser.what] = {"by": recogniser.by, "cues": cues}
-        write(index, content, **own)
+        own.recognised[recogniser.what] = {"by": recogniser.by, "cues": cues}
+        transcripts.save(index, content, own)
         done += 1
     progress(len(waiting), len(waiting))
     return done
@@ -413,9 +248,9 @@ def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, f
         held = further and not held
 
 
-def _alone(kept: dict[str, Any] | None) -> list[str]:
-    """The texts of a content's passages that have vectors."""
-    cues = [] if kept is None else _counting(kept)
+def _alone(transcript: Transcript | None) -> list[str]:
+    """Return the texts of a content's passages that have vectors."""
+    cues = [] if transcript is None else transcript.cues
     return [text for text, _, _, alone in _passages(cues) if alone]
 
 
@@ -426,7 +261,10 @@ def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
 
 
 def _vectors(index: Index, content: str, texts: Sequence[str]) -> Float[np.ndarray, "P d"] | None:
-    """The vectors of passages; None where they are missing, damaged, or those of other texts."""
+    """Return the embeddings of passages; None if they are missing, damaged or of other texts.
+
+    They can be computed again, so that one which cannot be read is as good as none.
+    """
     try:
         kept = files.read_bytes(index.text_vectors(content))
     except OSError:
@@ -442,42 +280,59 @@ def embed(
     report: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Keeps the vectors of all passages that have none, or another's; under the index's lock.
+    """Compute the embeddings of all passages that have none; under the index's lock.
 
-    `pulse` is called now and then; when it raises, what is whole is kept.
+    `pulse` is called between batches of `AT_ONCE` passages; when it raises, the embeddings of
+    complete transcripts are kept.
     """
     waiting: list[tuple[str, list[str]]] = []
     for content in index.contents():
-        texts = _alone(read(index.text(content)))
+        pulse()
+        try:
+            texts = _alone(transcripts.load(index, content))
+        except DamagedError:  # `transcripts.update` has reported it; its embeddings may be whole
+            continue
         if not texts:
             files.discard(index.text_vectors(content))
         elif _vectors(index, content, texts) is None:
             waiting.append((content, texts))
-    if (count := sum(len(texts) for _, texts in waiting)) > 10 * AT_ONCE:
+    if (count := sum(len(texts) for _, texts in waiting)) > 40 * AT_ONCE:
         report(f"encoding {count} passages of what is said")
-    while waiting:
+    passages = ((content, texts, text) for content, texts in waiting for text in texts)
+    made: list[np.ndarray] = []  # embeddings of the content that is under way
+    while batch := list(itertools.islice(passages, AT_ONCE)):
         pulse()
-        some = [waiting.pop()]
-        while waiting and sum(len(texts) for _, texts in some) < AT_ONCE:
-            some.append(waiting.pop())
-        encoded = encoder.sentences([text for _, texts in some for text in texts])
-        vectors = np.asarray(encoded).astype(np.float16)
-        for content, texts in some:
-            own, vectors = vectors[: len(texts)], vectors[len(texts) :]
-            files.write_bytes(index.text_vectors(content), _sealed(index, texts, own.tobytes()))
+        encoded = np.asarray(encoder.sentences([text for *_, text in batch])).astype(np.float16)
+        for (content, texts, _), embedding in zip(batch, encoded, strict=True):
+            made.append(embedding)
+            if len(made) == len(texts):
+                raw = np.stack(made).tobytes()
+                files.write_bytes(index.text_vectors(content), _sealed(index, texts, raw))
+                made = []
 
 
 # Searched
 
 
-def _listing(directory: Path) -> list[tuple[str, int, int]]:
-    """Names and stamps of the files of what is said."""
+def _listing(directory: Path) -> list[tuple[str, int, int, int, int]]:
+    """Return the names and stamps of the transcripts and of their embeddings, sorted.
+
+    Raises:
+      DamagedError: when the folder cannot be listed.
+    """
     found = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for one in entries:
-            if storage.TEXTS.fullmatch(one.name):
-                with contextlib.suppress(OSError):  # it has gone meanwhile
-                    found.append((one.name, *_stamp(Path(one.path))))
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _LISTED.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                        own = entry.stat(follow_symlinks=False)
+                        times = own.st_mtime_ns, own.st_ctime_ns
+                        found.append((entry.name, own.st_size, *times, own.st_ino))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedError(f"{directory} cannot be read ({error.strerror or error})") from None
     return sorted(found)
 
 
@@ -490,11 +345,15 @@ class Said:
         self._counts: dict[str, int] = {}
         self.count = 0
         self._matrix: np.ndarray | None = None
-        if not (listing := _listing(index.directory / "texts")):
+        self.notes: list[str] = []  # lines on the transcripts that are left out
+        try:
+            listing = _listing(index.directory / "texts")
+        except DamagedError as error:
+            self.notes.append(f"{error}: what is said is left out")
             return
-        known = json.dumps([_TABLES, PAUSE, UNSAID, rankers.BANK, listing])
-        key = hashlib.sha256(known.encode()).hexdigest()[:32]
-        path = index.directory / "packed" / f"said-{key}.db"
+        if not listing:
+            return
+        path = self._path(index, listing)
         rows, width = path.with_suffix(".npy"), index.manifest.encoder.width
         self._db, matrix = self._database(), None
         if self._loaded(path):
@@ -503,27 +362,55 @@ class Said:
         if matrix is None:
             self._db = self._database()  # damaged content spoils the other
             self._db.executescript(_TABLES)
-            contents = [name[:-5] for name, *_ in listing if name.endswith(".json")]
+            contents = sorted({name[:64] for name, *_ in listing if name.endswith(".json")})
             none = np.empty((0, width), np.float16)
             made = np.concatenate([none, *self._fill(index, contents)])
-            matrix = packed.written(rows, made.shape, "float16", lambda own: np.copyto(own, made))
-            with contextlib.suppress(OSError):
-                content = self._db.serialize()
-                files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
-                for other in packed.own_files(index.directory, "said-"):
-                    if not other.name.startswith(path.stem):
-                        files.discard(other)
+            if self.notes:  # not written: what cannot be read now may be readable later
+                rows = self._path(index, [*listing, *self.notes]).with_suffix(".npy")
+                matrix = made
+            else:
+                matrix = self._written(path, made)
         self.count = self._one("SELECT count(*) FROM said")
         if len(matrix) >= FEW:
             self._map(index, encoder, rows, matrix)
 
+    def _path(self, index: Index, listing: Sequence[Any]) -> Path:
+        """Return the place of the table that is made of the listed files."""
+        made_of = json.dumps([_TABLES, PAUSE, UNSAID, rankers.BANK, listing])
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:32]
+        return index.directory / "packed" / f"said-{key}.db"
+
+    def _written(self, path: Path, made: np.ndarray) -> np.ndarray:
+        """Write the table and the embeddings, and remove those before; return the embeddings."""
+        fill = functools.partial(np.copyto, src=made)
+        matrix = packed.written(path.with_suffix(".npy"), made.shape, "float16", fill)
+        with contextlib.suppress(OSError):
+            content = self._db.serialize()
+            files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
+            for other in packed.own_files(path.parent.parent, "said-"):
+                if not other.name.startswith(path.stem):
+                    files.discard(other)
+        return matrix
+
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
         """Enters all passages; gives the vectors of those that have some, which are numbered."""
         for content in contents:
-            if (kept := read(index.text(content))) is None:
+            try:
+                kept = transcripts.load(index, content)
+            except DamagedError as error:
+                self.notes.append(f"{error}: what is said in its video is left out")
                 continue
-            vectors = _vectors(index, content, _alone(kept))
-            for text, start, end, alone in _passages(_counting(kept)):
+            if kept is None:
+                continue
+            alone_texts = _alone(kept)
+            vectors = _vectors(index, content, alone_texts)
+            place = index.text_vectors(content)
+            if vectors is None and alone_texts and os.path.lexists(place):
+                self.notes.append(
+                    f"{place} is damaged or cannot be read: what is said in its video is found by"
+                    " its own words alone, until the folder is indexed again"
+                )
+            for text, start, end, alone in _passages(kept.cues):
                 insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
                 passage = self._db.execute(insert, (text, content, start, end)).lastrowid
                 if vectors is not None and alone:
@@ -657,14 +544,14 @@ def joined(
     return found
 
 
-def damaged(index: Index) -> dict[str, str]:
-    """What is damaged of the texts of an index, by the name of the file."""
-    wrong = []
+def damaged(index: Index) -> dict[str, Damage]:
+    """Return what is damaged of the transcripts and their embeddings, by the name of the file."""
+    found = transcripts.damaged(index)
     for content in index.contents():
-        text, vectors = index.text(content), index.text_vectors(content)
-        if (kept := read(text)) is None:
-            wrong += [text] if text.exists() else []
-        elif vectors.exists() and _vectors(index, content, _alone(kept)) is None:
-            wrong.append(vectors)
-    line = "is damaged: index the folder again to make it anew"
-    return {path.name: f"{path} {line}" for path in wrong}
+        vectors = index.text_vectors(content)
+        with contextlib.suppress(DamagedError):
+            texts = _alone(transcripts.load(index, content))
+            if os.path.lexists(vectors) and _vectors(index, content, texts) is None:
+                line = f"{vectors} is damaged: index the folder again to make it anew"
+                found[vectors.name] = Damage(line, True)
+    return found

@@ -48,6 +48,16 @@ def unseal(text: bytes) -> dict[str, Any]:
     Raises:
       ValueError: saying what is wrong, where it is not what was written.
     """
+    content: dict[str, Any] = files.parse_json(b"{" + check_seal(text), finite=True)
+    return content
+
+
+def check_seal(text: bytes) -> bytes:
+    """Check a text that `seal` made, and return what is behind its digest, without parsing it.
+
+    Raises:
+      ValueError: saying what is wrong, if it is not what was written.
+    """
     if not text.strip(b"\0 \n"):
         raise ValueError("it is empty")
     match = _SEAL.match(text)
@@ -56,8 +66,7 @@ def unseal(text: bytes) -> dict[str, Any]:
     rest = text[match.end() :]
     if hashlib.sha256(rest).hexdigest().encode() != match[1]:
         raise ValueError("its digest is another")
-    content: dict[str, Any] = files.parse_json(b"{" + rest, finite=True)
-    return content
+    return rest
 
 
 MAX_TIME_NS = 2**63 - 1
@@ -212,8 +221,8 @@ DTYPE = "float16"
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""
 
-TEXTS = re.compile(r"[0-9a-f]{64}\.(json|vectors)")
-"""Names of files of what is said, and of vectors of that."""
+TEXTS = re.compile(r"[0-9a-f]{64}((\.copy|\.damaged-[0-9]+)?\.json|\.vectors)|problems\.list")
+"""Names of the files of transcripts (`transcripts`), and of the embeddings of their passages."""
 
 PACKED = re.compile(
     r"(segments|best_frame|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|json|db)"

@@ -18,7 +18,8 @@ from typing import Any
 
 from hlformer_jax.errors import SearchError, UserError, optional, printable
 from hlformer_jax.search import storage
-from hlformer_jax.search.extract import Video, index_folder, real_video
+from hlformer_jax.search.decoding import Video
+from hlformer_jax.search.extract import index_folder, real_video
 from hlformer_jax.search.index import Index, LockedError, absent
 from hlformer_jax.search.storage import Record, Stamp
 

@@ -1,8 +1,12 @@
 """Video files, by PyAV.
 
     read      found in a folder, opened, probed, and their frames with true times
+    packets   sought, with the timestamps that can be believed
+    dates     of the recording
     pixels    frames as upright pictures of 8 bit
     clips     clips of exact bounds, thumbnails
+    subtitles    subtitle files and tracks as cues; subtitle_formats, subtitle_text: their parsing
+    text_encoding    the encoding of a text; closed_captions: captions in the pictures
 
 ```python
 from hlformer_jax import video

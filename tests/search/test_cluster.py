@@ -16,7 +16,7 @@ import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search import cluster
-from hlformer_jax.search.extract import Failed, Job
+from hlformer_jax.search.decoding import Failed, Job
 from hlformer_jax.search.index import Index
 
 # Ray Data warns of settings that it makes itself, and leaves its log files open.

@@ -25,13 +25,12 @@ from hlformer_jax.search import (
     library,
     queries,
     rankers,
-    said,
     storage,
 )
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
-from hlformer_jax.video import read
+from hlformer_jax.video import read, subtitles
 
 
 @pytest.fixture
@@ -57,10 +56,11 @@ def calls(monkeypatch):
             cut=lambda *a, replace: seen.cuts.append((a, replace)),
             copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
         ),
-        "video.read": read,  # of subtitles beside a video
+        "video.read": read,
+        "video.subtitles": subtitles,
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
-    monkeypatch.setattr(said, "inside", lambda path: [])
+    monkeypatch.setattr(subtitles, "read_tracks", lambda path: [])
     monkeypatch.setattr(extract, "default_workers", lambda: 0)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
@@ -836,6 +836,32 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert ask("add", films / "trips" / "c.csv").status == 0
     done = ask("query", "red", *video)
     assert done.status == 1 and "is a video of the index" in done.errors[0]
+
+
+def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeypatch, tmp_path):
+    table, folder = tmp_path / "hits.csv", tmp_path / "clips"
+    assert ask("query", "red", "--only=seen", f"--export={table}", "--k=2").status == 0
+    head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
+    gone = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,seen,2020-01-01,/gone.film,"
+    table.write_text("\n".join([head, gone, *rows, ""]))
+    made = []
+
+    def cut(path, start, end, out, margin, replace):
+        if not made and not failed:
+            failed.append(out)
+            raise read.VideoError(f"{str(out)!r} cannot be written (no reason): try again")
+        made.append(out)
+
+    failed: list[Path] = []
+    monkeypatch.setattr(sys.modules["hlformer_jax.video"], "cut", cut)
+    done = ask("cut", f"--from={table}", f"--out={folder}")
+    assert done.status == 1 and len(made) == len(rows) - 1 >= 1
+    assert done.out.split() == [str(out) for out in made]
+    assert "holds no video '0123456789abcdef'" in done.errors[0]
+    assert "no reason" in done.errors[1]
+    assert done.errors[-1] == (
+        f"error: 2 of {len(rows) + 1} clips could not be made: 0123456789abcdef, {failed[0].name}"
+    )
 
 
 def test_clips_of_two_videos_or_parts_never_have_one_name():

@@ -15,18 +15,9 @@ import processes
 import pytest
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import extract
-from hlformer_jax.search.extract import (
-    CHUNK,
-    Done,
-    Failed,
-    Frames,
-    Job,
-    Opened,
-    Progress,
-    Report,
-    decode,
-)
+from hlformer_jax.search import decoding, extract
+from hlformer_jax.search.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.extract import Progress, Report
 from hlformer_jax.search.index import Index
 
 
@@ -409,7 +400,7 @@ class Raw:
 
 def test_vectors_of_frames_have_unit_length_in_half_precision():
     frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), np.zeros((2, 4, 4, 3), np.uint8))
-    found = extract.encode(Raw(), frames)
+    found = decoding.encode(Raw(), frames)
     assert found.path == frames.path and found.times is frames.times
     assert found.vectors.dtype == np.float16
     expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)

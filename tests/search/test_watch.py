@@ -14,8 +14,9 @@ import processes
 import pytest
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import said, watch
+from hlformer_jax.search import said, transcripts, watch
 from hlformer_jax.search.index import Index
+from hlformer_jax.video import subtitles
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = said.Reader(said.SUFFIXES, lambda path: [], said.beside)
+    texts = transcripts.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:

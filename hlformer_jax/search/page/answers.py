@@ -87,12 +87,17 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
         {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
         for entry in failed[:MAX_FAILURES]
     ]
+    subtitles = [
+        {"file": one.file, "reason": without_paths(one.reason, summary)}
+        for one in library.subtitle_problems()[:MAX_FAILURES]
+    ]
     return {
         "encoder": library.encoder_name,
         "videos": len(good),
         "seconds": sum(entry.duration for entry in good),
         "failures": len(failed),
         "failed": listed,
+        "subtitles": subtitles,
         "recent": [video(entry) | {"date": queries.iso(entry.date)} for entry in recent],
         "index": {
             key: [*value] if key == "folders" else _base_name(value)
@@ -334,6 +339,13 @@ class Failure(_Form):
     reason: str
 
 
+class SubtitleProblem(_Form):
+    """A subtitle file of which nothing, or not all, is searched."""
+
+    file: str
+    reason: str
+
+
 class Status(_Form):
     """What the index holds; `manage` says whether who asks may change it."""
 
@@ -342,6 +354,7 @@ class Status(_Form):
     seconds: float
     failures: int
     failed: list[Failure]
+    subtitles: list[SubtitleProblem]
     recent: list[Video]
     index: dict[str, Any]
     manage: bool

@@ -260,8 +260,10 @@ def app(
         """A clip to download."""
         file = await run_in_threadpool(answers.open_video, library, id)
         longest = answers.MAX_CUT_SECONDS
-        if not start < end <= start + longest:
-            raise ParameterError(f"end: after the start, by {longest:.0f} seconds at most")
+        if end <= start:
+            raise ParameterError(f"end: {end:g} s is not after the start, {start:g} s")
+        if end > start + longest:
+            raise ParameterError(f"end: {longest:.0f} s after the start at most")
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:

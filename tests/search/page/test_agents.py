@@ -135,6 +135,7 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
+    assert lines[11].endswith("end: 3 s is not after the start, 3 s")
     assert not clips.exists() or not list(clips.iterdir())
 
 

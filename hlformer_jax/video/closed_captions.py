@@ -1,0 +1,119 @@
+"""Closed captions (CEA-608) that broadcasts and DVDs carry inside the pictures of a video.
+
+The pairs of bytes of a caption stand in the packets of H.264, HEVC and MPEG-2 beside the picture,
+so that no picture is decoded. FFmpeg decodes the pairs: they are handed to it as a Scenarist file.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+from av.stream import Discard
+
+from hlformer_jax.video.read import opened
+from hlformer_jax.video.subtitle_text import Block
+
+CODECS = frozenset({"h264", "hevc", "mpeg2video"})
+"""FFmpeg's names of the video codecs that can carry captions."""
+
+PROBED_PACKETS = 300
+"""Packets of the picture within which a video that has captions has the first, even if empty."""
+
+MAX_PAIRS = 2**22
+"""Most pairs of bytes of captions; a day at 30 pictures a second has 2.6 million."""
+
+_MARK = re.compile(rb"GA94\x03|\x00\x00\x01\xb2CC\x01\xf8", re.DOTALL)
+_EMULATION = re.compile(rb"\x00\x00\x03(?=[\x00-\x03])")
+_PICTURE_SECONDS = 1001 / 30_000
+
+
+def read_captions(path: str | Path) -> list[Block]:
+    """Return the captions of the first channel as blocks of SubStation text; none without captions.
+
+    Raises:
+      VideoError: when the video cannot be opened, as `video.read.opened` does.
+    """
+    pairs: list[tuple[float, bytes]] = []
+    with opened(path) as video:
+        if video.stream.codec_context.name not in CODECS:
+            return []
+        is_escaped = video.stream.codec_context.name != "mpeg2video"
+        video.stream.discard = Discard.default
+        zero = float(video.start or 0)
+        try:
+            for number, packet in enumerate(video.container.demux(video.stream)):
+                if number >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
+                    break
+                if packet.pts is not None:
+                    time = float(packet.pts * packet.time_base) - zero
+                    pairs += _pairs(bytes(packet), time, is_escaped)
+        except av.error.InvalidDataError:
+            pass  # the index tells of the damage
+    pairs.sort(key=lambda item: item[0])  # packets come in decoding order
+    return _decoded([item for item in pairs if item[1].translate(_WITHOUT_PARITY) != b"\0\0"])
+
+
+_WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+
+
+def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[float, bytes]]:
+    """Yield seconds and pairs of bytes of the first field in one packet."""
+    for mark in _MARK.finditer(content):
+        data = content[mark.end() : mark.end() + 300]
+        if mark[0].startswith(b"GA94"):
+            if is_escaped:
+                data = _EMULATION.sub(b"\0\0", data)
+            for i in range(2, 2 + 3 * (data[0] & 31 if data else 0), 3):
+                if len(data) >= i + 3 and data[i] & 7 == 4:  # valid, of the first field
+                    yield time, data[i + 1 : i + 3]
+        else:  # a DVD stores all pairs of a group of pictures before it
+            count = 0
+            for i in range(1, 1 + 3 * (data[0] & 63 if data else 0), 3):
+                if len(data) >= i + 3 and data[i] == 0xFF:
+                    yield time + count * _PICTURE_SECONDS, data[i + 1 : i + 3]
+                    count += 1
+
+
+def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
+    """Decode pairs of bytes at their seconds."""
+    if not pairs:
+        return []
+    lines = ["Scenarist_SCC V1.0", ""]
+    for time, pair in pairs:
+        frames = round(max(time, 0.0) * 30)
+        second, frame = divmod(frames, 30)
+        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}:{frame:02}"
+        if lines[-1].startswith(clock):
+            lines[-1] += f" {pair.hex()}"
+        else:
+            lines += [f"{clock}\t{pair.hex()}"]
+    content = io.BytesIO("\n\n".join([*lines, ""]).encode())
+    with av.open(content, "r", format="scc") as container:
+        stream = container.streams.subtitles[0]
+        blocks: list[Block] = []
+        for packet in container.demux(stream):
+            blocks += decoded_blocks(stream, packet, 0.0)
+    return blocks
+
+
+def decoded_blocks(stream: av.stream.Stream, packet: av.Packet, zero: float) -> list[Block]:
+    """Decode one packet of a caption stream; its cues have their own times.
+
+    Args:
+      stream: a stream of FFmpeg's codec eia_608.
+      packet: its next packet.
+      zero: timestamp in seconds of second 0.
+    """
+    shown = stream.codec_context.decode2(packet)  # type: ignore[attr-defined]
+    if not shown or shown.pts is None:
+        return []
+    start = shown.pts / 1_000_000 - zero
+    length = shown.end_display_time / 1000
+    end = start + length if 0 < length < 3600 else None
+    return [
+        Block(max(start, 0.0), end, line.dialogue.decode(errors="replace"))
+        for line in shown
+        if end is None or end > 0
+    ]

@@ -1,0 +1,167 @@
+"""Text of subtitles without its markup, each sentence once.
+
+`clean_lines` takes one cue's text as a file or a track holds it. `merge_repeated` takes all cues of
+one source, since captions that roll up repeat a line in cue after cue.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+MAX_CUE_CHARACTERS = 10_000
+"""Longest text of a cue, in characters with its markup; the rest is left out."""
+
+REPEAT_SECONDS = 0.1
+"""Longest gap in seconds after a cue within which a repetition of its text is left out."""
+
+
+class Cue(NamedTuple):
+    """Text that is shown or spoken from one second of a video to another."""
+
+    start: float
+    end: float
+    text: str
+
+
+class Block(NamedTuple):
+    """A cue as its source holds it: times in seconds, end None where there is none; raw text."""
+
+    start: float
+    end: float | None
+    text: str
+
+
+# Every pattern ends at the next opening character or is bounded in length, so that a text of
+# openers alone takes time in proportion to its length.
+_TAG = re.compile(
+    r"<(?:/?(?P<name>[A-Za-z][A-Za-z0-9]{0,15})(?P<rest>(?:[.\s/:=\"'][^<>]{0,1000})?)"
+    r"|\d{1,4}:\d\d(?::\d\d)?(?:[.,]\d{1,3})?)>"
+)
+_KNOWN_TAGS = frozenset(
+    "a b basefont big br c center code del div em font h1 h2 h3 html body i img ins lang li nobr p"
+    " pre q rp rt ruby s small span strike strong style sub sup table tbody td tr tt u v".split()
+)
+_TAGS_THAT_BREAK = frozenset({"br", "p", "div", "li", "td", "tr", "rt"})
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_OVERRIDE = re.compile(
+    r"\{(?:\\[^{}]*|[yYcCfFsSpPoOhH]:[^{}]{0,200}|/?[ibuIBU]|[^{}]{0,20}\bDEFAULT)\}"
+)
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_DRAWING = re.compile(r"\\p(\d{1,3})(?![a-z])")
+_ESCAPED_BREAK = re.compile(r"\\[Nnh]")
+_INVISIBLE = re.compile(
+    # Controls; marks of writing direction; zero width but for the joiners, which letters need.
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+)
+_THUMBNAIL = re.compile(
+    r"\S{1,500}(?:#xywh=[\d.,:%a-z]+|\.(?:jpe?g|png|webp|gif|avif)(?:[?#]\S*)?)", re.IGNORECASE
+)
+
+
+def clean_lines(text: str, markup: str) -> list[str]:
+    """Return the lines of a cue without markup, none where it shows no text.
+
+    Args:
+      text: the raw text.
+      markup: "ass" where all braces are overrides, "vtt" where all tags are markup, "tags" where
+        text may have both, "plain" for text that only has entities.
+    """
+    text = text[:MAX_CUE_CHARACTERS]
+    if markup == "ass":
+        text = _without_ass_overrides(text)
+    elif markup != "plain" and "{" in text:
+        text = _OVERRIDE.sub("", text)
+    if markup != "plain" and "<" in text:
+        text = _TAG.sub(lambda tag: _tag_text(tag, markup), text)
+    text = _ESCAPED_BREAK.sub(lambda escape: " " if escape[0] == r"\h" else "\n", text)
+    for _ in range(2):  # some converters escape twice
+        if "&" in text:
+            text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    lines = [
+        " ".join(_INVISIBLE.sub("", line).split())
+        for line in unicodedata.normalize("NFC", text).splitlines()
+    ]
+    lines = [line for line in lines if line]
+    if len(lines) == 1 and _THUMBNAIL.fullmatch(lines[0]):
+        return []  # a preview picture of the player's time line
+    return lines
+
+
+def _tag_text(tag: re.Match[str], markup: str) -> str:
+    name = (tag["name"] or "").lower()
+    if name in _TAGS_THAT_BREAK:
+        return "\n" if name in ("br", "p", "div") else " "
+    return "" if not name or markup == "vtt" or name in _KNOWN_TAGS else tag[0]
+
+
+def _without_ass_overrides(text: str) -> str:
+    """Remove overrides, comments in braces, and drawings."""
+    texts = []
+    drawing = False
+    position = 0
+    for braces in _BRACES.finditer(text):
+        if not drawing:
+            texts.append(text[position : braces.start()])
+        position = braces.end()
+        scales = _DRAWING.findall(braces[1])
+        if scales:
+            drawing = int(scales[-1]) > 0
+    if not drawing:
+        texts.append(text[position:])
+    return "".join(texts)
+
+
+def merge_repeated(cues: Iterable[tuple[float, float, list[str]]]) -> Iterator[Cue]:
+    """Merge cues that repeat text, so that each sentence is left once.
+
+    Captions that roll up show the last line again above a new one; captions that are painted show
+    a line that grows; signs of an animation are one cue a frame.
+
+    Args:
+      cues: start, end and lines, sorted by start.
+    """
+    merged: list[tuple[float, float, str]] = []
+    latest: dict[str, int] = {}  # the last cue with a text
+    previous: tuple[float, list[str]] = (-1.0, [])  # end and lines of the cue before, as it stood
+    for start, end, lines in cues:
+        text = " ".join(lines)
+        index = latest.get(text)
+        if index is not None and start <= merged[index][1] + REPEAT_SECONDS:
+            merged[index] = (merged[index][0], max(end, merged[index][1]), text)
+            previous = (end, lines)
+            continue
+        fresh = lines
+        if start <= previous[0] + REPEAT_SECONDS:
+            fresh = _fresh_lines(previous[1], lines)
+            follows = start >= merged[-1][1] - REPEAT_SECONDS
+            grown = follows and _grown(merged[-1][2], fresh)
+            if not fresh:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]), merged[-1][2])
+            elif grown:
+                latest.pop(merged[-1][2], None)
+                merged[-1] = (merged[-1][0], end, " ".join(fresh))
+                latest[merged[-1][2]] = len(merged) - 1
+                fresh = []
+        previous = (end, lines)
+        if fresh:
+            text = " ".join(fresh)
+            latest[text] = len(merged)
+            merged.append((start, end, text))
+    for start, end, text in merged:
+        yield Cue(round(start, 3), round(end, 3), text)
+
+
+def _fresh_lines(before: list[str], lines: list[str]) -> list[str]:
+    """Return the lines that do not repeat the last ones of the cue before."""
+    for count in range(min(len(before), len(lines), 4), 0, -1):
+        if before[-count:] == lines[:count]:
+            return lines[count:]
+    return lines
+
+
+def _grown(before: str, lines: list[str]) -> bool:
+    text = " ".join(lines)
+    return len(text) > len(before) and text.startswith(before)

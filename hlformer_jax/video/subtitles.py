@@ -1,0 +1,338 @@
+"""Timed text of a video: subtitle files, and the text subtitle tracks in a video's container.
+
+`read_file` and `read_tracks` return `Subtitles`: the cues in the order of their times, and what of
+the source could not be read. A block that cannot be read costs that block and nothing else.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+from av.stream import Discard
+
+from hlformer_jax import files
+from hlformer_jax.video import closed_captions, subtitle_formats, text_encoding
+from hlformer_jax.video.read import VideoError, fault, named, opened
+from hlformer_jax.video.subtitle_text import (
+    MAX_CUE_CHARACTERS,
+    Block,
+    Cue,
+    clean_lines,
+    merge_repeated,
+)  # fmt: skip
+
+__all__ = ["Cue", "MAX_CUES", "MAX_SUBTITLE_BYTES", "SUFFIXES", "Subtitles", "read_file",
+           "read_tracks"]  # fmt: skip
+
+SUFFIXES = frozenset(
+    {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp"}
+)
+"""Suffixes of subtitle files, in lower case."""
+
+MAX_SUBTITLE_BYTES = 2**25
+"""Largest subtitle file in bytes; a day of speech has a thirtieth of it. Also for the tracks of a
+container together."""
+
+MAX_CUES = 200_000
+"""Most cues of a file or of a track; a day of speech has a tenth of it."""
+
+MAX_SECONDS = 1e6
+"""Latest start of a cue in seconds, eleven days; later ones are mistakes."""
+
+UNSTATED_SECONDS = 5.0
+"""Length in seconds of a cue whose end is not stated, unless the next begins earlier."""
+
+
+@dataclass(frozen=True)
+class Subtitles:
+    """The cues of one source; iterating over it gives the cues."""
+
+    cues: tuple[Cue, ...]  # sorted by start
+    format: str  # "srt", "vtt", "ass", …; of tracks the codecs' names, with ", " between them
+    encoding: str = "utf-8"  # Python's name of the text encoding
+    skipped: int = 0  # blocks that could not be read
+    warnings: tuple[str, ...] = ()  # each completes a line about the file
+
+    def __iter__(self) -> Iterator[Cue]:
+        return iter(self.cues)
+
+    def __len__(self) -> int:
+        return len(self.cues)
+
+
+def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
+    """Read a subtitle file of any of these formats.
+
+    They are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML and SAMI. The content
+    decides on the format, and the suffix only where the content leaves it open.
+
+    Args:
+      path: the subtitle file; a language code in its name (`a.ru.srt`) helps to find its encoding.
+      video: the video that it belongs to, which is opened for its frame rate when a MicroDVD file
+        counts frames and does not state the rate.
+
+    Raises:
+      VideoError: when the file cannot be read, is too large, is not text or holds no cue.
+    """
+    path = Path(path)
+    with named(path):
+        if path.stat().st_size > MAX_SUBTITLE_BYTES:
+            limit = f"is too large for subtitles (at most {MAX_SUBTITLE_BYTES:,} bytes)"
+            raise fault(path, limit, "leave it out")
+        content = files.read_bytes(path)
+    if not content.strip(b"\x00 \r\n\t"):
+        raise fault(path, "holds no cue: it is empty", "write it again, or delete it")
+    _check_text(path, content)
+    text, encoding = text_encoding.decode(content, _language(path))
+    text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
+    name = subtitle_formats.sniff(text, path.suffix.lower())
+    if not name:
+        if _is_binary(text):
+            raise fault(path, "is not text", "leave it out")
+        what = "holds no cue: no line has the times of one in a format that is known"
+        raise fault(path, what, "convert it to SubRip (.srt)")
+    parsed = _parse(name, text, video)
+    cues, warnings = _finished(parsed.blocks, parsed.markup, parsed.skipped)
+    if not cues:
+        raise fault(path, f"holds no cue: {_reason(parsed)}", "write it again, or delete it")
+    return Subtitles(tuple(cues), name, encoding, parsed.skipped, warnings)
+
+
+def _language(path: Path) -> str:
+    """Return the last part of a file's stem that may be a language, "" for none."""
+    parts = path.stem.lower().split(".")[1:]
+    kinds = {"forced", "sdh", "cc", "hi", "default", "full", "signs", "songs"}
+    return next((part for part in reversed(parts) if part not in kinds), "")
+
+
+_SIGNATURES = {
+    b"\x00\x00\x01\xba": "is a VobSub file: its subtitles are pictures, not text",
+    b"PG": "is a Blu-ray subtitle file (PGS): its subtitles are pictures, not text",
+    b"# VobSub index file": "is the index of a VobSub file: its subtitles are pictures, not text",
+    b"PK\x03\x04": "is a ZIP archive, not text",
+    b"Rar!": "is a RAR archive, not text",
+    b"7z\xbc\xaf": "is a 7z archive, not text",
+    b"\x1f\x8b": "is a gzip archive, not text",
+    b"\x1a\x45\xdf\xa3": "is a Matroska file, not text",
+}
+
+
+def _check_text(path: Path, content: bytes) -> None:
+    for signature, what in _SIGNATURES.items():
+        if content.startswith(signature) and not (signature == b"PG" and content[:13].isascii()):
+            advice = "unpack it" if "archive" in what else "convert it to SubRip (.srt) by OCR"
+            raise fault(path, what, advice)
+
+
+def _is_binary(text: str) -> bool:
+    head = text[:4096]
+    controls = len(re.findall("[\x00-\x08\x0e-\x19\x1b-\x1f\x80-\x84\x86-\x9f\ufffd]", head))
+    return controls > 0.05 * len(head)
+
+
+def _parse(name: str, text: str, video: str | Path | None) -> subtitle_formats.Parsed:
+    if name == "microdvd":
+        return subtitle_formats.read_microdvd(text, lambda: _frame_rate(video))
+    readers = {
+        "srt": subtitle_formats.read_srt,
+        "vtt": subtitle_formats.read_vtt,
+        "sbv": subtitle_formats.read_sbv,
+        "ass": subtitle_formats.read_ass,
+        "mpl2": subtitle_formats.read_mpl2,
+        "ttml": subtitle_formats.read_ttml,
+        "sami": subtitle_formats.read_sami,
+    }
+    return readers[name](text)
+
+
+def _frame_rate(video: str | Path | None) -> float | None:
+    if video is None:
+        return None
+    try:
+        with opened(video) as source:
+            return float(1 / source.period)
+    except (VideoError, ZeroDivisionError):
+        return None
+
+
+def _finished(
+    blocks: Sequence[Block], markup: str, skipped: int
+) -> tuple[list[Cue], tuple[str, ...]]:
+    """Return the cues of a source's blocks, and warnings."""
+    usable = [block for block in blocks if 0 <= block.start < MAX_SECONDS]
+    skipped += len(blocks) - len(usable)
+    usable.sort(key=lambda block: block.start)  # stable: what begins together stays in order
+    left_out = max(len(usable) - MAX_CUES, 0)
+    usable = usable[:MAX_CUES]
+    cut = sum(len(block.text) > MAX_CUE_CHARACTERS for block in usable)
+    cues = sorted(merge_repeated(_timed(usable, markup)))
+    warnings = []
+    if skipped:
+        warnings.append(f"{_counted(skipped, 'block')} could not be read")
+    if cut:
+        warnings.append(f"{_counted(cut, 'cue')} cut to {MAX_CUE_CHARACTERS:,} characters")
+    if left_out:
+        warnings.append(f"{_counted(left_out, 'cue')} left out: only {MAX_CUES:,} are read")
+    return cues, tuple(warnings)
+
+
+def _timed(blocks: Sequence[Block], markup: str) -> Iterator[tuple[float, float, list[str]]]:
+    """Yield start, end and lines of the blocks that show text, each with an end after its start."""
+    following = math.inf
+    ends: list[float] = []
+    for i in range(len(blocks) - 1, -1, -1):
+        start, end, _ = blocks[i]
+        if i + 1 < len(blocks) and blocks[i + 1].start > start:
+            following = blocks[i + 1].start
+        if end is None:
+            end = min(following, start + UNSTATED_SECONDS)
+        ends.append(end if end > start else start + 1.0)
+    ends.reverse()
+    for block, end in zip(blocks, ends, strict=True):
+        if lines := clean_lines(block.text, markup):
+            yield block.start, end, lines
+
+
+def _reason(parsed: subtitle_formats.Parsed) -> str:
+    if parsed.skipped and not parsed.blocks:
+        return f"{_counted(parsed.skipped, 'block')} could not be read"
+    if any(block.text.strip() for block in parsed.blocks):
+        return "its cues show pictures or drawings, not text"
+    return "its cues have no text"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Tracks in a container
+
+_PLAIN_CODECS = {
+    "subrip": "tags", "srt": "tags", "text": "tags", "mov_text": "tags", "webvtt": "vtt",
+    "ass": "ass", "ssa": "ass",
+}  # fmt: skip
+"""FFmpeg's names of codecs whose packets are text that is read here, with their markup."""
+
+_DECODED_CODECS = frozenset(
+    {"eia_608", "jacosub", "microdvd", "mpl2", "pjs", "realtext", "sami", "stl", "subviewer",
+     "subviewer1", "ttml", "vplayer", "hdmv_text_subtitle"}
+)  # fmt: skip
+"""FFmpeg's names of further codecs of text, which FFmpeg decodes to SubStation Alpha."""
+
+
+def read_tracks(path: str | Path) -> Subtitles:
+    """Read all text subtitle tracks in a video's container, and the captions in its pictures.
+
+    Times count from second 0. A video without any of them has no cues, which is no error.
+
+    Raises:
+      VideoError: when the video cannot be opened, as `video.read.opened` does.
+    """
+    with opened(path) as video:
+        streams = [
+            stream
+            for stream in video.container.streams.subtitles
+            if stream.codec_context is not None
+            and stream.codec_context.name in _PLAIN_CODECS.keys() | _DECODED_CODECS
+        ]
+        codecs = {stream.index: stream.codec_context.name for stream in streams}
+        video.stream.discard = Discard.all
+        for stream in streams:
+            stream.discard = Discard.default
+        packets, warnings = _packets(video.container, streams, float(video.start or 0))
+    cues: list[Cue] = []
+    skipped = 0
+    encodings: dict[str, None] = {}
+    for index, codec in codecs.items():
+        blocks, wrong, encoding = _blocks(packets[index], codec)
+        track_cues, lines = _finished(blocks, _PLAIN_CODECS.get(codec, "ass"), wrong)
+        cues += track_cues
+        skipped += wrong
+        warnings += [line for line in lines if line not in warnings]
+        encodings[encoding] = None
+    captions = closed_captions.read_captions(path)
+    if captions:
+        cues += _finished(captions, "ass", 0)[0]
+        codecs[-1] = "eia_608"
+    names = ", ".join(dict.fromkeys(codecs.values()))
+    encoding = ", ".join(encodings) or "utf-8"
+    return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))
+
+
+class _Packet:
+    """The times and the content of one packet of a track."""
+
+    __slots__ = ("content", "end", "start")
+
+    def __init__(self, start: float, end: float | None, content: bytes) -> None:
+        self.start, self.end, self.content = start, end, content
+
+
+def _packets(
+    container: Any, streams: Iterable[Any], zero: float
+) -> tuple[dict[int, list[_Packet]], list[str]]:
+    """Return the packets of tracks by the index of their streams, and warnings."""
+    packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
+    size = unreadable = 0
+    warnings = []
+    try:
+        for packet in container.demux(list(streams)) if packets else ():
+            if packet.pts is None or not packet.size:
+                continue
+            start = float(packet.pts * packet.time_base) - zero
+            end = start + float(packet.duration * packet.time_base) if packet.duration else None
+            track = packets[packet.stream.index]
+            if packet.stream.codec_context.name == "eia_608":
+                track += [
+                    _Packet(block.start, block.end, block.text.encode())
+                    for block in closed_captions.decoded_blocks(packet.stream, packet, zero)
+                ]
+                continue
+            if packet.stream.codec_context.name in _PLAIN_CODECS:
+                contents = [bytes(packet)]
+            else:
+                try:
+                    contents = [line.dialogue for line in packet.decode()]
+                except av.FFmpegError:
+                    contents = []
+                    unreadable += 1
+            track += [_Packet(start, end, content) for content in contents]
+            size += packet.size
+            if size > MAX_SUBTITLE_BYTES or len(track) > MAX_CUES:
+                warnings.append("more subtitles than can be read: the rest is left out")
+                break
+    except av.error.InvalidDataError:
+        warnings.append("the subtitles after a damaged place could not be read")
+    if unreadable:
+        warnings.append(f"{_counted(unreadable, 'packet')} of subtitles could not be decoded")
+    return packets, warnings
+
+
+def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str]:
+    """Return the blocks of a track's packets, how many could not be read, and their encoding."""
+    contents = [packet.content for packet in packets]
+    if codec == "mov_text":  # a length of two bytes before the text, styles after it
+        contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
+    encoding = text_encoding.detect(b"\n".join(contents))
+    blocks = []
+    wrong = 0
+    for packet, content in zip(packets, contents, strict=True):
+        if codec == "mov_text" and content[:2] in (b"\xfe\xff", b"\xff\xfe"):
+            text = content.decode("utf-16", errors="replace")
+        else:
+            text = content.decode(encoding, errors="replace").strip("\x00")
+        if codec in ("ass", "ssa"):
+            fields = text.split(",", 8)
+            if len(fields) < 9:
+                wrong += 1
+                continue
+            text = fields[8]
+        end = packet.end
+        if end is not None and end <= 0:
+            continue
+        blocks.append(Block(max(packet.start, 0.0), end, text))
+    return blocks, wrong, encoding

@@ -1,0 +1,257 @@
+"""Text encoding of a subtitle file: Unicode by its structure, older encodings by their language.
+
+chardet names the likely older encodings. On a single sentence its first choice is at times a text
+that no language writes ("Llámame" as "Ll‡mame"), so the candidates are weighed here by what they
+make of the bytes: alphabets that change within a word, symbols and capitals inside words, and rare
+Chinese characters count against one.
+"""
+
+import functools
+import math
+import re
+import unicodedata
+
+import chardet
+
+ENCODINGS = {
+    "cp1250": "cs pl hu sk sl hr bs ro sq sr ces cze pol hun slk slo slv hrv bos ron rum"
+    " czech polish hungarian slovak croatian romanian",
+    "cp1251": "ru uk be bg sr mk russian ukrainian bulgarian serbian rus ukr bel bul srp mkd mac",
+    "koi8-r": "ru rus russian",
+    "koi8-u": "uk ukr ukrainian",
+    "cp1252": "en de fr es it pt nl sv da no nb nn fi is ca gl eu ga id ms"
+    " eng deu ger fra fre spa ita por nld dut swe dan nor fin isl ice",
+    "mac-roman": "en de fr es it pt nl sv da no nb fi",
+    "cp1253": "el ell gre greek",
+    "cp1254": "tr az tur aze turkish",
+    "cp1255": "he iw heb hebrew",
+    "cp1256": "ar fa ur ara fas per urd arabic persian farsi",
+    "cp1257": "lt lv et lit lav est lithuanian latvian estonian",
+    "cp1258": "vi vie vietnamese",
+    "gb18030": "zh chs zhs sc gb zho chi cn hans chinese",
+    "big5hkscs": "zh cht zht tc big5 zho chi tw hk hant chinese",
+    "cp932": "ja jp jpn japanese",
+    "euc_jp": "ja jp jpn japanese",
+    "cp949": "ko kr kor korean",
+}
+"""Older encodings that are told apart, each the largest of its kind, with codes of languages."""
+
+_SAMPLE_BYTES = 2**15
+"""Bytes of lines that are not ASCII from which an older encoding is told."""
+
+_CHARDET_NAMES = {"euc_jis_2004": "euc_jp", "iso8859-9": "cp1254"}
+_INCLUDED = [name for name in (*ENCODINGS, *_CHARDET_NAMES) if name != "euc_jp"]
+
+_ENOUGH = 20
+"""Letters that settle that a text without a wrong byte is UTF-8."""
+
+_WEIGHED = 4000
+"""Characters of a sample that are weighed."""
+
+_WEIGHT, _LEAST, _HINT = 4.0, 0.01, 2.0
+"""Weights of oddities and of a language in the file's name, against the logarithm of a confidence;
+and the least confidence. From 4 to 12 and from 0.005 to 0.02 they decide the same."""
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_BOMS = (
+    (_UTF8_MARK, "utf-8"),
+    (b"\xff\xfe\x00\x00", "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (b"\x00\x00\xfe\xff", "utf-32-be"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+
+_ALPHABETS = re.compile(
+    "(?P<Latin>[A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff])|"
+    "(?P<Greek>[\u0370-\u0373\u0376-\u03ff\u1f00-\u1fff])|(?P<Cyrillic>[\u0400-\u052f])|"
+    "(?P<Armenian>[\u0531-\u0587])|(?P<Hebrew>[\u05d0-\u05ea\ufb1d-\ufb4f])|"
+    "(?P<Arabic>[\u0620-\u064a\u0671-\u06d3])|(?P<kana>[\u3041-\u30ff])|"
+    "(?P<Han>[\u3400-\u9fff\uf900-\ufaff])|(?P<Hangul>[\uac00-\ud7a3])"
+)
+_COMMON_HAN = {
+    "gb18030": ("gb2312", b"\xb0\xa1", b"\xd7\xf9"),
+    "big5hkscs": ("big5", b"\xa4\x40", b"\xc6\x7e"),
+    "cp932": ("shift_jis", b"\x88\x9f", b"\x98\x72"),
+    "euc_jp": ("shift_jis", b"\x88\x9f", b"\x98\x72"),
+    "cp949": ("euc_kr", b"\xca\xa1", b"\xca\xa0"),  # Korean subtitles have next to no Han
+}
+"""By encoding a narrower one, and the range in which that has the common Chinese characters."""
+
+
+_KANA = {"gb18030": 0.5, "big5hkscs": 0.5, "cp949": 0.5, "cp932": -0.3, "euc_jp": -0.3}
+"""Weight of a kana against an encoding; negative for the encodings of Japanese."""
+
+
+def decode(content: bytes, language: str = "") -> tuple[str, str]:
+    """Decode a text of unknown encoding; a byte that fits nowhere becomes U+FFFD.
+
+    Args:
+      content: the bytes of a file.
+      language: a language code or name such as "ru" where the file's name has one, else "".
+
+    Returns:
+      The text, without a byte order mark, and the Python name of its encoding.
+    """
+    encoding = detect(content, language)
+    if encoding != "utf-8":
+        content = content.removeprefix(_UTF8_MARK)
+    text = content.decode(encoding, errors="replace")
+    return text.removeprefix("\ufeff"), encoding
+
+
+def detect(content: bytes, language: str = "") -> str:
+    """Return the Python name of the most likely encoding of a text."""
+    for mark, encoding in _BOMS:
+        if content.startswith(mark) and (mark != _UTF8_MARK or _is_mostly_utf8(content)):
+            return encoding
+    if encoding := _wide(content):
+        return encoding
+    if content.isascii():
+        return "iso2022_jp" if b"\x1b$" in content else "utf-8"
+    text = content.decode("utf-8", errors="replace")
+    damaged = text.count("\ufffd")
+    letters = len(re.findall(r"[^\x00-\x7f\ufffd]", text))
+    if (not damaged and letters > _ENOUGH) or 0 < 2 * damaged <= letters:
+        return "utf-8"
+    sample = _sample(content)
+    encoding = _older(sample, language)
+    if letters >= damaged:
+        # Two bytes of an older encoding are at times a letter of UTF-8, but seldom a likely one.
+        unicode, older = (sample.decode(name, errors="replace") for name in ("utf-8", encoding))
+        if _oddities(unicode) <= _oddities(older, encoding) + (not damaged):
+            return "utf-8"
+    return encoding
+
+
+def _is_mostly_utf8(content: bytes) -> bool:
+    """Tell whether a text is as its mark says; editors have put it before other encodings too."""
+    text = content[: 2**16].decode("utf-8", errors="replace")
+    return text.count("\ufffd") <= len(re.findall(r"[^\x00-\x7f\ufffd]", text))
+
+
+def _wide(content: bytes) -> str:
+    """Name UTF-16 or UTF-32 without a mark, by where its zero bytes stand; "" for neither."""
+    head = content[: 2**12]
+    head = head[: len(head) // 4 * 4]
+    zeros = [head[i::4].count(0) for i in range(4)]
+    rows = len(head) // 4
+    # Digits, spaces and line ends are ASCII in any language: a zero byte in each such character.
+    for encoding, mostly, never in (
+        ("utf-32-le", (2, 3), (0,)),
+        ("utf-32-be", (0, 1), (3,)),
+        ("utf-16-le", (1, 3), (0, 2)),
+        ("utf-16-be", (0, 2), (1, 3)),
+    ):
+        share = 0.9 if encoding.startswith("utf-32") else 0.2
+        if (
+            rows
+            and all(zeros[i] >= share * rows for i in mostly)
+            and all(zeros[i] <= 0.1 * rows for i in never)
+        ):
+            return encoding
+    return ""
+
+
+def _sample(content: bytes) -> bytes:
+    """Return different lines of a text that are not ASCII, without tags, digits and times."""
+    lines: dict[bytes, None] = {}
+    size = 0
+    for line in re.split(rb"[\r\n]+", content):
+        if line.isascii() or line in lines:
+            continue
+        lines[line] = None
+        size += len(line)
+        if size > _SAMPLE_BYTES:
+            break
+    sample = b"\n".join(lines)[: 2 * _SAMPLE_BYTES]
+    return re.sub(rb"<[/A-Za-z][^<>\x80-\xff]{0,100}>|\{\\[^{}\x80-\xff]{0,100}\}", b"", sample)
+
+
+def _older(sample: bytes, language: str) -> str:
+    """Name the most likely older encoding of a sample."""
+    confidences = _confidences(sample)
+    codes = language.lower().replace("_", "-").split("-")
+
+    def score(encoding: str) -> float:
+        text = sample.decode(encoding, errors="replace")[:_WEIGHED]
+        count = sum(not c.isascii() for c in text) or 1
+        fit = -_WEIGHT * _oddities(text, encoding) / count
+        is_named = any(code in ENCODINGS[encoding].split() for code in codes)
+        return math.log(confidences[encoding] + _LEAST) + fit + _HINT * is_named
+
+    return max(ENCODINGS, key=score)
+
+
+def _confidences(sample: bytes) -> dict[str, float]:
+    """Return chardet's confidence in each encoding.
+
+    chardet refuses an encoding for one byte that it lacks, so an encoding that lacks few bytes of
+    the sample is asked for without them.
+    """
+    confidences = dict.fromkeys(ENCODINGS, 0.0)
+    groups: dict[bytes, list[str]] = {sample: []}
+    for encoding in ENCODINGS:
+        cleaned = sample.decode(encoding, errors="ignore").encode(encoding, errors="ignore")
+        damaged = len(sample) - len(cleaned)
+        if 0 < damaged <= max(2, 0.05 * len(sample)):
+            groups.setdefault(cleaned, []).append(encoding)
+        else:
+            groups[sample].append(encoding)
+    for cleaned, encodings in groups.items():
+        if not cleaned:
+            continue
+        for result in chardet.detect_all(
+            cleaned, ignore_threshold=True, compat_names=False, include_encodings=_INCLUDED
+        ):
+            name = _CHARDET_NAMES.get(result["encoding"] or "", result["encoding"] or "")
+            if name in encodings:
+                confidences[name] = max(confidences[name], result["confidence"])
+    return confidences
+
+
+def _oddities(text: str, encoding: str = "") -> float:
+    """Count what no language writes: the larger, the less likely is the encoding."""
+    odd = 0.0
+    before, alphabet_before, word_before = " ", "", ""
+    for c in text:
+        match = None if c in " \n" else _ALPHABETS.match(c)
+        alphabet = (match.lastgroup or "") if match else ""
+        if c == " ":
+            word_before = alphabet_before
+        elif before == " " and alphabet == word_before == "Han":  # Korean has spaces, Chinese few
+            odd += 0.5
+        if not c.isascii() or not before.isascii():
+            if c == "\ufffd" or "\x80" <= c <= "\x9f" or "\ue000" <= c <= "\uf8ff":
+                odd += 1
+            elif "\uff61" <= c <= "\uff9f":  # halfwidth katakana
+                odd += 0.7
+            elif alphabet and alphabet_before:
+                if alphabet != alphabet_before and {alphabet, alphabet_before} != {"Han", "kana"}:
+                    odd += 1
+                elif before.islower() and c.isupper():
+                    odd += 1
+            elif alphabet or alphabet_before:
+                neighbour = before if alphabet else c
+                if not neighbour.isascii() and (
+                    unicodedata.category(neighbour) in _SYMBOLS or neighbour in "§¶†‡‰"
+                ):
+                    odd += 0.7
+            if alphabet == "Han" and encoding in _COMMON_HAN and not _is_common(c, encoding):
+                odd += 0.5
+            elif alphabet == "kana":
+                odd += _KANA.get(encoding, 0.0)
+        before, alphabet_before = c, alphabet
+    return odd
+
+
+_SYMBOLS = frozenset({"So", "Sm", "Sc", "Sk", "No", "Cc", "Cn", "Cf"})
+"""Unicode categories that do not stand beside a letter."""
+
+
+@functools.lru_cache(2**14)
+def _is_common(character: str, encoding: str) -> bool:
+    narrower, first, last = _COMMON_HAN[encoding]
+    try:
+        return first <= character.encode(narrower) <= last
+    except UnicodeEncodeError:
+        return False

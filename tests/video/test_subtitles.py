@@ -1,0 +1,661 @@
+"""Subtitle files and tracks: formats, encodings, damaged blocks, text without markup."""
+
+import contextlib
+import time
+import unicodedata
+
+import av
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from hlformer_jax.video import VideoError, subtitles
+from hlformer_jax.video.subtitles import read_file, read_tracks
+
+TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
+SRT = (
+    "1\n00:00:01,000 --> 00:00:02,500\nHello <i>there</i>, world\n\n"
+    "2\n00:00:03,000 --> 00:00:04,000\nSecond line\nof two\n"
+)
+VTT = (
+    "WEBVTT\n\n00:01.000 --> 00:02.500 align:start\n<v Ann>Hello <c.x>there</c>, world\n\n"
+    "00:03.000 --> 00:04.000\nSecond line\nof two\n"
+)
+ASS = (
+    "[Script Info]\nScriptType: v4.00+\n\n[Events]\n"
+    "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text\n"
+    "Dialogue: 0,0:00:01.00,0:00:02.50,Default,,0,0,0,,{\\i1}Hello{\\i0} there, world\n"
+    "Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,Second line\\Nof two\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.srt", SRT), ("a.en.VTT", VTT), ("a.ass", ASS), ("a.ssa", ASS)]
+)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_every_format_gives_the_same_cues(tmp_path, name, text, encoding):
+    (tmp_path / name).write_text(text, encoding=encoding)
+    assert list(read_file(tmp_path / name)) == TWO
+
+
+def test_a_text_of_an_older_encoding_is_read(tmp_path):
+    (tmp_path / "a.srt").write_bytes("1\n00:00:01,000 --> 00:00:02,000\nCafé\n".encode("cp1252"))
+    assert list(read_file(tmp_path / "a.srt")) == [(1, 2, "Café")]
+
+
+def muxed(path, source, begin=0):
+    """Write a video of five seconds with the track of a subtitle file, its packets as they are.
+
+    `begin` is the timestamp in seconds of the first picture.
+    """
+    with av.open(str(source)) as words, av.open(str(path), "w") as out:
+        film = out.add_stream("libx264", rate=10)
+        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        text = out.add_stream_from_template(words.streams.subtitles[0])
+        for i in range(50):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
+            frame.pts = i + 10 * begin
+            out.mux(film.encode(frame))
+        out.mux(film.encode(None))
+        for packet in words.demux():
+            if packet.pts is not None:
+                packet.pts = packet.dts = packet.pts + round(begin / packet.time_base)
+                packet.stream = text
+                out.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize("begin", [0, 3])
+def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
+    (tmp_path / "a.srt").write_text(SRT)
+    assert rows(read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt", begin))) == TWO
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.srt", SRT.replace("there</i>, world", "&amp;</i> 5 < 6"), "Hello & 5 < 6"),
+        ("a.srt", SRT.replace("there</i>", "{laughs}</i>"), "Hello {laughs}, world"),
+        ("a.vtt", VTT.replace("world", "New&nbsp;York"), "Hello there, New York"),
+        ("a.ass", ASS.replace("there", r"\hthere{\p1}m 0 0{\p0}"), "Hello there, world"),
+    ],
+)
+def test_tracks_are_cleaned_as_files_are(tmp_path, name, text, expected):
+    (tmp_path / name).write_text(text)
+    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / name))
+    assert rows(found) == [(1, 2.5, expected), TWO[1]]
+
+
+def test_a_track_in_an_older_encoding_is_read(tmp_path):
+    text = SRT.replace("Hello <i>there</i>, world", "Мы идём на рынок")
+    (tmp_path / "a.srt").write_bytes(text.encode("cp1251"))
+    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
+    assert rows(found)[0] == (1, 2.5, "Мы идём на рынок") and found.encoding == "cp1251"
+
+
+def caption_pairs(lines, pause):
+    """Return the pairs of bytes of captions that roll up, one for each picture."""
+
+    def with_parity(value):
+        return value | (0x80 if value.bit_count() % 2 == 0 else 0)
+
+    pairs = [(0x14, 0x25)] * 2  # roll up two rows
+    for line in lines:
+        pairs += [(0x14, 0x2D)] * 2 + [(0x14, 0x70)] * 2
+        text = line + " " * (len(line) % 2)
+        pairs += [(ord(a), ord(b)) for a, b in zip(text[::2], text[1::2], strict=True)]
+        pairs += [(0, 0)] * pause
+    pairs += [(0x14, 0x2C)] * 2
+    return [bytes(map(with_parity, pair)) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [("libx264", "ts"), ("libx264", "mkv"), ("mpeg2video", "ts")]
+)
+def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
+    lines = ["PURPLE ELEPHANT", "GREEN BICYCLE", "RED KITE"]
+    pairs = caption_pairs(lines, 30)
+    path = tmp_path / f"a.{suffix}"
+    with av.open(str(path), "w") as out:
+        film = out.add_stream(codec, rate=30)
+        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        packets = []
+        for i in range(len(pairs)):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
+            frame.pts = i
+            packets += film.encode(frame)
+        for packet in [*packets, *film.encode(None)]:
+            at = round(packet.pts * packet.time_base * 30)
+            user_data = b"GA94\x03\x41\xff\xfc" + pairs[at] + b"\xff"
+            if codec == "libx264":
+                payload = b"\xb5\x00\x31" + user_data
+                unit = b"\x06\x04" + bytes([len(payload)]) + payload + b"\x80"
+                mark = b"\0\0\0\1"
+            else:
+                unit, mark = b"\xb2" + user_data, b"\0\0\1"
+            place = max(bytes(packet).find(mark + b"\x01\x01"), 0) if codec != "libx264" else 0
+            carrying = av.Packet(bytes(packet)[:place] + mark + unit + bytes(packet)[place:])
+            carrying.pts, carrying.dts = packet.pts, packet.dts
+            carrying.time_base, carrying.stream = packet.time_base, film
+            carrying.is_keyframe = packet.is_keyframe
+            out.mux(carrying)
+    found = read_tracks(path)
+    assert [cue.text for cue in found] == lines and found.format == "eia_608"
+    # FFmpeg's own times (movie=a.ts[out+subcc]); a picture is 33 ms.
+    times = [time for cue in found for time in cue[:2]]
+    assert times == pytest.approx([0.067, 1.467, 1.467, 2.833, 2.833, 4.1], abs=0.034)
+
+
+def test_files_without_cues_say_why(tmp_path, monkeypatch):
+    path = tmp_path / "a.srt"
+    for content, reason in (
+        (b"", "is empty"),
+        (b"no subtitles", "holds no cue: no line has the times"),
+        (bytes(99), "is empty"),
+        (bytes(range(256)) * 9, "is not text"),
+        (b"\x00\x00\x01\xba" + bytes(99), "pictures, not text"),
+        (b"PK\x03\x04" + bytes(99), "ZIP archive"),
+        (b"1\n00:00:01,000 --> 00:00:02,000\n \n", "its cues have no text"),
+        (b"1\n-00:00:05,000 --> -00:00:02,000\nhello\n", "1 block could not be read"),
+        (b"[Events]\nDialogue: 0,0:00:0x.00,0:00:02.00,Default,,0,0,0,,hello", "1 block could not"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(VideoError, match=reason):
+            read_file(path)
+    monkeypatch.setattr(subtitles, "MAX_SUBTITLE_BYTES", 9)
+    with pytest.raises(VideoError, match="too large"):
+        read_file(path)
+    with pytest.raises(VideoError, match="not there"):
+        read_file(tmp_path / "b.srt")
+
+
+def read(tmp_path, content, name="a.srt"):
+    """Write a file and return what is read of it."""
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(data)
+    return read_file(tmp_path / name)
+
+
+def rows(found):
+    return [(cue.start, cue.end, cue.text) for cue in found]
+
+
+ONE, FIVE = (1.0, 3.0, "purple elephant"), (5.0, 6.0, "green bicycle")
+SUBRIP = """1
+00:00:01,000 --> 00:00:03,000
+purple elephant
+
+2
+00:00:05,000 --> 00:00:06,000
+green bicycle
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\n", "\r\r\n"),
+        lambda text: text.replace("\n", "\n\n"),  # a blank line after each line
+        lambda text: text.replace(",", "."),
+        lambda text: text.replace("00:00:", "00:"),
+        lambda text: text.replace(",000", ""),
+        lambda text: text.replace("00:00:", "00:").replace(",", "."),
+        lambda text: text.replace("00:00:0", "0:0:"),
+        lambda text: text.replace(",000", ",0"),
+        lambda text: text.replace(",000", ":000"),
+        lambda text: text.replace("00:00:", "00: 00: ").replace(",", " , "),
+        lambda text: text.replace("1\n00", "00").replace("2\n00", "00"),  # without numbers
+        lambda text: text.replace("\n\n", "\n"),  # without blank lines
+        lambda text: text.replace("\n\n", "\n").replace("1\n00", "00").replace("2\n00", "00"),
+        lambda text: text.replace("\n\n", "\n  \t\n"),
+        lambda text: text.replace("\n\n", "\n\n\n\n\n"),
+        lambda text: text.replace(" --> ", "-->"),
+        lambda text: text.replace("-->", "->"),
+        lambda text: text.replace("-->", "--&gt;"),
+        lambda text: text.replace("-->", "\u2192"),
+        lambda text: text.replace("-->", "\u2013>"),
+        lambda text: text.replace("1\n00", "1 00").replace("2\n00", "2 00"),
+        lambda text: text.replace("3,000", "3,000  X1:100 X2:200 Y1:5 Y2:6"),
+        lambda text: "\ufeff\n\n" + text + "\n\n\x1a",
+        lambda text: "Downloaded somewhere\n\n" + text,
+        lambda text: text.replace("2\n00", "17\n00"),
+        lambda text: text.replace("1\n00", "00", 1),
+        lambda text: text.replace("1\n00", "no. 1\n00", 1),
+        lambda text: text.replace("1\n00", "[00").replace("2\n00", "00").replace("3,000", "3,000]"),
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("purple", "\u200bpu\x02rple\u202c\ufeff"),
+        lambda text: text.replace(":0", "\uff1a0").replace(",", "\uff0c"),
+    ],
+)
+def test_careless_subrip_gives_the_same_cues(tmp_path, change):
+    assert rows(read(tmp_path, change(SUBRIP))) == [ONE, FIVE]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "00:00:0x,000 --> 00:00:04,000",
+        "00:00:04,000 -->",
+        "--> 00:00:04,000",
+        "00:00:04,000 --> ",
+        "??:??:?? --> 00:00:05,000",
+        "-00:00:09,000 --> -00:00:04,000",
+    ],
+)
+@pytest.mark.parametrize("name", ["a.srt", "a.vtt"])
+def test_a_broken_time_costs_its_block_alone(tmp_path, broken, name):
+    text = SUBRIP.replace("\n2\n", f"\n2\n{broken}\nlost words\nand more\n\n3\n")
+    found = read(tmp_path, text, name)
+    assert rows(found) == [ONE, FIVE] and found.skipped == 1
+    assert found.warnings == ("1 block could not be read",)
+    web = "WEBVTT\n\n" + text.replace(",", ".")
+    assert rows(read(tmp_path, web, name)) == [ONE, FIVE]
+    close = text.replace("\n\n", "\n")  # no blank line ends the text before
+    assert rows(read(tmp_path, close, "a.srt")) == [ONE, FIVE]
+
+
+WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngreen bicycle\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("WEBVTT\n\n" + WEB, 0),
+        ("WEBVTT - a title\nKind: captions\nX-TIMESTAMP-MAP=MPEGTS:900000\n\n" + WEB, 0),
+        ("WEBVTT\n" + WEB, 0),
+        ("WEBVTT\nhello header\n \n" + WEB.replace("\n\n", "\n \n"), 0),
+        ("webvtt\n\n" + WEB, 0),
+        ("WEBVTT\n \n" + WEB.replace("\n\n", "\n \n \nNOTE a comment\n \nname\n"), 0),
+        ("\ufeffWEBVTT\tx\n\n" + WEB, 0),
+        (WEB, 0),  # without its header
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nstray\n\n"), 1),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nstray\nlines\n\nof two blocks\n\n"), 2),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nNOTE a comment\nof lines\n\n"), 0),
+        ("WEBVTT\n\nSTYLE\n::cue { color: red }\n\nREGION\nid:a\n\n" + WEB, 0),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n\nname of it\n"), 0),
+        ("WEBVTT\n\n1\n" + WEB.replace("\n\n", "\n\n2\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace("00:03.000", "00:03.000 align:start  line:9,end"), 0),
+        ("WEBVTT\n\n" + WEB.replace(".", ","), 0),
+        ("WEBVTT\n\n" + WEB.replace("00:0", "00:00:0"), 0),
+        ("WEBVTT\n\n" + WEB.replace("\n\n", "\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace("purple", "<v.loud Ann><c.red>pur<00:00:02.000>ple</c>"), 0),
+        (("WEBVTT\n\n" + WEB).replace("\n", "\r"), 0),
+        (("WEBVTT\n\n" + WEB).replace("\n", "\r\n"), 0),
+        ("WEBVTT\n\n" + WEB.replace(".000 -->", " -->").replace("3.000", "3"), 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["a.vtt", "a.srt", "a.ass"])
+def test_webvtt_is_read_whatever_stands_between_its_cues(tmp_path, text, skipped, name):
+    if not text.lstrip("\ufeff").lower().startswith("webvtt") and name != "a.vtt":
+        name = "b.vtt"
+    found = read(tmp_path, text, name)
+    assert rows(found) == [ONE, FIVE] and found.format == "vtt"
+    assert found.skipped == skipped
+
+
+ASS_HEAD = (
+    "[Script Info]\nScriptType: v4.00+\n[V4+ Styles]\nFormat: Name, Fontname\n"
+    "Style: Default,Arial\n[Events]\n"
+)
+
+
+def dialogue(start, end, text):
+    return f"Dialogue: 0,0:00:{start},0:00:{end},Default,,0,0,0,,{text}\n"
+
+
+def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
+    stated = "Format: Start, End, Text\nDialogue: 0:00:01.00,0:00:03.00,purple elephant\n"
+    assert rows(read(tmp_path, ASS_HEAD + stated, "a.ass")) == [ONE]
+    broken = (
+        dialogue("01.00", "03.00", "purple elephant")
+        + "Dialogue: 0,0:00:04\n"
+        + dialogue("xx.00", "05.00", "lost")
+        + "Comment: 0,0:00:04.00,0:00:05.00,Default,,0,0,0,,a remark\n"
+        + "[Fonts]\nfontname: a.ttf\n!#$%&\n[Events]\n"
+        + dialogue("05.00", "06.00", "green bicycle")
+    )
+    for text in (ASS_HEAD + broken, broken, (ASS_HEAD + broken).replace("\n", "\r\n")):
+        found = read(tmp_path, text, "a.srt")
+        assert rows(found) == [ONE, FIVE] and found.skipped == 2 and found.format == "ass"
+    with pytest.raises(VideoError, match="drawings, not text"):
+        read(tmp_path, ASS_HEAD + dialogue("01.00", "02.00", r"{\p1}m 0 0 l 9 9"), "a.ass")
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (r"{\p1}m 0 0 l 100 0{\p0}purple elephant", "purple elephant"),
+        (r"purple{\pos(1,2)\pbo3} elephant", "purple elephant"),
+        (r"purple\helephant", "purple elephant"),
+        (r"purple\Nelephant\n", "purple elephant"),
+        (r"{\k20}pur{\kf30}ple{\K9} ele{\ko1}phant", "purple elephant"),
+        ("{a remark}purple {=12}elephant", "purple elephant"),
+        (r"{\an8\fad(1,2)}{\i1}purple{\i0} elephant", "purple elephant"),
+        (r"purple elephant, it said, {unclosed", "purple elephant, it said, {unclosed"),
+        (r"5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+    ],
+)
+def test_substation_overrides_are_no_text(tmp_path, raw, text):
+    found = read(tmp_path, ASS_HEAD + dialogue("01.00", "03.00", raw), "a.ass")
+    assert rows(found) == [(1, 3, text)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("5 < 6 and 7 > 3", "5 < 6 and 7 > 3"),
+        ("I <3 you, x<y and y>z", "I <3 you, x<y and y>z"),
+        ("{laughs} {so they say}", "{laughs} {so they say}"),
+        (r"{\an8}{\pos(1,2)}up{\i1} there{\i0}", "up there"),
+        ("{y:i}{Y:b}{c:$0000ff}leaning", "leaning"),
+        ('<i>lean</i>ing <font color="#ff0000">red</font><br/>line', "leaning red line"),
+        ("<FONT COLOR='red' FACE='x'>red</FONT >", "red"),
+        ("<laughs> loudly", "<laughs> loudly"),
+        ("Tom &amp; Ann &lt;3 &#9835; &#x266A; caf&eacute;", "Tom & Ann <3 ♫ ♪ café"),
+        ("New&nbsp;York&ensp;city AT&T &unknown; &amp", "New York city AT&T &unknown; &amp"),
+        ("it&amp;#39;s &amp;quot;fine&amp;quot;", 'it\'s "fine"'),
+        ("\u266a la la \u266a", "♪ la la ♪"),
+        ("A --> B", "A --> B"),
+        ("first\n\nsecond after a blank line", "first second after a blank line"),
+        ("over\x02 the\x00 hill", "over the hill"),
+        ("\u202bשלום\u202c \u200fעולם", "שלום עולם"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("cafe\u0301", "café"),
+        ("wide\u3000space\u00a0here", "wide space here"),
+        ("in 1984\n42", "in 1984 42"),
+    ],
+)
+def test_text_keeps_its_words_and_loses_its_markup(tmp_path, raw, text):
+    found = read(tmp_path, f"1\n00:00:01,000 --> 00:00:03,000\n{raw}\n")
+    assert rows(found) == [(1, 3, text)]
+
+
+YOUTUBE = """WEBVTT
+Kind: captions
+
+00:00:00.160 --> 00:00:02.389 align:start position:0%
+ 
+hello<00:00:00.400><c> everyone</c><00:00:01.000><c> here</c>
+
+00:00:02.389 --> 00:00:02.399 align:start position:0%
+hello everyone here
+ 
+
+00:00:02.399 --> 00:00:05.000 align:start position:0%
+hello everyone here
+welcome<00:00:03.000><c> back</c>
+
+00:00:05.000 --> 00:00:05.010 align:start position:0%
+welcome back
+ 
+
+00:00:05.010 --> 00:00:07.000 align:start position:0%
+welcome back
+today<00:00:06.000><c> we</c><00:00:06.500><c> swim</c>
+"""
+
+
+def test_rolling_captions_give_each_sentence_once(tmp_path):
+    found = read(tmp_path, YOUTUBE, "a.vtt")
+    assert [cue.text for cue in found] == ["hello everyone here", "welcome back", "today we swim"]
+    assert [cue.start for cue in found] == [0.16, 2.399, 5.01]
+    lines = ["one fine day", "we went out", "to the sea"]
+    rolled = "".join(
+        f"{i + 1}\n00:00:{2 * i:02},000 --> 00:00:{2 * i + 2:02},000\n"
+        + "\n".join(lines[max(i - 1, 0) : i + 1])
+        + "\n\n"
+        for i in range(3)
+    )
+    assert [cue.text for cue in read(tmp_path, rolled)] == lines
+    overlapping = rolled.replace("02,000\n", "03,500\n", 1).replace("04,000\n", "05,500\n", 1)
+    assert [cue.text for cue in read(tmp_path, overlapping)] == lines
+    grown = "".join(
+        f"{i}\n00:00:0{i},000 --> 00:00:0{i + 1},000\n{'to the river'[: 4 * i]}\n\n"
+        for i in (1, 2, 3)
+    )
+    assert rows(read(tmp_path, grown)) == [(1, 4, "to the river")]
+    again = SUBRIP.replace("green bicycle", "purple elephant")  # two seconds later: said twice
+    assert len(read(tmp_path, again)) == 2
+
+
+def test_a_sign_of_many_frames_is_one_cue(tmp_path):
+    lines = "".join(
+        dialogue(f"{1 + i * 0.04:05.2f}", f"{1.04 + i * 0.04:05.2f}", rf"{{\pos({i},2)}}SHOP")
+        for i in range(100)
+    ) + dialogue("02.00", "04.00", "hello there")  # fmt: skip
+    assert rows(read(tmp_path, ASS_HEAD + lines, "a.ass")) == [
+        (1, 5, "SHOP"), (2, 4, "hello there")
+    ]  # fmt: skip
+
+
+def test_thumbnail_tracks_are_no_text(tmp_path):
+    tile = "00:0{0}.000 --> 00:0{1}.000\nsprites/image1.jpg#xywh=0,0,160,90\n\n"
+    text = "WEBVTT\n\n" + tile.format(1, 2) + tile.format(2, 3)
+    with pytest.raises(VideoError, match="holds no cue: its cues show pictures"):
+        read(tmp_path, text, "a.vtt")
+    assert rows(read(tmp_path, text + WEB, "a.vtt")) == [ONE, FIVE]
+
+
+def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
+    text = "{1}{1}25.000\n{25}{75}{y:i}purple|elephant\n{125}{150}green bicycle\nbroken\n"
+    found = read(tmp_path, text, "a.sub")
+    assert rows(found) == [ONE, FIVE] and (found.format, found.skipped) == ("microdvd", 1)
+    bare = text.partition("\n")[2]
+    assert read(tmp_path, bare, "a.sub").cues[0].start == pytest.approx(25 * 1001 / 24000, abs=1e-3)
+    with av.open(str(tmp_path / "a.mp4"), "w") as out:
+        film = out.add_stream("libx264", rate=25)
+        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(50):
+            frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+            out.mux(film.encode(frame))
+        out.mux(film.encode(None))
+    assert rows(read_file(tmp_path / "a.sub", tmp_path / "a.mp4")) == [ONE, FIVE]
+    tenths = "[10][30]purple|/elephant\n[50][60]green bicycle\n"
+    assert rows(read(tmp_path, tenths, "a.sub")) == [ONE, FIVE]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sbv", "0:00:01.000,0:00:03.000\npurple\nelephant\n\n"
+            "0:00:05.000,0:00:06.000\ngreen bicycle"),
+        (
+            "a.sub",
+            "[INFORMATION]\n[TITLE]x\n[SUBTITLE]\n00:00:01.00,00:00:03.00\npurple[br]elephant\n\n"
+            "00:00:05.00,00:00:06.00\ngreen bicycle\n",
+        ),
+        (
+            "a.smi",
+            "<SAMI><HEAD><STYLE>P {color:red}</STYLE></HEAD><BODY>\n"
+            "<SYNC Start=1000><P Class=EN>purple<br>elephant\n"
+            "<SYNC Start=3000><P Class=EN>&nbsp;\n<sync start='5000'>\n"
+            "<P>green <b>bicycle</b>"
+            "<SYNC Start=6000><P>&nbsp;</BODY></SAMI>",
+        ),
+        (
+            "a.ttml",
+            '<?xml version="1.0"?><tt xmlns="http://www.w3.org/ns/ttml"><head><metadata>no</metadata></head>'
+            '<body><div><p begin="00:00:01.000" end="00:00:03.000">purple<br/>elephant</p>'
+            '<p begin="5s" dur="1000ms"><span>green</span> bicycle</p></div></body></tt>',
+        ),
+        (
+            "a.dfxp",
+            '<tt:tt xmlns:tt="http://www.w3.org/2006/10/ttaf1" ttp:frameRate="25"'
+            ' ttp:tickRate="1000"><tt:body><tt:div><tt:p begin="00:00:01:00"'
+            ' end="00:00:02:25">purple\n  elephant</tt:p>'
+            '<tt:p begin="5000t" end="150f">green bicycle</tt:p></tt:div></tt:body></tt:tt>',
+        ),
+        (
+            "a.ttml",
+            '<tt><body begin="1s"><div><p begin="0s" end="2s">'
+            '<span begin="0s">purple </span>elephant</p>'
+            '<p begin="broken">lost</p><p><span begin="4s" end="5s">green & bicycle</span>'
+            "</p></div></body>",
+        ),
+        (
+            "a.ttml",
+            '<!DOCTYPE tt [<!ENTITY a "aaaaaaaaaa"><!ENTITY x SYSTEM "file:///etc/passwd">]>'
+            "<tt><body><div>"
+            '<p begin="1s" end="3s">purple &x; elephant</p><p begin="5s" end="6s">green &a;bicycle'
+            "</p>",
+        ),
+        (
+            "a.xml",
+            '<?xml version="1.0"?><transcript><text start="1" dur="2">purple elephant</text>'
+            '<text start="5" dur="1">green bicycle</text></transcript>',
+        ),
+        (
+            "a.ttml",
+            '<timedtext format="3"><body><p t="1000" d="2000"><s>purple</s>'
+            '<s t="500"> elephant</s></p>'
+            '<p t="5000" d="1000">green bicycle</p></body></timedtext>',
+        ),
+    ],
+)  # fmt: skip
+def test_further_formats_give_the_same_cues(tmp_path, name, text):
+    found = rows(read(tmp_path, text, name))
+    assert [(start, end) for start, end, _ in found] == [(1, 3), (5, 6)]
+    words = [" ".join(w for w in text.split() if w not in ("&", "&x;")) for *_, text in found]
+    assert [text.replace("&a;", "") for text in words] == ["purple elephant", "green bicycle"]
+
+
+def test_times_stay_in_order_and_above_zero(tmp_path):
+    text = (
+        "1\n00:00:09,000 --> 00:00:08,000\nend before start\n\n"
+        "2\n-00:00:01,000 --> 00:00:02,000\nbegins early\n\n"
+        "3\n00:00:01,500 --> 00:00:03,000\noverlaps\n\n"
+        "4\n99999:00:00,000 --> 99999:00:01,000\nfar away\n\n"
+    )
+    found = read(tmp_path, text)
+    assert rows(found) == [
+        (0, 2, "begins early"), (1.5, 3, "overlaps"), (9, 10, "end before start")
+    ]  # fmt: skip
+    assert found.warnings == ("1 block could not be read",)
+
+
+SENTENCES = {
+    "cp1250 polish": "Gdzie zgubiłeś mój żółty płaszcz i książkę?",
+    "cp1250 czech": "Zítra přijedeme až večer, počkejte na nás u řeky.",
+    "cp1251 russian": "Завтра мы пойдём в лес за грибами.",
+    "cp1251 ukrainian": "Завтра ми підемо до лісу по гриби, її сестра теж.",
+    "koi8-r russian": "Собака спит под столом и видит сны.",
+    "cp1252 french": "L'été dernier, la forêt était déjà brûlée là-bas.",
+    "cp1252 german": "Die Mädchen hören schöne Lieder über große Flüsse.",
+    "cp1252 spanish": "El niño comió una piña y después soñó con montañas.",
+    "mac-roman french": "L'été dernier, la forêt était déjà brûlée là-bas.",
+    "cp1253 greek": "Αύριο θα πάμε στη θάλασσα με τη γιαγιά.",
+    "cp1254 turkish": "Yarın sabah dağdaki köye gideceğiz, çocuklar şarkı söyleyecek.",
+    "cp1255 hebrew": "מחר נלך ליער לחפש פטריות.",
+    "cp1256 arabic": "غدا سنذهب إلى الغابة مع الجدة.",
+    "cp1257 lithuanian": "Rytoj eisime į mišką grybauti, močiutė taip pat važiuos.",
+    "cp1257 latvian": "Rīt mēs iesim uz mežu sēņot, vecmāmiņa arī būs.",
+    "cp1258 vietnamese": "Ngày mai chúng tôi s\u0303e đi biê\u0309n.",
+    "gb18030 chinese": "明天我们去森林里采蘑菇。",
+    "big5 chinese": "明天我們去森林裡採蘑菇。",
+    "cp932 japanese": "明日は森へきのこを採りに行きます。",
+    "euc_jp japanese": "明日は森へきのこを採りに行きます。",
+    "cp949 korean": "내일 우리는 숲으로 버섯을 따러 가요.",
+}
+"""One sentence in each older encoding, of languages that it was made for."""
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_a_single_sentence_tells_its_encoding(tmp_path, case):
+    encoding = case.split()[0]
+    text = unicodedata.normalize("NFC", SENTENCES[case])
+    data = SENTENCES[case].encode(encoding)
+    block = b"1\n00:00:01,000 --> 00:00:03,000\n%s\n"
+    assert rows(read(tmp_path, block % data)) == [(1, 3, text)]
+    many = b"\n".join(block % data for _ in range(6)).replace(b"\n", b"\r\n")
+    assert [cue.text for cue in read(tmp_path, many)] == [text]
+    # A byte that is damaged costs its character, and in Chinese, Japanese and Korean a neighbour.
+    place = len(data) * 2 // 3
+    damaged = data[:place] + b"\xff" + data[place + 1 :]
+    [cue] = read(tmp_path, block % damaged, f"a.{case.split()[1]}.srt")
+    assert cue.text[:6] == text[:6]
+    assert len(set(text.split()) - set(cue.text.split())) <= 2
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"],
+)
+@pytest.mark.parametrize("text", ["purple elephant", "Мы идём на рынок", "日本語\u3000テスト", "é"])
+def test_unicode_needs_no_mark(tmp_path, encoding, text):
+    block = f"1\n00:00:01,000 --> 00:00:03,000\n{text}\n"
+    assert rows(read(tmp_path, block.encode(encoding))) == [(1, 3, " ".join(text.split()))]
+
+
+def test_a_damaged_byte_of_utf8_costs_one_character(tmp_path):
+    text = "日本語 テスト, русский текст"
+    data = text.encode()
+    for place in range(len(data)):
+        broken = data[:place] + b"\xff" + data[place + 1 :]
+        [cue] = read(tmp_path, b"1\n00:00:01,000 --> 00:00:03,000\n" + broken + b"\n")
+        assert sum(c not in cue.text for c in set(text)) <= 1
+    cue = read(tmp_path, SUBRIP.encode().replace(b"purple", b"pur\xe9ple")).cues[0]
+    assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
+
+
+def test_a_mark_of_utf8_before_another_encoding(tmp_path):
+    data = SUBRIP.encode().replace(b"purple elephant", "Мы идём на рынок".encode("cp1251"))
+    assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
+
+
+def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
+    data = SUBRIP.encode().replace(b"purple elephant", "Le titre à part".encode("cp1252"))
+    assert read(tmp_path, data, "a.fr.srt").cues[0].text == "Le titre à part"
+    greek = SUBRIP.encode().replace(b"purple elephant", "Ναι, ναι".encode("cp1253"))
+    assert read(tmp_path, greek, "a.el.forced.srt").cues[0].text == "Ναι, ναι"
+
+
+HEADS = {
+    "srt": "1\n00:00:01,000 --> 00:00:03,000\n",
+    "vtt": "WEBVTT\n\n00:01.000 --> 00:03.000\n",
+    "ass": ASS_HEAD + "Dialogue: 0,0:00:01.00,0:00:03.00,D,,0,0,0,,",
+    "ttml": "<tt><body><p begin='1s' end='2s'>",
+    "sami": "<SAMI><SYNC Start=1000>",
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "unit", ["<", "{", "&", "--> ", "<a a=", "<!--", "\n", " ", "1:", "{\\p1}", "\xff", "<p>"]
+)
+def test_time_is_linear_in_the_length_of_a_file(tmp_path, head, unit):
+    start = time.process_time()
+    with contextlib.suppress(VideoError):
+        read(tmp_path, HEADS[head] + unit * (30_000 // len(unit)))
+    assert time.process_time() - start < 1.5  # once 4 s: each opener was followed to the end
+
+
+def test_what_is_too_long_is_cut_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(subtitles, "MAX_CUES", 1)
+    found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
+    assert len(found) == 1 and len(found.cues[0].text) <= 10_000
+    assert found.warnings == (
+        "1 cue cut to 10,000 characters", "1 cue left out: only 1 are read"
+    )  # fmt: skip
+
+
+@hypothesis.settings(max_examples=60, deadline=None, database=None)
+@hypothesis.given(data=st.data())
+def test_any_damage_gives_cues_or_one_line(tmp_path_factory, data):
+    seeds = [*HEADS.values(), SUBRIP, "WEBVTT\n\n" + WEB, YOUTUBE, "{1}{1}25\n{25}{75}a|b\n"]
+    content = data.draw(st.sampled_from(seeds)).encode()
+    parts = [b"<", b"{", b"-->", b"\n", b"\xff", b"\x00", b"99:", b"Dialogue:", b""]
+    pieces = st.sampled_from(parts) | st.binary(max_size=4)
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.integers(0, 9))
+        content = content[:place] + data.draw(pieces) + content[place + length :]
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        found = read(folder, content, "a" + data.draw(st.sampled_from(sorted(subtitles.SUFFIXES))))
+    except VideoError as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.cues and all(0 <= cue.start < cue.end and cue.text for cue in found)
