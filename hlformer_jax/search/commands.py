@@ -442,8 +442,6 @@ def serve(options: Options) -> None:
 )  # fmt: skip
 def mcp(options: Options) -> None:
     """Serve programs that speak the Model Context Protocol, over stdin and stdout."""
-    if options.out is not None:
-        _check_place(options.out, "--out", Index.open(options.index))
     agents = optional("hlformer_jax.search.agents", "search")
     agents.run(agents.server(_library(options), options.out))
 

@@ -238,7 +238,7 @@ def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
-    suffixes = optional("hlformer_jax.video.read", "search").VIDEO_SUFFIXES
+    suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
     reader = transcripts.Reader(
         subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file, suffixes
     )

@@ -376,7 +376,7 @@ def test_no_output_lands_in_an_index(search, index, films, tmp_path, arguments, 
         given.append(f"--index={index}")
     done = search(*given)
     assert done.status == 1 and len(done.errors) == 1, done
-    assert "index" in done.errors[0] and ("out=" in done.errors[0] or "=" in done.errors[0])
+    assert "index" in done.errors[0]
     assert archive.everything(index) | archive.everything(films) == before
 
 

@@ -20,7 +20,7 @@ import videos
 from videos import noisy, ordinary
 
 from hlformer_jax import video
-from hlformer_jax.video import read
+from hlformer_jax.video import listing, read
 from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
 
 
@@ -105,7 +105,7 @@ def test_only_regular_files_are_opened(tmp_path):
 
 
 def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
-    if not read._pseudo_devices():
+    if not listing._pseudo_devices():
         pytest.skip("there are none on this machine")
     touch(tmp_path, "a.mp4")
     (tmp_path / "processes").symlink_to("/proc")

@@ -13,10 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from hlformer_jax import files
-from hlformer_jax.search import extract
+from hlformer_jax.search import decoding, extract
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.page import jobs, server
-from hlformer_jax.video import read
+from hlformer_jax.video import listing
 
 CHANGES = ["index", "retry/0", "add?path=/x", "remove?id=0", "stop"]
 READ = ["roots", "job", "job/events"]
@@ -277,7 +277,7 @@ def test_a_job_that_is_stopped_keeps_what_is_whole_and_the_next_goes_on(live, li
 
 def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
-    monkeypatch.setattr(extract, "PULSE", 0.05)
+    monkeypatch.setattr(decoding, "PULSE", 0.05)
     asked = iter(range(15))  # more often than there are files and events
 
     def pulse():
@@ -363,15 +363,15 @@ def many_files(folder):
 
 def test_a_stopped_job_ends_while_it_lists_a_folder(live, monkeypatch, tmp_path):
     folder = many_files(tmp_path / "many")
-    begun, look = threading.Event(), read._is_video
+    begun, look = threading.Event(), listing._is_video
 
     def slow(path, pseudo):
         begun.set()
         time.sleep(0.05)
         return look(path, pseudo)
 
-    monkeypatch.setattr(read, "_is_video", slow)
-    monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=read.find))
+    monkeypatch.setattr(listing, "_is_video", slow)
+    monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=listing.find))
     live.post("/api/add", params={"path": str(folder)})
     assert begun.wait(10)
     stopped = time.monotonic()
