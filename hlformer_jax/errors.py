@@ -48,20 +48,41 @@ class DamagedError(SearchError):
         return error
 
 
+class UnreadableError(DamagedError):
+    """A file of an index cannot be read now: what it holds is not known, and may be whole."""
+
+
 def optional(module: str, extra: str) -> Any:
     """A module that needs an extra of this package.
 
     Raises:
       MissingExtra: saying what to install.
+      MemoryError: when there is no room to load it.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         if (error.name or "").startswith("hlformer_jax"):
             raise
+        if is_memory_error(error):
+            raise MemoryError(str(error)) from None
         raise MissingExtra(
             f'{module} needs more packages: pip install "hlformer-jax[{extra}]" ({error})'
         ) from None
+
+
+_OUT_OF_MEMORY = re.compile(
+    r"can't start new thread|cannot allocate memory|failed to map segment|out of memory"
+    r"|RESOURCE_EXHAUSTED",
+    re.IGNORECASE,
+)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether an error says that memory has run out: of Python, the loader, a thread or XLA."""
+    kinds = OSError, RuntimeError, ImportError, SystemError
+    text = isinstance(error, kinds) and _OUT_OF_MEMORY.search(str(error)) is not None
+    return text or isinstance(error, MemoryError)
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
@@ -82,6 +103,36 @@ def _python() -> str:
         return "python"
     own = Path(sys.executable)
     return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)
+
+
+_PASSWORDS = (
+    # user:password@ of an address: to its last @, as a password may hold any character
+    re.compile(r"(\w+://[^\s/?#@:'\"]*:)[^\s'\"]*(?=@)"),
+    # password=… of an address or of a list of settings, whose letters may be written as %70
+    re.compile(
+        r"((?:p|%70)(?:a|%61)(?:s|%73)(?:s|%73)(?:w|%77)(?:o|%6f)(?:r|%72)(?:d|%64)\s*=\s*)"
+        r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&'\"]+)",
+        re.IGNORECASE,
+    ),
+)
+
+
+def without_passwords(text: str, arguments: Iterable[str] = ()) -> str:
+    """Return a text in which the passwords of addresses and settings are "…".
+
+    Args:
+      text: an error, say.
+      arguments: of a command line, which the text may quote; a password in one of them may hold
+        spaces and quotes.
+    """
+    for argument in arguments:
+        place = "://" if "://" in argument else "^"
+        hidden = re.sub(rf"({place}[^/?@:]*:).+(?=@)", r"\1…", argument, flags=re.DOTALL)
+        for form in (str, repr):
+            text = text.replace(form(argument), form(hidden))
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1…", text)
+    return text
 
 
 def legible(text: str) -> str:

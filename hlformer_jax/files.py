@@ -29,6 +29,9 @@ from hlformer_jax.errors import UserError, legible
 WRITTEN = ".hlformer-written"
 """List of the files that were written into a directory, in the format of sha256sum."""
 
+READ_BYTES = 2**20
+"""Bytes that are read of a file at a time where its digest is made."""
+
 Replace = Literal["any", "none", "own", "any, own"]
 """Which regular file may be replaced: any, none, or one that is on the directory's list and
 unchanged; with "own" the new file is put on the list."""
@@ -64,7 +67,7 @@ def check_output(path: Path, replace: Replace = "none") -> None:
       OutputError: saying what stands there.
       OSError: when the folder cannot be made or written to.
     """
-    _check_replaced(path, replace)
+    check_replaced(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path.parent).close()
 
@@ -83,16 +86,52 @@ def read_bytes(path: Path) -> bytes:
     Raises:
       OSError: when it cannot be read, or is a pipe or device, whose reading might never end.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is a pipe, socket or device, no file", str(path))
+    with open(open_regular(path), "rb") as file:
         return file.read()
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def open_regular(path: Path) -> int:
+    """Return a descriptor to read a regular file.
+
+    Raises:
+      OSError: when it cannot be read, or is a pipe or device, whose reading might never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a pipe, socket or device, no file", str(path))
+    return descriptor
+
+
+def digest(path: Path, pulse: Callable[[], None] = lambda: None) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits.
+
+    Args:
+      path: a regular file.
+      pulse: called for every block that is read; what it raises ends the reading.
+    """
+    digest, block = hashlib.sha256(), bytearray(READ_BYTES)
+    with open(open_regular(path), "rb", buffering=0) as file:
+        while count := file.readinto(block):  # None where a file of the kernel would block
+            pulse()
+            digest.update(memoryview(block)[:count])
+    return digest.hexdigest()
+
+
+def is_gone(path: Path, follow: bool = False) -> bool:
+    """Return whether nothing is at a path; what cannot be looked at is not gone.
+
+    Args:
+      path: a path.
+      follow: whether a link counts as gone where its target is.
+    """
+    try:
+        os.stat(path, follow_symlinks=follow)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def discard(path: Path) -> None:
@@ -188,7 +227,7 @@ def whole(path: Path, replace: Replace = "any") -> Iterator[Path]:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         with _listed(path, draft) if "own" in replace else contextlib.nullcontext():
-            _check_replaced(path, replace)
+            check_replaced(path, replace)
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -200,8 +239,12 @@ def drafted(name: str) -> str | None:
     return found and found[1]
 
 
-def _check_replaced(path: Path, replace: Replace) -> None:
-    """Refuses to replace what must stay at a place."""
+def check_replaced(path: Path, replace: Replace = "any") -> None:
+    """Refuse to replace what must stay at a place.
+
+    Raises:
+      OutputError: saying what stands there.
+    """
     mode = _mode(path)
     if mode is None:
         return
@@ -229,10 +272,17 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether the directory's list has the file as it is."""
+    """Return whether the directory's list has the file as it is.
+
+    Raises:
+      OSError: when the list or the file cannot be read.
+    """
+    mode = _mode(path.parent / WRITTEN)
+    if mode is None or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        return False
     try:
         lines = read_bytes(path.parent / WRITTEN).decode().splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return False
     return f"{digest(path)}  {path.name}" in lines
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
-from hlformer_jax.search import said
-from hlformer_jax.search.extract import Video, index_folder
+from hlformer_jax.search.decoding import Video
+from hlformer_jax.search.extract import index_folder
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.transcripts import Reader
 
 COLOURS = {
     "red": (255, 0, 0),
@@ -87,7 +88,7 @@ def embed(colours):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def find(folder, report):
+def find(folder, report, pulse=lambda: None):
     found = []
     for directory, _, names in os.walk(folder):
         if "unlisted" in directory:
@@ -126,7 +127,7 @@ def _read(path):
 VIDEO = Video(find, probe, sample)
 
 
-def beside(path):
+def beside(path, video=None):
     """The cues of a file, which is JSON here."""
     try:
         return [tuple(cue) for cue in json.loads(path.read_text())]
@@ -139,7 +140,7 @@ def inside(path):
     return [(0, 2, "recorded inside")] if path.name == "c.film" else []
 
 
-TOLD = VIDEO._replace(texts=said.Reader(frozenset({".srt"}), inside, beside))
+TOLD = VIDEO._replace(texts=Reader(frozenset({".srt"}), inside, beside))
 """Reads subtitles too."""
 
 

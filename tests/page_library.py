@@ -25,6 +25,7 @@ from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search import queries
 from hlformer_jax.search.page import guard, server
+from hlformer_jax.search.transcripts import Problem
 
 COLOURS = {
     "red": (200, 40, 45),
@@ -135,6 +136,9 @@ class Library(search.Library):
     def transcript(self, id):
         spoken = {"garden": [(1.0, 3.0, "look"), (4.0, 6.0, "the captain's ship")]}
         return spoken.get(self.entry(id).video.removesuffix(".mp4"), [])
+
+    def subtitle_problems(self):
+        return [Problem("walk.srt", "it holds no cue", "walk.mp4")]
 
     def tag(self, id, add, drop):
         entry = self.entry(id)

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import processes
+import pytest
 
 import hlformer_jax
+from hlformer_jax import errors
 from hlformer_jax.errors import UserError, command_line, suggestion
 
 
@@ -53,3 +55,18 @@ def test_a_command_names_the_python_that_the_shell_would_not_find(tmp_path, monk
     assert first() == sys.executable
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert first() == f"bin/{os.path.basename(sys.executable)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:secret@h/d", "postgresql://me:…@h/d"),
+        ("postgresql://me@h/d?a=b", "postgresql://me@h/d?a=b"),
+        ("postgresql://me:@/d?host=/x", "postgresql://me:…@/d?host=/x"),
+        ("x://h/?password=secret&a=b", "x://h/?password=…&a=b"),
+        ("sslpassword = 'a secret' user=me", "sslpassword = … user=me"),
+        ("no a:b password here", "no a:b password here"),
+    ],
+)
+def test_passwords_are_hidden(text, shown):
+    assert errors.without_passwords(text) == shown

@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +51,9 @@ def write(
     matrix: int | None = None,
     options: dict[str, str] | None = None,
     sound: tuple[float, float] | None = None,
+    sound_codec: str = "aac",
+    sound_rate: int = 8000,
+    muxer: dict[str, str] | None = None,
     **settings,
 ) -> Path:
     """Writes a video by PyAV.
@@ -65,17 +69,23 @@ def write(
       matrix: FFmpeg's number of the colours' matrix; its default when None.
       options: options of the encoder.
       sound: seconds from and until which a 440 Hz tone sounds.
+      sound_codec: FFmpeg's name of the encoder of the sound.
+      sound_rate: samples a second.
+      muxer: options of the container.
       settings: `format` of the container; fields of the codec context, such as max_b_frames.
     """
     tick = Fraction(1, rate) if times is None else Fraction(1, 1000)
-    with av.open(f"file:{path}", "w", format=settings.pop("format", None)) as container:
+    form = settings.pop("format", None)
+    with av.open(f"file:{path}", "w", format=form, options=muxer or {}) as container:
         stream = container.add_stream(codec, rate=rate, options=options or {})
         height, width, _ = paint(0).shape
         stream.width, stream.height, stream.pix_fmt = width, height, pixels
         stream.codec_context.time_base = tick
         for name, value in settings.items():
             setattr(stream.codec_context, name, value)
-        tone = container.add_stream("aac", rate=8000, layout="mono") if sound else None
+        tone = container.add_stream(sound_codec, rate=sound_rate, layout="mono") if sound else None
+        if tone is not None and sound_codec != "aac":
+            tone.bit_rate = 12_200 if sound_rate == 8000 else 64_000
         for index in range(frames):
             image = paint(index)
             kind = "rgb24" if image.dtype == np.uint8 else "rgb48le"
@@ -87,11 +97,16 @@ def write(
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
         if tone is not None:
-            start, end = (round(second * 8000) for second in sound)
-            wave = np.sin(2 * np.pi * 440 * np.arange(end - start) / 8000)
-            piece = av.AudioFrame.from_ndarray(wave[None].astype(np.float32), "fltp", "mono")
-            piece.sample_rate, piece.pts, piece.time_base = 8000, start, Fraction(1, 8000)
-            container.mux(tone.encode(piece))
+            start, end = (round(second * sound_rate) for second in sound)
+            wave = np.sin(2 * np.pi * 440 * np.arange(end - start) / sound_rate)
+            # PCM has a packet for each frame; other encoders cut frames as they need.
+            size = sound_rate // 25 if sound_codec.startswith("pcm") else len(wave)
+            for place in range(0, len(wave), size):
+                samples = wave[None, place : place + size].astype(np.float32)
+                piece = av.AudioFrame.from_ndarray(samples, "fltp", "mono")
+                piece.sample_rate, piece.time_base = sound_rate, Fraction(1, sound_rate)
+                piece.pts = start + place
+                container.mux(tone.encode(piece))
             container.mux(tone.encode(None))
     return path
 
@@ -158,6 +173,69 @@ def overwrite_packets(path: Path, first: float, count: int) -> Path:
                 place = content.index(bytes(packet), packet.pos)  # those of silence are all equal
                 content[place : place + packet.size] = noise.bytes(packet.size)
                 count -= 1
+    path.write_bytes(bytes(content))
+    return path
+
+
+def restamped(path: Path, out: Path, late: Callable[[int], float]) -> Path:
+    """Copies a video whose n-th packet is shown `late(n)` seconds later; its decoding is not."""
+    with av.open(str(path)) as source, av.open(str(out), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        for place, packet in enumerate(packets):
+            packet.pts += round(late(place) / packet.time_base)
+            packet.stream = stream
+            container.mux(packet)
+    return out
+
+
+def restamped_flv(path: Path, late: Callable[[int], float]) -> Path:
+    """Makes the n-th picture of an FLV file shown and decoded `late(n)` seconds later."""
+    content, place, count = bytearray(path.read_bytes()), 13, -1  # the first is the codec's header
+    while place < len(content):
+        if content[place] == 9:
+            time = int.from_bytes(content[place + 4 : place + 7], "big") | content[place + 7] << 24
+            time = max(time + round(1000 * (late(count) if count >= 0 else 0)), 0)
+            content[place + 4 : place + 7] = (time & 0xFFFFFF).to_bytes(3, "big")
+            content[place + 7] = time >> 24
+            count += 1
+        place += 11 + int.from_bytes(content[place + 1 : place + 4], "big") + 4
+    path.write_bytes(bytes(content))
+    return path
+
+
+def stamped(path: Path, out: Path, **metadata: str) -> Path:
+    """Copies the pictures of a video into a file with this metadata."""
+    options = {"movflags": "use_metadata_tags"} if out.suffix in {".mp4", ".mov"} else {}
+    with av.open(str(path)) as source, av.open(str(out), "w", options=options) as container:
+        container.metadata.update(
+            {name.replace("__", "."): text for name, text in metadata.items()}
+        )
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                container.mux(packet)
+    return out
+
+
+def initialisation(folder: Path) -> Path:
+    """The first part of a fragmented MP4, as DASH and HLS have it."""
+    path = write(folder / "a.mp4", muxer={"movflags": "frag_keyframe+empty_moov"})
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"moof") - 4])
+    return path
+
+
+def sound_and_no_picture(folder: Path) -> Path:
+    """An MP4 with sound, whose video track has no sample."""
+    path = write(folder / "a.mp4", sound=(0, 1))
+    content = bytearray(path.read_bytes())
+    track = content.index(b"vmhd")
+    for name, count in ((b"stts", 8), (b"ctts", 8), (b"stss", 8), (b"stsc", 8), (b"stco", 8),
+                        (b"stsz", 12)):  # fmt: skip
+        place = content.index(name, track) + count
+        content[place : place + 4] = bytes(4)
     path.write_bytes(bytes(content))
     return path
 
@@ -418,6 +496,8 @@ REFUSED = {kind: (make, r"no video|Invalid argument") for kind, make in PLAYLIST
     "sound alone": (sound_alone, "sound alone"),
     "song with a cover": (song_with_a_cover, "sound alone"),
     "no frame": (no_frame, "holds no frame"),
+    "initialisation segment": (initialisation, "is the initialisation segment of a stream"),
+    "sound and no picture": (sound_and_no_picture, "holds sound and a video track without a frame"),
     "unknown codec": (unknown_codec, "codec that FFmpeg cannot decode"),
     "frames of noise": (frames_of_noise, "can be decoded"),
     "absurd size": (of_side(15_000), "15000 x 15000 pixels"),

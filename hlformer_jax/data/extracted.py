@@ -255,8 +255,8 @@ def check_place(folder: Path, overwrite: bool) -> None:
         return
     try:
         ours = "format" in files.parse_json((folder / CONTENTS).read_bytes())
-    except (OSError, ValueError, TypeError):
-        ours = False
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        ours = False  # one that cannot be read may be ours: its error ends the command
     if not ours:
         raise files.OutputError(f"{folder} holds other things: give another folder, or empty it")
     if not overwrite:

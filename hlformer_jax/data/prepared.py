@@ -14,6 +14,7 @@ or value that no training could mean. This module alone knows TFDS.
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import itertools
 import json
@@ -186,14 +187,22 @@ def _read_index(directory: Path) -> dict[str, Any]:
 
 
 def _file_sizes(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in sorted(directory.glob("*.array_record*"))}
+    # Not by glob, which takes a folder that cannot be listed for an empty one.
+    names = fnmatch.filter(sorted(os.listdir(directory)), "*.array_record*")
+    return {name: (directory / name).stat().st_size for name in names}
 
 
 def _is_complete(directory: Path) -> bool:
-    """Whether a set is whole; a copy that was cut short, or a power cut, can leave less."""
+    """Return whether a set is whole; a copy that was cut short, or a power cut, can leave less.
+
+    Raises:
+      OSError: when it cannot be read, which does not tell whether it is whole.
+    """
     try:
         return _read_index(directory)["files"] == _file_sizes(directory)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -3,14 +3,22 @@
 import argparse
 import codecs
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from hlformer_jax.command import fail
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, is_memory_error, without_passwords
 from hlformer_jax.search.commands import COMMANDS
+
+STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
+"""The standard streams by their descriptors' numbers."""
+
+
+MIN_ADDRESS_SPACE = 1_500_000 * 1024
+"""Bytes with which a search by the smallest encoder runs on two cores; with less XLA aborts."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -18,6 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with status 1."""
+        message = without_passwords(message, _values(sys.argv))
         sys.exit(fail(f"{message} ({self.prog} --help lists the options)"))
 
 
@@ -33,6 +42,14 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
+def _values(argv: Sequence[str]) -> list[str]:
+    """Return the values of a command line: of --name=VALUE what follows the sign."""
+    return [
+        argument.partition("=")[2] if argument.startswith("--") and "=" in argument else argument
+        for argument in argv
+    ]
+
+
 def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
     """U+FFFD for each byte of a name that is no text; what else a terminal lacks, escaped."""
     if isinstance(error, UnicodeEncodeError) and error.encoding.startswith("utf"):
@@ -43,19 +60,50 @@ def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
 codecs.register_error("hlformer.legible", _legible)
 
 
+def _open_closed_streams() -> set[str]:
+    """Open the standard streams that the caller has closed, on nothing; return their names.
+
+    Otherwise the next file that is opened gets the number of standard output, and what a library
+    prints is written into it.
+    """
+    closed = {name for name in STREAMS if getattr(sys, name) is None}
+    for name in (name for name in STREAMS if name in closed):
+        descriptor = os.open(os.devnull, STREAMS[name])
+        setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
+    return closed
+
+
+def _check_address_space() -> None:
+    """Refuse to load XLA into so little address space that it would end the process.
+
+    Raises:
+      MemoryError: naming the limit.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
+        raise MemoryError(f"ulimit -v is {limit // 1024}, at least {MIN_ADDRESS_SPACE // 1024}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; a wrong input ends it with one line and exit status 1."""
+    closed = _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files may be no text
             stream.reconfigure(errors="hlformer.legible")
     options = parser().parse_args(argv)
+    given = _values(sys.argv if argv is None else argv)
     try:
+        if options.command == "mcp" and closed & {"stdin", "stdout"}:
+            return fail("standard input or output is closed, by which mcp is asked and answers")
         if COMMANDS[options.command].compiles:
+            _check_address_space()
             from hlformer_jax import parallel
 
             parallel.keep_programs()
         COMMANDS[options.command].run(options)
         sys.stdout.flush()
+        if "stdout" in closed:
+            return fail("standard output is closed: what was to be printed is lost")
         return 0
     except KeyboardInterrupt:
         print("interrupted: run the same command again to continue", file=sys.stderr)
@@ -64,7 +112,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
-        return fail(" ".join(str(error).split()))
+        return fail(without_passwords(" ".join(str(error).split()), given))
+    except Exception as error:
+        if not is_memory_error(error):
+            raise
+        line = " ".join(str(error).split())[:200]
+        return fail(f"there is not enough memory{f' ({line})' if line else ''}: allow more of it")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,20 @@ Without --out there is no `cut`. Errors are lines without paths of this machine.
 """
 
 import contextlib
-from collections.abc import Iterator
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import __version__, files, video
-from hlformer_jax.errors import SearchError, UserError, optional
-from hlformer_jax.search import exports
+from hlformer_jax.errors import SearchError, UserError, legible, optional, suggestion
+from hlformer_jax.search import exports, storage
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers
 
@@ -35,7 +40,32 @@ def server(library: Library, clips: Path | None = None) -> Any:
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
     failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
-    made = mcp.MCPServer("hlformer-search", version=__version__, log_level="ERROR")
+    base: Any = mcp.MCPServer
+
+    class Server(base):
+        """A server that refuses arguments that a tool does not have, in one line."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            """Call a tool by its name; see `MCPServer`."""
+            for tool in await self.list_tools():
+                known = tool.input_schema["properties"]
+                unknown = sorted(arguments.keys() - known.keys()) if tool.name == name else ()
+                if unknown:
+                    near = suggestion(unknown[0], known)
+                    listed = ", ".join(known)
+                    raise failure(
+                        f"{name} has no argument {unknown[0][:100]!r}{near}: it has {listed}"
+                    )
+            try:
+                return await super().call_tool(name, arguments, context)
+            except failure as error:
+                if not hasattr(error.__cause__, "errors"):
+                    raise
+                [first, *_] = error.__cause__.errors()
+                where = ".".join(map(str, first["loc"]))
+                raise failure(f"{name}: {where}: {first['msg']}") from None
+
+    made = Server("hlformer-search", version=__version__, log_level="ERROR")
 
     @contextlib.contextmanager
     def lines() -> Iterator[None]:
@@ -43,10 +73,10 @@ def server(library: Library, clips: Path | None = None) -> Any:
         try:
             yield
         except HTTPException as error:
-            raise failure(error.detail) from None
+            raise failure(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
             line = answers.without_paths(str(error), library.status())
-            raise failure(" ".join(line.split())) from None
+            raise failure(_for_agents(line)) from None
 
     def search(
         sentence: str,
@@ -73,7 +103,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 tags=tags or (),
             )  # fmt: skip
             listed = [hit.as_json() for hit in hits]
-            warnings = answers.warnings(library, hits)
+            warnings = [_for_agents(line) for line in answers.warnings(library, hits)]
             shown: dict[str, Any] = files.jsonable(
                 {"hits": listed, "good": hits.good, "verdict": hits.verdict, "warnings": warnings}
             )
@@ -93,20 +123,106 @@ def server(library: Library, clips: Path | None = None) -> Any:
         with lines():
             _check_times(start, end, margin)
             longest = answers.MAX_CUT_SECONDS
-            if not start < end <= start + longest or margin > 60:
+            if end <= start:
+                raise SearchError(f"end: {end:g} s is not after the start, {start:g} s")
+            if end > start + longest or margin > 60:
                 raise SearchError(f"a clip has {longest:.0f} s at most, its margins 60")
             file = answers.open_video(library, id)
             name = file.entry.video
             out = clips / exports.clip_name(name, max(start - margin, 0), end + margin)
+            if os.path.lexists(out):
+                raise SearchError(
+                    f"the clip {out.name!r} was written before: use it, or cut at other times"
+                )
             answers.reading(file, lambda path: video.cut(path, start, end, out, margin))
             return out.name
 
     made.add_tool(search)
     made.add_tool(show, structured_output=False)
     if clips is not None:
+        if (inside := storage.index_around(clips)) is not None:
+            raise files.OutputError(f"{clips} lies in the index {inside}: choose another folder")
         files.check_directory(clips)
         made.add_tool(cut)
     return made
+
+
+class _Messages(io.RawIOBase):
+    """Standard input in lines of JSON that the package `mcp` can read.
+
+    A line that is not a JSON-RPC message is answered as that protocol says, where `mcp` is silent,
+    and a lone surrogate, which no UTF-8 has, becomes U+FFFD.
+    """
+
+    def __init__(self, source: Any, refuse: Callable[[bytes], object]) -> None:
+        self._source, self._refuse, self._left = source, refuse, b""
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes of a message into a buffer."""
+        while not self._left:
+            line = self._source.readline()
+            if not line:
+                return 0
+            self._left = self._cleaned(line)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def _cleaned(self, line: bytes) -> bytes:
+        if not line.strip():
+            return b""
+        try:
+            line = line.decode(errors="replace").encode()
+            message = files.parse_json(line)
+            if not isinstance(message, dict):
+                raise ValueError
+        except ValueError:
+            self._refuse(_PARSE_ERROR)
+            return b""
+        if b"\\ud" not in line.lower():
+            return line
+        return legible(json.dumps(message, ensure_ascii=False)).encode() + b"\n"
+
+
+_PARSE_ERROR = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error: send one JSON-RPC'
+    b' message a line"}}\n'
+)
+
+
+def run(made: Any) -> None:
+    """Serve over standard input and output until the input ends."""
+    # `mcp` writes through a duplicate of standard output, in whole lines, as this does.
+    answers_to = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    messages = io.BufferedReader(_Messages(sys.stdin.buffer, answers_to.write))
+    sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
+    made.run("stdio")
+
+
+ASK = "the person who runs this server can change that"
+"""What stands for advice that only a command line can follow."""
+
+
+def _for_agents(line: str) -> str:
+    """Return an error in one line, without the advice that names options of a command."""
+    parts = re.split(r"(: |; | \(|, or )", " ".join(line.split()))
+    kept = [parts[0]]
+    for separator, part in zip(parts[1::2], parts[2::2], strict=True):
+        if not _OPTION.search(part):
+            kept.append(separator + part)
+    text = "".join(kept)
+    advised = len(kept) < 1 + len(parts) // 2
+    if _OPTION.search(text):
+        text, advised = _OPTION.sub("an option", text), True
+    return f"{text}: {ASK}" if advised else text
+
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=\S+)?|hlformer_jax\.\w+|hlformer-\w+ \w+")
 
 
 def _check_times(*seconds: float) -> None:

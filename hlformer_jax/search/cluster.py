@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hlformer_jax.errors import SearchError, optional
-from hlformer_jax.search import extract
-from hlformer_jax.search.extract import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.errors import SearchError, optional, without_passwords
+from hlformer_jax.search import decoding
+from hlformer_jax.search.decoding import Event, Failed, Frames, Job, Opened, Source
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.storage import Manifest
 
@@ -123,14 +123,13 @@ class _Extractor:
         for one in asked:
             path = Path(os.fsdecode(one["path"]))
             events_of[path] = []
-            if (size := _size(path)) != one["size"]:
-                what = "is not there" if size is None else "is another file"
+            if what := _difference(path, one["size"]):
                 where = f"on {socket.gethostname()}, a machine of the cluster"
                 events_of[path].append(Failed(path, f"it {what} {where}"))
         here = [path for path, events in events_of.items() if not events]
-        for event in extract.decode(here, self._job, self._workers):
+        for event in decoding.decode(here, self._job, self._workers):
             if isinstance(event, Frames):
-                event = extract.encode(self._encoder, event)
+                event = decoding.encode(self._encoder, event)
             if isinstance(event, Opened):
                 events_of[event.path].clear()
             events_of[event.path].append(event)
@@ -159,10 +158,22 @@ def _share(nodes: Sequence[dict[str, Any]]) -> _Share:
 
 
 def _size(path: Path) -> int | None:
+    """Return the size of a file in bytes; None if it is not known here."""
     try:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def _difference(path: Path, size: int | None) -> str:
+    """Return why the file here is not that of another machine; "" if it may be."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "is another file" if size is not None and status.st_size != size else ""
 
 
 @contextlib.contextmanager
@@ -178,8 +189,8 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise SearchError(
-            f"--ray={address}: Ray does not connect ({lines[0]}); give HOST:PORT of a cluster that"
-            " runs, or local"
+            f"--ray={without_passwords(address, [address])}: Ray does not connect"
+            f" ({without_passwords(lines[0])}); give HOST:PORT of a cluster that runs, or local"
         ) from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
@@ -200,12 +211,13 @@ def _answers(address: str) -> None:
         host, port = None, None
     if not host or not port:
         raise SearchError(
-            f"--ray={address} is no address: give HOST:PORT of a Ray cluster, auto or local"
+            f"--ray={without_passwords(address, [address])} is no address: give HOST:PORT of a Ray"
+            " cluster, auto or local"
         )
     try:
         socket.create_connection((host, port), SECONDS).close()
     except OSError as error:
         raise SearchError(
-            f"--ray={address}: no cluster answers there ({error.strerror or error}); start it by"
-            " `ray start --head`, or give local"
+            f"--ray={without_passwords(address, [address])}: no cluster answers there"
+            f" ({error.strerror or error}); start it by `ray start --head`, or give local"
         ) from None

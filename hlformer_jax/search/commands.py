@@ -5,6 +5,7 @@ is wrong is raised as a `UserError`, which `__main__` prints as one line.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -15,7 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line, optional, printable
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UserError,
+    command_line,
+    optional,
+    printable,
+)
 from hlformer_jax.search import (
     evaluation,
     exports,
@@ -25,11 +33,21 @@ from hlformer_jax.search import (
     recognition,
     said,
     storage,
+    transcripts,
 )
 from hlformer_jax.search import watch as watch_folders
-from hlformer_jax.search.extract import Progress, counted, index_folder, real_video, to_add
+from hlformer_jax.search.decoding import update_transcripts
+from hlformer_jax.search.extract import (
+    Progress,
+    counted,
+    default_workers,
+    index_folder,
+    real_video,
+    to_add,
+)
 from hlformer_jax.search.index import (
     DEFAULT_ENCODER,
+    WAIT_SECONDS,
     Index,
     check_rate,
     load_encoder,
@@ -119,7 +137,8 @@ TIME = functools.partial(option, metavar="TIME")
          metavar="FOLDER"),
     OWN_INDEX, NEW_ENCODER, FPS,
     path("--checkpoint", "a trained model that ranks from now on", metavar="RUN"),
-    flag("--move-root", "the folder of the index that is not there now is this one from now on"),
+    flag("--move-root", "the missing folder of the index has moved to FOLDER; refused while the old"
+         " one is there"),
     *WORK, compiles=True,
 )  # fmt: skip
 def index(options: Options) -> None:
@@ -204,7 +223,7 @@ def _prepared(
             raise
     if index is None:
         inside = directory.resolve()
-        videos = real_video().find(folder, _report)
+        videos = real_video().find(folder, _report, lambda: None)
         if all(inside in path.resolve().parents for path in videos):
             raise SearchError(f"{folder} holds no video that FFmpeg reads")
         encoder, places = load_encoder(given or DEFAULT_ENCODER)
@@ -222,11 +241,14 @@ def _prepared(
     root, known = folder.resolve(), index.roots
     moved = "" if root in known.values() or not index.manifest.root else None
     if moved is None and move_root:
-        away = [name for name in known if not index.is_there(name)]
-        if len(away) != 1 < len(known):
+        away = [name for name in known if index.is_missing(name)]
+        if len(away) != 1:
+            listed = " and ".join(str(known[name]) for name in (away or known))
+            what = "missing: mount the others" if away else "still there: move or unmount it"
             raise SearchError(
-                f"{len(away)} of the {len(known)} folders of {directory} are not there, so that it"
-                f" is not known which of them is {root} now: let one be away"
+                f"--move-root needs one folder of {directory} that is missing, and {listed} are"
+                f" {what} first, or index {root} as a further folder by"
+                f" {command_line('search', 'add', root, f'--index={directory}')}"
             )
         moved = away[0] if len(known) > 1 else ""
         index.check_root(root, instead_of=moved)
@@ -344,7 +366,7 @@ def query(options: Options) -> None:
     replace = files.replacing(options.overwrite)
     if options.export:
         exports.check(options.export)
-        _check_clip(Index.open(options.index), options.export, "--export")
+        _check_place(options.export, "--export", Index.open(options.index))
         files.check_output(options.export, replace)
     hits = _library(options).query(
         options.sentences, options.k, *chosen, options.moments, image=options.image, like=like,
@@ -422,7 +444,7 @@ def serve(options: Options) -> None:
 def mcp(options: Options) -> None:
     """Serve programs that speak the Model Context Protocol, over stdin and stdout."""
     agents = optional("hlformer_jax.search.agents", "search")
-    agents.server(_library(options), options.out).run("stdio")
+    agents.run(agents.server(_library(options), options.out))
 
 
 @command(INDEX, JSON)
@@ -431,11 +453,17 @@ def status(options: Options) -> None:
     index = _opened(options.index)
     of = index.summary()
     noted = [entry for entry in index.entries() if entry.reason]
+    damaged = [one.line for one in transcripts.damaged(index).values()]
+    left_out: list[transcripts.Problem] = []
+    with contextlib.suppress(DamagedError):  # of which `damaged` has a line
+        left_out = transcripts.problems(index)
     if options.json:
         lists: dict[str, Any] = {"failures": [], "warnings": [], "notes": index.notes}
         for entry in noted:
             kind = "failures" if entry.state == "failed" else "warnings"
             lists[kind].append({"id": entry.id, "video": entry.video, "reason": entry.reason})
+        lists["subtitles"] = [problem._asdict() for problem in left_out]
+        lists["transcripts"] = damaged
         print(json.dumps(files.jsonable(of | lists), indent=2))
         return
     level = index.manifest.levels.get(rankers.DEFAULT)
@@ -452,6 +480,7 @@ def status(options: Options) -> None:
         "level": level
         and f"{level.false_alarms:g} % of what is absent pass ({level.captions} captions)",
         "failed": of["failed"] and f"{of['failed']} (index --retry tries them again)",
+        "subtitles": left_out and f"{len(left_out)} files of which nothing or not all is searched",
     }
     for name, text in rows.items():
         if text:
@@ -459,6 +488,10 @@ def status(options: Options) -> None:
     for entry in noted:
         kind = "failed" if entry.state == "failed" else "warning"
         print(f"  {kind}: {printable(entry.video)}: {printable(entry.reason)} (id {entry.id})")
+    for problem in left_out:
+        print(f"  subtitles: {printable(problem.file)}: {printable(problem.reason)}")
+    for line in damaged:
+        print(f"  damaged: {printable(line)}")
 
 
 @command(
@@ -485,9 +518,9 @@ def tag(options: Options) -> None:
     """Give videos tags, such as favourite, or take them; list the videos with their tags."""
     index = _opened(options.index)
     if options.add or options.drop:
-        with index.writing():
-            if not options.videos:
-                raise SearchError("which videos? Give their paths or ids")
+        if not options.videos:
+            raise SearchError("which videos? Give their paths or ids")
+        with index.writing(wait=WAIT_SECONDS):
             index.tag({index.name_of(one) for one in options.videos}, options.add, options.drop)
     names = {index.name_of(one) for one in options.videos}
     for entry in index.entries():
@@ -523,10 +556,8 @@ def transcribe(options: Options) -> None:
         recognisers.append(speech)
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
-    subtitles = real_video().texts
-    assert subtitles is not None
     with index.writing():
-        said.update(index, subtitles, _report)
+        update_transcripts(index, real_video(), _report, workers=default_workers())
         for recogniser in recognisers:
             with _bar("video") as bar:
 
@@ -552,13 +583,17 @@ def prune(options: Options) -> None:
         raise SearchError(f"{index.root} is not there: is its disk mounted? Nothing is dropped")
     for root in away.values():
         _report(f"{root} is not there: is its disk mounted? Nothing of it is dropped")
-    names = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    offline = [one for one in index.offline() if storage.split_name(one)[0] not in away]
+    names = [one for one in offline if files.is_gone(index.path(one), follow=True)]
+    if kept := len(offline) - len(names):
+        first = next(one for one in offline if one not in names)
+        _report(printable(f"{kept} videos cannot be looked at ({first}): they are kept"))
     for name in names:
         print(printable(name))
     if not options.yes:
         print(f"{len(names)} videos are offline" + ("; --yes drops them" if names else ""))
         return
-    with index.writing():
+    with index.writing(wait=WAIT_SECONDS):
         gone = set(index.offline()) & set(names)
         index.forget(gone)
     print(f"dropped {len(gone)} videos, {len(index.manifest.videos)} are left")
@@ -568,17 +603,24 @@ def prune(options: Options) -> None:
 def verify(options: Options) -> None:
     """Read an index through, and name what is damaged."""
     index = Index.open(options.index)
-    wrong = index.verify() | packed.damaged(index.directory) | said.damaged(index)
+    wrong = index.verify() | packed.damaged(index.directory)
     wrong |= {f"manifest {i}": note for i, note in enumerate(index.notes)}
-    for line in wrong.values():
-        print(line)
+    texts = said.damaged(index)
+    for line in (*wrong.values(), *(damage.line for damage in texts.values())):
+        print(printable(line))
     contents = index.contents()
-    texts = [path(one) for one in contents for path in (index.text, index.text_vectors)]
-    total = len(contents) + sum(one.exists() for one in texts)
-    total += len(packed.own_files(index.directory))
-    if wrong:
+    paths = (index.text, index.text_copy, index.text_vectors)
+    total = len(contents) + sum(os.path.lexists(path(one)) for one in contents for path in paths)
+    with contextlib.suppress(OSError):  # which `packed.damaged` has told
+        total += len(packed.own_files(index.directory))
+    if wrong or texts:
         again = command_line("search", "index", index.root, f"--index={options.index}")
-        raise DamagedError(f"{len(wrong)} of {total} files are damaged: {again} makes them anew")
+        count = len(wrong) + len(texts)
+        mended = len(wrong) + sum(damage.is_mended for damage in texts.values())
+        remedy = f"{again} makes them anew"
+        if mended < count:
+            remedy = f"{again} makes {mended} anew; the lines above say what the others need"
+        raise DamagedError(f"{count} of {total} files are damaged: {remedy}")
     print(f"{total} files are whole")
 
 
@@ -611,29 +653,53 @@ def cut(options: Options) -> None:
             raise SearchError(f"--end={options.end} is not after --start={options.start}")
     replace = files.replacing(options.overwrite)
     clips: dict[Path, tuple[str, float, float]] = {}
+    failed: list[str] = []
     for one, start, end in asked:
-        name = index.name_of(one)
+        try:
+            name = index.name_of(one)
+        except SearchError as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(one)
+            continue
         out = Path(exports.clip_name(name, start, end))
         if options.out:
             out = options.out / out if options.table else options.out
-        _check_clip(index, out, "--out")
+        _check_place(out, "--out", index)
         clips[out] = name, start, end
     for out in clips if options.table else ():  # all of them, before the first is made
         files.check_output(out, replace)
+    total = len(clips) + len(failed)
     video = optional("hlformer_jax.video", "search")
     for out, (name, start, end) in clips.items():
         write = video.copy if options.copy else video.cut
-        real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        try:
+            real = write(index.path(name), start, end, out, options.margin, replace=replace)
+        except (UserError, OSError) as error:
+            if not options.table:
+                raise
+            _report(str(error))
+            failed.append(out.name)
+            continue
         _say(printable(str(out)))
         if options.copy:
             asked_start = max(start - options.margin, 0)
             _report(f"from {real[0]:.3f} s on, {asked_start - real[0]:.3f} s earlier than asked,"
                     f" to {real[1]:.3f} s")  # fmt: skip
+    if failed:
+        raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")
 
 
-def _check_clip(index: Index, out: Path, flag: str) -> None:
-    """Refuses an output that is a video of the index."""
-    if index.name_below(Path(os.path.realpath(out))) in index.manifest.videos:
+def _check_place(out: Path, flag: str, index: Index | None = None) -> None:
+    """Refuse an output that lies in the directory of an index, or is a video of `index`."""
+    real = Path(os.path.realpath(out))
+    inside = storage.index_around(out)
+    if inside is None and index is not None and real.is_relative_to(index.directory.resolve()):
+        inside = index.directory
+    if inside is not None:
+        raise SearchError(f"{flag}={out} lies in the index {inside}: choose another place")
+    if index is not None and index.name_below(real) in index.manifest.videos:
         raise SearchError(f"{flag}={out} is a video of the index: choose another name")
 
 
@@ -657,6 +723,7 @@ def evaluate(options: Options) -> None:
     """Report on captions: recalls and moments of each ranker, levels of a good match, by kind."""
     replace = files.replacing(options.overwrite)
     if options.json:
+        _check_place(options.json, "--json", Index.open(options.index))
         files.check_output(options.json, replace)
         if options.json.exists() and options.json.samefile(options.captions):
             raise SearchError(f"--json={options.json} is the file of the captions: name another")
@@ -700,6 +767,7 @@ def simulate(options: Options) -> None:
         raise SearchError(f"--videos={options.videos}: give 2 or more")
     replace = files.replacing(options.overwrite)
     if options.json:
+        _check_place(options.json, "--json")
         files.check_output(options.json, replace)
     tables = {}
     for name, regime in evaluation.REGIMES.items():
@@ -727,6 +795,8 @@ def features(options: Options) -> None:
     """Make features of captioned videos, to train a model on (configs/own.py)."""
     from hlformer_jax.data import extracted
 
+    if options.out is not None:
+        _check_place(options.out, "--out")
     if options.text_only:
         return _text_features(options)
     for name in ("captions", "out"):
@@ -759,6 +829,7 @@ def _text_features(options: Options) -> None:
     if not lists:
         raise SearchError(f"{collection.captions('train')} is not there: give lists of captions")
     out, replace = options.out or collection.text_features, files.replacing(options.overwrite)
+    _check_place(out, "--out")
     files.check_output(out, replace)
     sentences = annotations.read_sentences(lists)
     load = optional("hlformer_jax.encoders", "search").load_text
@@ -796,6 +867,7 @@ def upload(options: Options) -> None:
 )
 def demo(options: Options) -> None:
     """Make an archive to try the search on, without any video or download."""
+    _check_place(options.out, "--out")
     demo = optional("hlformer_jax.search.demo", "search")
     demo.make(options.out, options.seed, _say)
     demo.make_kinds(options.out, options.seed, _say)

@@ -600,8 +600,8 @@ def _settings(out: Path) -> dict[str, int]:
         note = files.parse_json((out / NOTE).read_bytes())
         if note["made_by"] == MADE_BY:
             return {name: int(note[name]) for name in ("seed", "videos")}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        pass  # one that cannot be read may be ours: its error ends the command
     raise DemoError(f"{str(out)!r} holds other things: give --out a new directory")
 
 

@@ -16,8 +16,10 @@ tenth, at 29.97 and 59.94 frames a second, so that timecode keeps up with the cl
 import csv
 import hashlib
 import io
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -33,6 +35,48 @@ from hlformer_jax.search.library import Hit
 _NTSC = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
 _RATES = sorted([*_NTSC, *map(Fraction, (24, 25, 30, 48, 50, 60, 100, 120))])
 
+_MAX_TIMECODE_RATE = 60
+"""Frames a second above which timecode (two digits of frames, up to 59) counts every second one."""
+
+
+def nominal_rate(info: Any) -> Fraction:
+    """Return the rate at which an editor counts the frames of a video (`video.Info`).
+
+    A constant rate is the standard rate within a percent of it, or the smallest that is a multiple
+    of it (24 for 12). A variable one is the standard rate of its timestamps, or the next above its
+    mean; at low means that is 30.
+    """
+    mean = info.rate
+    nearest = _nearest(mean)
+    if not info.is_variable and abs(nearest / Fraction(mean) - 1) < _NEAR:
+        return nearest
+    base = _nearest(info.base_rate or mean)
+    is_standard = info.base_rate and abs(base / Fraction(info.base_rate) - 1) < _NEAR
+    if info.is_variable and is_standard and base > mean * 0.99 and base <= _MAX_TIMECODE_RATE:
+        return base
+    multiples = sorted(_RATES, key=lambda rate: _multiple(rate, mean))
+    above = [rate for rate in _RATES if rate > mean * 0.99]
+    if not info.is_variable and _multiple(multiples[0], mean)[0] < math.inf:
+        return multiples[0]
+    if mean < _RATES[0]:
+        return Fraction(30)
+    return above[0] if above else Fraction(round(mean))
+
+
+_NEAR = Fraction(1, 100)
+"""Share by which a file's rate may differ from the standard rate that it means."""
+
+
+def _nearest(rate: float) -> Fraction:
+    return min(_RATES, key=lambda standard: abs(standard - Fraction(rate)))
+
+
+def _multiple(rate: Fraction, mean: float) -> tuple[float, float]:
+    """Count how often a rate contains another, with the error; infinite if it is no multiple."""
+    times = round(float(rate) / mean)
+    error = abs(float(rate) / times / mean - 1) if times else math.inf
+    return (times, error) if times > 1 and error < float(_NEAR) / 2 else (math.inf, error)
+
 
 class Timing(NamedTuple):
     """How the frames of a video are counted."""
@@ -42,11 +86,9 @@ class Timing(NamedTuple):
     first: int  # the number of the file's first frame, from its timecode
 
     @classmethod
-    def of(cls, info: Any) -> "Timing":
-        """That of a video that was probed (`video.Info`)."""
-        nearest = min(_RATES, key=lambda rate: abs(rate - info.rate))
-        near = abs(nearest - info.rate) < nearest / 100
-        rate = nearest if near else Fraction(max(round(info.rate), 1))
+    def of(cls, info: Any, rate: Fraction | None = None) -> "Timing":
+        """The timing of a video that was probed (`video.Info`), by default at its nominal rate."""
+        rate = rate or nominal_rate(info)
         # Of timecodes, a semicolon or a dot before the frames says that numbers are dropped.
         drops = rate in _NTSC and round(rate) % 30 == 0
         drop = drops and (not info.timecode or info.timecode[-3] in ";.")
@@ -150,7 +192,7 @@ def _csv(title: str, parts: Sequence[Part], probe: Any) -> bytes:
         video, path, tags = map(_cell, (hit.video, str(hit.path), "; ".join(hit.tags)))
         by = f"{moment.score:.6g}", " and ".join(hit.signals)
         rows.writerow([rank, hit.id, video, *times, *by, queries.iso(hit.date), path, tags])
-    return text.getvalue().encode()
+    return text.getvalue().encode("utf-8-sig")  # its mark tells Excel the encoding
 
 
 def _cell(text: str) -> str:
@@ -196,7 +238,7 @@ def _m3u(title: str, parts: Sequence[Part], probe: Any) -> bytes:
 
 
 def _edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
-    timings = _timings(parts, probe)
+    timings = _edl_timings(parts, probe)
     ways = {(timing.rate, timing.drop) for timing in timings.values()}
     if len(ways) > 1:
         known = ", ".join(sorted(f"{float(rate):.5g}{' drop frame' * drop}" for rate, drop in ways))
@@ -218,6 +260,28 @@ def _edl(title: str, parts: Sequence[Part], probe: Any) -> bytes:
             f"* SOURCE FILE: {part.hit.path.as_uri()}",
         ]
     return "\n".join([*lines, ""]).encode()
+
+
+def _edl_timings(parts: Sequence[Part], probe: Callable[[Path], Any]) -> dict[Path, Timing]:
+    """Timings of the videos at rates that timecode has.
+
+    A variable rate has no frames of its own to count: it takes the rate of the other videos.
+    """
+    infos = {path: probe(path) for path in {part.hit.path for part in parts}}
+    rates = {path: _timecode_rate(nominal_rate(info)) for path, info in infos.items()}
+    fixed = [rates[path] for path, info in infos.items() if not info.is_variable]
+    common = Counter(fixed or sorted(rates.values(), reverse=True)).most_common(1)
+    return {
+        path: Timing.of(info, common[0][0] if info.is_variable else rates[path])
+        for path, info in infos.items()
+    }
+
+
+def _timecode_rate(rate: Fraction) -> Fraction:
+    """The rate, halved until two digits hold the number of a frame."""
+    while rate > _MAX_TIMECODE_RATE:
+        rate /= 2
+    return rate
 
 
 def _otio(title: str, parts: Sequence[Part], probe: Any) -> bytes:

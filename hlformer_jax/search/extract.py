@@ -6,342 +6,56 @@ whole, as after a move, a copy or a killed run, they are taken without decoding.
 and encoded, video by video, and the vectors of a complete one are written. So a run may be killed
 at any moment: the next one takes every whole file, and computes the others to the same bits.
 
-Videos are decoded in processes of their own, which import neither JAX nor the encoder, but for what
-prepares a frame, and encoded in this one; or both on other machines (`cluster`). A process waits
-with a batch in its hands until the main process takes it: so memory is flat. One that dies, for
-which a damaged file may be enough, is replaced, and its video tried once more from the beginning;
-if that ends so as well, the video alone fails. When the main process is killed, the others end.
+Videos are decoded in processes of their own (`decoding`), and encoded in this one; or both on other
+machines (`cluster`).
 """
 
 import contextlib
 import dataclasses
 import functools
-import math
-import multiprocessing
 import os
-import signal
 import stat
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from multiprocessing import connection
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hlformer_jax import command
-from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import (
     DamagedError,
     SearchError,
-    UserError,
     command_line,
     optional,
     printable,
 )
-from hlformer_jax.files import OutputError, digest
+from hlformer_jax.files import OutputError, check_replaced, digest, is_gone
 from hlformer_jax.retrieval.localisation import segments
-from hlformer_jax.search import said
+from hlformer_jax.search import said, transcripts
+from hlformer_jax.search.decoding import (
+    Done,
+    Failed,
+    Frames,
+    Job,
+    Opened,
+    Source,
+    Vectors,
+    Video,
+    decode,
+    encode,
+    update_transcripts,
+)
 from hlformer_jax.search.index import Index, matches
-from hlformer_jax.search.storage import Record, Stamp, VideoArrays, split_name
-
-CHUNK = 32
-"""Frames that are passed on, and encoded, together; always of one video, from its beginning on, so
-that what is computed for a frame does not depend on the videos beside it."""
-
-
-PULSE = 1.0
-"""Seconds between two calls of what may stop a run, at most, while processes decode."""
-
-LEAST_SECONDS, SLOWEST = 120.0, 10.0
-"""Limit of decoding a video: so many seconds, plus so many times its stated length."""
-
-_MAX_LENGTH = 86_400.0
-"""Seconds of a stated length that count for that limit, at most."""
-
-
-class Video(NamedTuple):
-    """The functions that read videos; those of `hlformer_jax.video`, or a test's."""
-
-    find: Callable[[Path, Callable[[str], None]], Sequence[Path]]
-    probe: Callable[[Path], Any]
-    sample: Callable[[Path, float, int | None], Iterator[Any]]
-    texts: said.Reader | None = None  # None: no subtitles are read
-
-
-class Job(NamedTuple):
-    """How videos are decoded."""
-
-    video: Video
-    fps: float
-    size: int | None  # the least length of a frame's shorter side in pixels; None for its own
-    preprocess: Callable[[np.ndarray], np.ndarray]
-    timeout: float | None = None  # seconds that decoding a video may take; None: by its length
-
-    def limit(self, length: float = 0.0) -> float:
-        """Seconds that decoding a video of that length in seconds may take."""
-        if self.timeout is not None:
-            return self.timeout
-        return LEAST_SECONDS + SLOWEST * min(max(length, 0.0), _MAX_LENGTH)
-
-
-class Opened(NamedTuple):
-    """A video was opened: its length in seconds, and when it was recorded (`video.Info`)."""
-
-    path: Path
-    duration: float
-    recorded: float = 0.0
-
-
-class Frames(NamedTuple):
-    """The next frames of a video: times in seconds [n], images [n, S, S, 3] of 8 bit."""
-
-    path: Path
-    times: np.ndarray
-    images: np.ndarray
-
-
-class Vectors(NamedTuple):
-    """The next frames, encoded: times in seconds [n], unit vectors [n, d] of float16."""
-
-    path: Path
-    times: np.ndarray
-    vectors: np.ndarray
-
-
-class Done(NamedTuple):
-    """A video has ended."""
-
-    path: Path
-    end: float = 0.0  # of its last frame, in seconds; 0 where that is not known
-    warning: str = ""  # what of it could not be used, in one line
-
-
-class Failed(NamedTuple):
-    """A video could not be read, and why."""
-
-    path: Path
-    reason: str
-
-
-Event = Opened | Frames | Vectors | Done | Failed
-
-Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
-"""What yields the events of videos, as `decode` does; those that encode as well give `Vectors`."""
-
-
-def decode(
-    paths: Sequence[Path], job: Job, workers: int, pulse: Callable[[], None] = lambda: None
-) -> Generator[Event, None, None]:
-    """Decodes videos in processes; with no workers in this one. Calls `pulse` every second.
-
-    Yields for each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any
-    point; those of one video in order, those of several mixed. A second `Opened` of a video begins
-    it again: what came before is void.
-
-    Raises:
-      SearchError: when no process can be started.
-    """
-    if workers == 0:
-        for path in paths:
-            for own in _events(path, job):
-                pulse()
-                yield own
-        return
-    waiting = list(reversed(paths))
-    twice: set[Path] = set()
-    pool = [_Worker(job) for _ in range(min(workers, len(paths)))]
-    try:
-        while pool:
-            pulse()
-            left = min(PULSE, *(worker.left() for worker in pool))
-            ready = connection.wait([worker.pipe for worker in pool], left)
-            for worker in list(pool):
-                silent = worker.pipe not in ready
-                if not silent:
-                    event = worker.receive()
-                elif worker.left() == 0.0:
-                    event = worker.give_up()
-                else:
-                    continue
-                killed = worker.ended and not silent
-                if killed and isinstance(event, Failed) and event.path not in twice:
-                    twice.add(event.path)
-                    waiting.append(event.path)
-                elif event is not None:
-                    yield event
-                if worker.path is not None:
-                    continue
-                if not waiting:
-                    worker.close()
-                    pool.remove(worker)
-                    continue
-                if worker.ended:
-                    worker.close()
-                    pool[pool.index(worker)] = worker = _Worker(job)
-                worker.give(waiting.pop())
-    finally:
-        for worker in pool:
-            worker.close()
-
-
-class _Worker:
-    """A process that decodes one video after the other."""
-
-    def __init__(self, job: Job) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.path: Path | None = None  # of the video that it decodes
-        self.ended = False
-        self._ready = False
-        self._job, self._limit, self._since = job, job.limit(), time.monotonic()
-        self._process = context.Process(target=_work, args=(theirs, job), daemon=True)
-        # Ctrl-C reaches every process of a terminal. The main one ends the others; inherited from
-        # here, the signal is blocked from their first instruction on.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-
-    def give(self, path: Path) -> None:
-        """Sends it a video to decode."""
-        self.path = path
-        self._limit, self._since = self._job.limit(), time.monotonic()
-        with contextlib.suppress(OSError):  # it has died: `receive` finds out
-            self.pipe.send(path)
-
-    def receive(self) -> Event | None:
-        """The next event; None where the process has only said that it is ready."""
-        try:
-            event = self.pipe.recv()
-        except (EOFError, OSError):
-            return self._died()
-        self._since = time.monotonic()
-        if not self._ready:
-            self._ready = True
-            return None
-        if isinstance(event, Opened):
-            self._limit = self._job.limit(event.duration)
-        if isinstance(event, Done | Failed):
-            self.path = None
-        return cast(Event, event)
-
-    def left(self) -> float:
-        """Seconds until it must have sent an event; infinite where it has no video."""
-        if self.path is None or not self._ready:
-            return math.inf
-        return max(self._since + self._limit - time.monotonic(), 0.0)
-
-    def give_up(self) -> Event:
-        """Ends the process, which hangs in its video."""
-        assert self.path is not None
-        path, self.path, self.ended = self.path, None, True
-        self._process.kill()
-        return Failed(path, _too_slow(self._limit))
-
-    def _died(self) -> Event | None:
-        self._process.join()
-        code, path = self._process.exitcode, self.path
-        self.ended, self.path = True, None
-        if not self._ready:
-            raise SearchError(
-                f"a process that decodes could not start (exit status {code}): a program that calls"
-                " this needs `if __name__ == '__main__':`, or workers=0"
-            )
-        return None if path is None else Failed(path, f"its decoding process died (status {code})")
-
-    def close(self) -> None:
-        """Ends the process."""
-        self.pipe.close()
-        self._process.terminate()
-        self._process.join()
-        self._process.close()
-
-
-def _work(pipe: connection.Connection, job: Job) -> None:
-    """The loop of a process: decodes the videos whose paths it receives."""
-    with contextlib.suppress(EOFError, OSError):  # the main process has ended
-        pipe.send(None)
-        while True:
-            for event in _events(pipe.recv(), job):
-                pipe.send(event)
-
-
-def _events(path: Path, job: Job) -> Iterator[Event]:
-    """The events of a video, as long as they take no more time than there is."""
-    spent, limit, reading = 0.0, job.limit(), _read(path, job)
-    while True:
-        began = time.monotonic()
-        event = next(reading, None)
-        spent += time.monotonic() - began
-        if event is None:
-            return
-        if isinstance(event, Opened):
-            limit = job.limit(event.duration)
-        if spent > limit and not isinstance(event, Done | Failed):
-            reading.close()
-            event = Failed(path, _too_slow(limit))
-        yield event
-        if isinstance(event, Done | Failed):
-            return
-
-
-def _too_slow(limit: float) -> str:
-    return f"decoding it takes more than {limit:g} s: convert it, or give it more by --timeout"
-
-
-def _read(path: Path, job: Job) -> Generator[Event, None, None]:
-    try:
-        info = job.video.probe(path)
-        yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
-        times: list[float] = []
-        images: list[np.ndarray] = []
-        last = -np.inf
-        frames = job.video.sample(path, job.fps, job.size)
-        for frame in frames:
-            # Times rise; a frame that came at the time of another could not be told from it.
-            time = max(float(frame.time), 0.0)
-            if not time > last:
-                continue
-            last = time
-            times.append(time)
-            images.append(job.preprocess(frame.image))
-            if len(times) == CHUNK:
-                yield Frames(path, np.asarray(times), np.stack(images))
-                times, images = [], []
-        if times:
-            yield Frames(path, np.asarray(times), np.stack(images))
-        if last < 0:
-            yield Failed(path, "it has no frame that can be decoded")
-            return
-        end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
-        yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
-    except UserError as error:
-        yield Failed(path, " ".join(_unnamed(str(error), path).split()))
-    except OSError as error:
-        yield Failed(path, error.strerror or _line(error))
-    except MemoryError:
-        yield Failed(path, "its frames do not fit into memory")
-    except Exception as error:  # decoders raise nearly anything on a damaged file
-        yield Failed(path, f"{type(error).__name__}: {_line(error)}")
-
-
-def _unnamed(text: str, path: Path) -> str:
-    """An error's text without the name of its file, which the report has already."""
-    return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
-
-
-def _line(error: BaseException | str) -> str:
-    """The first line of a message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def encode(encoder: Any, frames: Frames) -> Vectors:
-    """The vectors of frames as an index keeps them."""
-    vectors = unit(np.asarray(encoder.images(frames.images), np.float64))
-    return Vectors(frames.path, frames.times, vectors.astype(np.float16))
+from hlformer_jax.search.storage import (
+    MAX_BYTES,
+    MAX_SECONDS,
+    MAX_TIME_NS,
+    Record,
+    Stamp,
+    VideoArrays,
+    split_name,
+)
 
 
 class Progress(NamedTuple):
@@ -373,6 +87,8 @@ class Report(NamedTuple):
     offline: int = 0  # not there now; their vectors are kept
     unreadable: int = 0  # indexed, and not to be read now; their vectors are kept
     gone: int = 0  # failed before, and no longer there
+    removed: int = 0  # taken out by a person, and left out
+    unlisted: int = 0  # folders, and groups of files, that could not be looked into
     seconds: float = 0.0  # of video that were encoded
     elapsed: float = 0.0
 
@@ -391,6 +107,8 @@ class Report(NamedTuple):
             "offline (kept; prune drops what will not come back)": self.offline,
             "not to be read (kept)": self.unreadable,
             "gone": self.gone,
+            "removed (add brings them back)": self.removed,
+            "not looked into": self.unlisted,
             "failed": self.failed,
             "failed before (--retry tries them again)": self.skipped,
         }
@@ -412,6 +130,9 @@ SAVE_SECONDS, SAVE_SHARE = 2.0, 0.05
 BYTES_AT_ONCE = 2**34
 """Bytes of new files that are digested before the first of them are decoded."""
 
+LOCK_SECONDS = 1.0
+"""How long a run waits for a short change of another writer, as of a tag."""
+
 LARGER = 2
 """Frames are decoded to so many times the encoder's size, at least, where they are larger."""
 
@@ -425,6 +146,7 @@ def index_folder(
     timeout: float | None = None,
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),
+    restore: bool = True,
     video: Video | None = None,
     source: Source | None = None,
     report: Callable[[str], None] = print,
@@ -439,35 +161,41 @@ def index_folder(
       workers: number of processes that decode; 0 decodes in this one; None: half the cores.
       retry: whether to try again what failed and has not changed since.
       timeout: seconds that decoding a video may take; None: by its length (`Job.limit`).
-      only: files of the folders to add; the rest is not looked at, and what was removed from the
-        index comes back. None: the whole folder.
+      only: files of the folders to add; the rest is not looked at. None: the whole folder.
       further: folders that become further ones of the index before that (`to_add`).
+      restore: whether those of `only` that were removed from the index come back.
       video: the functions that read videos; those of `hlformer_jax.video` by default.
       source: what decodes, and may encode as well (`cluster.source`); None: processes of this
         machine, `workers` of them.
       report: takes a line on every video that failed and every file that was damaged.
       progress: is called after every batch of frames.
-      pulse: is called before every file that is read, and every second while processes decode;
-        what it raises ends the run as Ctrl-C does: all whole files are kept.
+      pulse: is called for every folder that is listed and every megabyte that is read, and every
+        second while processes decode; what it raises ends the run as Ctrl-C does: all whole files
+        are kept.
 
     Raises:
       SearchError: when the encoder is another one, no folder is there, the disk is full, or another
         process writes.
     """
     index.check_encoder(encoder)
-    with index.writing():
+    with index.writing(partial=True, wait=LOCK_SECONDS):
         for folder in further:
             name = index.add_root(folder)
             report(f"{folder} is a further folder of the index, {name!r}")
+        count = default_workers() if workers is None else workers
         if source is None:
-            count = default_workers() if workers is None else workers
             source = functools.partial(decode, workers=count, pulse=pulse)
-        run = _Run(index, encoder, video or real_video(), source, timeout, report, progress, pulse)
-        return run.perform(retry, only)
+        run = _Run(
+            index, encoder, video or real_video(), source, timeout, count, report, progress, pulse
+        )
+        return run.perform(retry, only, restore)
 
 
 def to_add(
-    index: Index, given: Iterable[Path], report: Callable[[str], None] = print
+    index: Index,
+    given: Iterable[Path],
+    report: Callable[[str], None] = print,
+    pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[Path]]:
     """The files of what a person adds, files or folders, and the folders that are further ones.
 
@@ -494,7 +222,7 @@ def to_add(
             place = place.resolve()
             index.check_root(place)
             further.append(place)
-        found = video.find(place, report) if place.is_dir() else [place]
+        found = video.find(place, report, pulse) if place.is_dir() else [place]
         if outside and not found:
             raise SearchError(f"{one} holds no video that FFmpeg reads")
         chosen += found
@@ -510,7 +238,10 @@ def real_video() -> Video:
     """The functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
-    reader = said.Reader(subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file)
+    suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
+    reader = transcripts.Reader(
+        subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file, suffixes
+    )
     return Video(module.find, module.probe, module.sample, reader)
 
 
@@ -533,6 +264,7 @@ class _Run:
     video: Video
     source: Source
     timeout: float | None
+    workers: int
     report: Callable[[str], None]
     progress: Callable[[Progress], None]
     pulse: Callable[[], None]
@@ -543,7 +275,7 @@ class _Run:
         self._there: set[str] = set()
         self._read: dict[str, dict[str, Any] | None] = {}
 
-    def perform(self, retry: bool, only: Iterable[Path] | None) -> Report:
+    def perform(self, retry: bool, only: Iterable[Path] | None, restore: bool) -> Report:
         started = time.monotonic()
         root, known = self.index.root, self.index.manifest
         if not known.root:
@@ -551,39 +283,50 @@ class _Run:
                 f"{self.index.directory} does not know its folder any more:"
                 f" {command_line('search', 'index', 'FOLDER', f'--index={self.index.directory}')}"
             )
-        roots = [one for one in self.index.roots.values() if one.is_dir()]
+        roots = [one for one in self.index.roots.values() if os.path.isdir(one)]
         if not roots:
             raise SearchError(f"{root} is not there: is its disk mounted? Its videos are kept")
         for missing in sorted({*self.index.roots.values()} - {*roots}) if only is None else ():
             self.report(f"{missing} is not there: its videos are kept, until it is")
-        found = (path for one in roots for path in self.video.find(one, self.report))
+        found = (path for one in roots for path in self.video.find(one, self._skip, self.pulse))
         inside = self.index.directory.resolve()
         paths = (path for path in (found if only is None else only) if inside not in path.parents)
         names = sorted({_name(path, self.index) for path in paths})
         self._there = set(names)
-        if only is not None:
-            known.excluded -= set(names)
+        restore = restore and only is not None
+        for name in known.excluded & set(names) if restore else ():
+            self.index.include(name)
         waiting = [name for name in names if name not in known.excluded]
+        self._count["removed"] += len(names) - len(waiting)
         while waiting:
-            tasks = self._plan(waiting, retry)
+            tasks = self._plan(waiting, retry, restore)
             if tasks:
                 self._decode(tasks)
         if only is None:
             self._keep_offline()
             self.index.discard_unused()
         if self.video.texts is not None:
-            said.update(self.index, self.video.texts, self.report)
+            update_transcripts(
+                self.index, self.video, self.report, retry, self.workers, self.timeout, self.pulse
+            )
             said.embed(self.index, self.encoder, self.report, self.pulse)
         self._count["elapsed"] = time.monotonic() - started
         return Report(**self._count)
 
+    def _skip(self, line: str) -> None:
+        """Reports, and counts, what could not be looked into."""
+        self._count["unlisted"] += 1
+        self.report(line)
+
     def _keep_offline(self) -> None:
         """Counts what is not there; its vectors stay. Of what failed, nothing is there to keep."""
         for name, record in sorted(self.index.manifest.videos.items()):
+            self.pulse()
             if name in self._there:
                 continue
             if not record.indexed:
-                if not self.index.is_there(split_name(name)[0]):
+                there = self.index.is_there(split_name(name)[0])
+                if not there or not is_gone(self.index.path(name)):  # its folder was not listed
                     continue
                 self.index.drop(name)
                 self._count["gone"] += 1
@@ -592,7 +335,7 @@ class _Run:
             if self._load(record.content) is None:
                 self.report(f"{printable(name)}: its vectors are damaged, and it is not there")
 
-    def _plan(self, names: list[str], retry: bool) -> dict[str, list[_File]]:
+    def _plan(self, names: list[str], retry: bool, restore: bool) -> dict[str, list[_File]]:
         """The paths to decode by their content; what needs no decoding is recorded here.
 
         Takes names from the list, until as many bytes were read as are worth a start of the
@@ -613,13 +356,19 @@ class _Run:
                     if record.indexed and self._is_whole(name, record):
                         self._count["unchanged"] += 1
                         continue
-                    if not record.indexed and not retry:
+                    # An older version left records without a reason where its run was interrupted.
+                    if not record.indexed and not retry and record.reason:
                         self._count["skipped"] += 1
                         continue
                 if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for its writer
                     self._fail(file, "", "is a pipe, socket or device")
                     continue
-                content = digest(path)
+                if status.st_size > MAX_BYTES:
+                    self._fail(_File(name, _UNSEEN), "", f"has more than {MAX_BYTES} bytes")
+                    continue
+                if max(status.st_mtime_ns, status.st_ctime_ns) > MAX_TIME_NS:
+                    self.report(f"{printable(name)}: its date is after 2262: kept as 2262-04-11")
+                content = digest(path, self.pulse)
                 read += status.st_size
             except FileNotFoundError:
                 if record and record.indexed or not path.is_symlink():
@@ -630,12 +379,20 @@ class _Run:
             except OSError as error:
                 self._fail_unseen(name, record, error.strerror or str(error), retry)
                 continue
+            if restore:
+                index.include(name, content)
+            elif index.is_removed(name, content):
+                self._count["removed"] += 1
+                self.report(f"{printable(name)} was removed under another name, and stays out")
+                continue
             self._recognise(name, content)
             if (about := self._load(content)) is not None:
                 index.record(name, content, file.stamp, about)
                 self._count["known"] += 1
-            else:
+            elif content in tasks or not (reason := _blocked(index.file(content))):
                 tasks.setdefault(content, []).append(file)
+            else:  # not of the video: the next run tries again
+                self._fail(file._replace(stamp=_UNSEEN), content, reason)
         names.reverse()
         return tasks
 
@@ -647,7 +404,7 @@ class _Run:
         for other in sorted(self.index.paths(content)):
             if other not in self._there and known[other].indexed:
                 away = not self.index.is_there(split_name(other)[0])  # it may come back
-                if not away and not os.path.lexists(self.index.path(other)):
+                if not away and is_gone(self.index.path(other)):
                     self.index.move(other, name)
                     return
 
@@ -707,7 +464,7 @@ class _Run:
     def _finish(
         self, event: Done | Failed, content: str, files: list[_File], encoded: "_Encoded"
     ) -> None:
-        reason = ""
+        reason, again = "", False
         if isinstance(event, Failed):
             reason = event.reason
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
@@ -718,12 +475,14 @@ class _Run:
             try:
                 self._keep(encoded.finish(self.index.period, event), content, files)
             except OutputError as error:  # a link, say, in the place of the vectors
+                reason, again = str(error), True
+            except SearchError as error:  # arrays that no index holds
                 reason = str(error)
         if reason:
             # What changed or went away meanwhile is tried again by the next run.
-            gone = _changed(event.path, files[0])
+            again = again or _changed(event.path, files[0])
             for file in files:
-                self._fail(file._replace(stamp=_UNSEEN) if gone else file, content, reason)
+                self._fail(file._replace(stamp=_UNSEEN) if again else file, content, reason)
         if (now := time.monotonic()) > self._next_save:
             self.index.save()
             took = time.monotonic() - now
@@ -767,17 +526,27 @@ class _Encoded:
         # Of the vectors as they are kept, so that they can be made again of the file alone.
         spans, rows = segments(vectors, times, period)
         lengths = (done.end, self.duration, times[-1] + period)
-        duration = next(length for length in lengths if np.isfinite(length) and length > 0)
+        duration = next((length for length in lengths if 0 < length < MAX_SECONDS), np.nan)
         seconds = np.asarray(duration, np.float64)
-        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, self.recorded)
+        recorded = self.recorded if abs(self.recorded) < MAX_SECONDS else 0.0
+        return VideoArrays(times, vectors, spans, rows, seconds, done.warning, recorded)
 
 
 def _name(path: Path, index: Index) -> str:
     """A path as a record names it."""
-    name = index.name_below(path)
+    name = index.name_below(Path(os.path.abspath(path)))
     if name is None:
         raise SearchError(f"{path} is not in {index.root}, the folder of this index: move it there")
     return name
+
+
+def _blocked(path: Path) -> str:
+    """Why no file can be written at a place: a link or directory, say; "" where one can."""
+    try:
+        check_replaced(path)
+    except OutputError as error:
+        return str(error)
+    return ""
 
 
 def _changed(path: Path, file: _File) -> bool:

@@ -24,12 +24,20 @@ import hashlib
 import itertools
 import os
 import sys
+import time
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, optional, suggestion
+from hlformer_jax.errors import (
+    DamagedError,
+    SearchError,
+    UnreadableError,
+    optional,
+    suggestion,
+)
 from hlformer_jax.search import storage
 from hlformer_jax.search.storage import (
     EncoderFacts,
@@ -39,6 +47,12 @@ from hlformer_jax.search.storage import (
     VectorFile,
     VideoArrays,
 )
+
+WAIT_SECONDS = 5.0
+"""How long short changes, as of tags, wait for another writer."""
+
+LOCK_POLL_SECONDS = 0.02
+"""Time between two tries of a lock that another holds."""
 
 
 class LockedError(SearchError):
@@ -85,6 +99,7 @@ class Index:
         self._owners: dict[str, str] = {}
         self._sharing: dict[str, set[str]] = {}
         self._renamed: set[str] = set()
+        self._forgotten: set[str] = set()  # contents whose vectors may go once that is saved
 
     @classmethod
     def create(
@@ -164,6 +179,15 @@ class Index:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             return place != Path() and next(entries, None) is not None
         return False
+
+    def is_missing(self, root: str) -> bool:
+        """Whether a folder is known to be gone, or is empty; not where it cannot be read."""
+        place = self.roots.get(root, Path())
+        try:
+            with os.scandir(place) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return files.is_gone(place, follow=True)
 
     def add_root(self, folder: Path) -> str:
         """Records a further folder, of an absolute path; returns its name. Under the lock."""
@@ -275,6 +299,10 @@ class Index:
         """Return where the part of a content lies that was recognised so far (`recognition`)."""
         return self.text(content).with_suffix(".partial")
 
+    def text_copy(self, content: str) -> Path:
+        """Return the place of the copy of a transcript in which something was recognised."""
+        return self.text(content).with_suffix(".copy.json")
+
     def load(self, content: str) -> VectorFile:
         """The file of a content's vectors.
 
@@ -291,7 +319,7 @@ class Index:
             return whole
         except DamagedError as error:
             line = f"{error}: index the folder again to make it anew"
-            raise DamagedError.of({content: line}) from None
+            raise type(error).of({content: line}) from None
 
     def read(self, content: str) -> VideoArrays:
         """The vectors of a content; raises as `load`."""
@@ -309,18 +337,26 @@ class Index:
             raise DamagedError.of(wrong)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Keeps other writers out, and saves the manifest at the end, however the block ends.
+    def writing(self, partial: bool = False, wait: float = 0.0) -> Iterator[None]:
+        """Keeps other writers out, and saves the manifest at the end of the block.
 
+        An error in the block, or in saving, leaves the manifest as it was. With `partial` what was
+        changed before the error is saved: for runs each of whose steps is whole by itself.
         Vectors that no record names, as after a killed run or with an older manifest, get records.
+
+        Args:
+          partial: whether to save after an error too.
+          wait: seconds to wait for another writer.
 
         Raises:
           LockedError: when another process writes.
-          SearchError: when the disk is full.
+          SearchError: when the disk is full, or read-only.
           DamagedError: when the manifest has been damaged since the index was opened.
         """
         try:
-            with files.lock(self.directory):
+            with contextlib.ExitStack() as stack:
+                self._lock(stack, wait)
+                storage.check_readable(self.directory)
                 if self._written:
                     now = Index.open(self.directory)
                     now.manifest.root = now.manifest.root or self.manifest.root
@@ -330,21 +366,46 @@ class Index:
                 self._clear_drafts()
                 self._take_stock()
                 self._renamed.clear()
+                self._forgotten.clear()
+                before = self.manifest.copy()
                 try:
                     yield
                     self._rename()
-                finally:
                     self.save()
-        except BlockingIOError:
-            raise LockedError(
-                f"another process is writing to {self.directory}: wait until it has ended"
-            ) from None
+                except BaseException:
+                    if partial:
+                        self.save()
+                    else:
+                        self.manifest = before
+                    raise
+                # A manifest never names what is not there.
+                self._discard(self._forgotten)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                why = "is full: make room, and the same command goes on"
+            elif error.errno == errno.EROFS:
+                why = "is read-only: make it writable, or copy the index to another disk"
+            else:
                 raise
-            raise SearchError(
-                f"the disk of {self.directory} is full: make room, and the same command goes on"
-            ) from None
+            raise SearchError(f"the disk of {self.directory} {why}") from None
+
+    def _lock(self, stack: contextlib.ExitStack, wait: float) -> None:
+        """Hold the lock of the directory until the stack is closed.
+
+        Raises:
+          LockedError: when another process still has it after so many seconds.
+        """
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                stack.enter_context(files.lock(self.directory))
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise LockedError(
+                        f"another process is writing to {self.directory}: wait until it has ended"
+                    ) from None
+            time.sleep(LOCK_POLL_SECONDS)
 
     def save(self) -> None:
         """Writes the manifest; under the lock of `writing`."""
@@ -352,26 +413,29 @@ class Index:
         self._written = self._newest = True
 
     def keep(self, content: str, arrays: VideoArrays, paths: Mapping[str, Stamp]) -> None:
-        """Writes the vectors of a content and records its paths; under the lock of `writing`."""
-        known = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
+        """Writes the vectors of a content, then records its paths; under the lock of `writing`."""
+        records = {name: self.manifest.videos[name] for name in self._sharing.get(content, ())}
+        taken: set[str] = set()
         for name, stamp in paths.items():
-            if name not in known:
-                self.record_failure(name, content, stamp, "")  # until they are written
-            known[name] = self.manifest.videos[name]
-        self._write(content, arrays, known, paths)
+            if name not in records:
+                identity = self._id(name, content, taken)
+                records[name] = Record(identity, content, *stamp, "failed")
+                taken.add(identity)
+        self._write(content, arrays, records, paths)
         self._renamed.discard(content)
 
     def _write(
         self,
         content: str,
         arrays: VideoArrays,
-        known: Mapping[str, Record],
+        records: Mapping[str, Record],
         stamps: Mapping[str, Stamp],
     ) -> None:
-        facts = self.manifest.facts(content, known)
+        facts = self.manifest.facts(content, records)
         file = storage.write_vectors(self.file(content), arrays, facts)
-        for name, record in known.items():
-            self.record(name, content, stamps.get(name, record.stamp), file.about)
+        for name, record in records.items():
+            stamp = stamps.get(name, record.stamp)
+            self._put(name, Record(record.id, content, *stamp, "indexed", **file.about))
 
     def record(self, name: str, content: str, stamp: Stamp, about: Mapping[str, Any]) -> None:
         """Records a path whose vectors are on the disk (`VectorFile.about`)."""
@@ -384,6 +448,7 @@ class Index:
     def move(self, name: str, to: str) -> None:
         """Records that a video has another path now; its id stays."""
         record = self.manifest.videos[name]
+        storage.check_record(to, record)
         self.drop(name)
         self._put(to, record)
 
@@ -396,14 +461,18 @@ class Index:
         self._renamed.add(self._pop(name).content)
 
     def forget(self, names: Collection[str]) -> None:
-        """Forgets paths, and the vectors that no other has; under the lock of `writing`."""
-        contents = {self.manifest.videos[name].content for name in names}
+        """Forgets paths, and the vectors that no other has; under the lock of `writing`.
+
+        The vectors are deleted once the manifest without them is saved.
+        """
         for name in names:
+            self._forgotten.add(self.manifest.videos[name].content)
             self.drop(name)
-        self.discard_unused(contents)
 
     def remove(self, videos: Collection[str]) -> int:
         """Takes videos out until they are added again, and further folders; the files stay.
+
+        A video stays out under its path, and under any other that its content is moved to.
 
         Args:
           videos: paths or ids of videos, or the paths of further folders.
@@ -414,18 +483,62 @@ class Index:
         Raises:
           SearchError: when one is not in the index, or another process writes.
         """
-        with self.writing():
+        with self.writing(wait=WAIT_SECONDS):
             known, given = self.manifest, {one: os.path.abspath(one) for one in videos}
             folders = {name for name, root in known.roots.items() if root in given.values()}
             roots = set(known.roots.values())
             names = {self.name_of(one) for one, place in given.items() if place not in roots}
-            known.excluded |= names
+            for name in names:
+                self.exclude(name, known.videos[name].content)
             names |= {one for one in known.videos if storage.split_name(one)[0] in folders}
             self.forget(names)
             for folder in folders:
                 del known.roots[folder]
-            known.excluded = {x for x in known.excluded if storage.split_name(x)[0] not in folders}
+            for name in [x for x in known.excluded if storage.split_name(x)[0] in folders]:
+                known.excluded.discard(name)
+                known.excluded_contents.pop(name, None)
             return len(names)
+
+    def exclude(self, name: str, content: str) -> None:
+        """Records that a path, and its content unless "", was removed; under the lock."""
+        self.manifest.excluded.add(name)
+        if content:
+            self.manifest.excluded_contents[name] = content
+
+    def include(self, name: str, content: str = "") -> None:
+        """Forgets that a path was removed, and its content where that has gone; under the lock."""
+        removed = self.manifest.excluded_contents
+        content = content or removed.get(name, "")
+        same = [other for other, own in removed.items() if content and own == content]
+        gone = [other for other in same if files.is_gone(self.path(other))]
+        for other in {name, *gone}:
+            self.manifest.excluded.discard(other)
+            removed.pop(other, None)
+
+    def is_removed(self, name: str, content: str) -> bool:
+        """Whether the content of a path was removed before; then the path is too. Under the lock.
+
+        A copy of a removed video is not, where another path of that content is in the index.
+        """
+        removed = self.manifest.excluded_contents
+        same = [other for other, own in removed.items() if own == content]
+        record = self.manifest.videos.get(name)
+        if not same or record is not None and record.content == content:
+            return False
+        moved = [
+            other for other in same
+            if self.is_there(storage.split_name(other)[0])
+            and files.is_gone(self.path(other))
+        ]  # fmt: skip
+        if not moved and self.paths(content):
+            return False
+        if record is not None:
+            self.forget([name])
+        self.exclude(name, content)
+        for other in moved:
+            self.manifest.excluded.discard(other)
+            removed.pop(other, None)
+        return True
 
     def _pop(self, name: str) -> Record:
         record = self.manifest.videos.pop(name)
@@ -439,13 +552,14 @@ class Index:
         Videos of equal content share their tags, in which no letter's case counts. They stay when a
         video moves, is replaced at its path, or is removed and added again.
         """
-        new = {_tag(text).casefold(): _tag(text) for text in add}
-        dropped = {_tag(text).casefold() for text in drop}
-        for name in names:
-            content = self.manifest.videos[name].content
+        new = {tag_key(text): _tag(text) for text in add}
+        dropped = {tag_key(_tag(text)) for text in drop}
+        contents = {name: self.manifest.videos[name].content for name in names}
+        for name, content in contents.items():
             if not content:
                 raise SearchError(f"{name} could not be read, and is not tagged")
-            own = {tag.casefold(): tag for tag in self.manifest.tags.get(content, ())} | new
+        for content in contents.values():
+            own = {tag_key(tag): tag for tag in self.manifest.tags.get(content, ())} | new
             kept = sorted(tag for key, tag in own.items() if key not in dropped)
             self.manifest.tags |= {content: kept}
             if not kept:
@@ -467,11 +581,28 @@ class Index:
         """Removes vectors, of these contents or of all, that no record names; under the lock."""
         some = storage.contents(self.directory) if contents is None else contents
         unused = set(some) - {*self.contents(), ""}
+        if contents is None:  # they may be whole, and have lost their records
+            unused -= {content for content in unused if self._is_unreadable(content)}
         if unused:
             self.save()  # a manifest never names what is not there
-        for content in unused:
+        self._discard(unused)
+
+    def _is_unreadable(self, content: str) -> bool:
+        """Return whether the vectors of a content cannot be read now."""
+        try:
+            self.load(content)
+        except UnreadableError:
+            return True
+        except DamagedError:
+            pass
+        return False
+
+    def _discard(self, contents: Iterable[str]) -> None:
+        """Delete the files of those contents that no record names."""
+        for content in set(contents) - {*self.contents(), ""}:
             files.discard(self.file(content))
             files.discard(self.text(content))
+            files.discard(self.text_copy(content))
             files.discard(self.text_vectors(content))
             files.discard(self.partial_text(content))
 
@@ -492,9 +623,9 @@ class Index:
                 latest = stamp.changed_ns, True
                 older = record is None or (record.changed_ns, record.indexed) < latest
                 if name not in self.manifest.excluded and older:
-                    if self._owners.get(identity, name) == name and record is None:
-                        self._put(name, Record(identity, content, *stamp, "failed"))
-                    self.record(name, content, stamp, file.about)
+                    if record is not None or self._owners.get(identity, name) != name:
+                        identity = self._id(name, content)
+                    self._put(name, Record(identity, content, *stamp, "indexed", **file.about))
 
     def _rename(self) -> None:
         """Brings the paths that files of vectors name up to date."""
@@ -518,24 +649,29 @@ class Index:
                         path.unlink(missing_ok=True)
 
     def _put(self, name: str, record: Record) -> None:
-        before = self._pop(name).content if name in self.manifest.videos else None
+        """Record a video: all that the manifest says of it, in one step."""
+        storage.check_record(name, record)
+        before = self.manifest.videos[name].content if name in self.manifest.videos else None
         if before != record.content:
             self._renamed |= {record.content} | ({before} if before is not None else set())
             if record.content and before in self.manifest.tags:
                 self.manifest.tags.setdefault(record.content, self.manifest.tags[before])
+        if before is not None:
+            self._pop(name)
         self.manifest.videos[name] = record
         self._owners[record.id] = name
         self._sharing.setdefault(record.content, set()).add(name)
 
-    def _id(self, name: str, content: str) -> str:
+    def _id(self, name: str, content: str, taken: Collection[str] = ()) -> str:
         """The id of a path: its content's, or where that is taken, one of both."""
         before = self.manifest.videos.get(name)
         if before is not None and content and before.content == content:
             return before.id
         identity = content[:16]
-        if not identity or self._owners.get(identity, name) != name:
-            path = name.encode(errors="surrogateescape")
-            identity = hashlib.sha256(f"{content}\0".encode() + path).hexdigest()[:16]
+        text = f"{content}\0".encode() + name.encode(errors="surrogateescape")
+        while not identity or identity in taken or self._owners.get(identity, name) != name:
+            text = hashlib.sha256(text).hexdigest().encode()
+            identity = text[:16].decode()
         return identity
 
 
@@ -580,11 +716,17 @@ FAVOURITE = "favourite"
 
 
 def _tag(text: str) -> str:
-    """A tag as it is kept: one line, single spaces."""
-    tag = " ".join(text.split())
+    """A tag as it is kept: one line, single spaces, letters and accents as one."""
+    tag = unicodedata.normalize("NFC", " ".join(text.split()))
     if not (tag.isprintable() and 0 < len(tag) <= 100):
         raise SearchError(f"{text[:100]!r} is no tag: give 1 to 100 letters")
     return tag
+
+
+def tag_key(tag: str) -> str:
+    """Return the form by which tags are compared: without case, letters and accents as one."""
+    folded = unicodedata.normalize("NFC", " ".join(tag.split())).casefold()
+    return unicodedata.normalize("NFC", folded)
 
 
 def matches(record: Record, about: Mapping[str, Any]) -> bool:

@@ -21,8 +21,8 @@ from jaxtyping import Bool, Float
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import DamagedError, SearchError, command_line, legible
 from hlformer_jax.retrieval.localisation import Moment
-from hlformer_jax.search import queries, rankers, said, storage, store
-from hlformer_jax.search.index import Entry, Index, absent, reload_encoder
+from hlformer_jax.search import queries, rankers, said, storage, store, transcripts
+from hlformer_jax.search.index import WAIT_SECONDS, Entry, Index, absent, reload_encoder
 from hlformer_jax.search.queries import Composed, Single, When
 from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
 from hlformer_jax.search.said import RRF, Passage, Said
@@ -243,6 +243,7 @@ class Library:
         self._snapshot: _Snapshot | None = None
         self._listing: tuple[tuple[int, int, int], dict[str, Entry]] = ((0, 0, 0), {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
+        self._tagging = threading.Lock()
 
     @classmethod
     def open(cls, directory: str | Path, **options: Any) -> "Library":
@@ -283,7 +284,15 @@ class Library:
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
         """What is said in the video of an id, in order: its cues, (start, end, text)."""
-        return said.told(self._index.text(self.entry(id).content))
+        transcript = transcripts.load(self._index, self.entry(id).content)
+        return [] if transcript is None else [*transcript.cues]
+
+    def subtitle_problems(self) -> list[transcripts.Problem]:
+        """Return the subtitle files of which nothing, or not all, is searched."""
+        try:
+            return transcripts.problems(self._index)
+        except DamagedError as error:
+            return [transcripts.Problem("the list of subtitle files", str(error))]
 
     def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Gives tags to a video of an id or path, and takes others from it; returns all it has.
@@ -291,8 +300,13 @@ class Library:
         Raises:
           SearchError: when there is no such video, a text is no tag, or another process writes.
         """
+        # One after the other: threads of this process would find the lock of the index held.
+        with self._tagging:
+            return self._tag(id, add, drop)
+
+    def _tag(self, id: str, add: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
         index = Index.open(self._directory)
-        with index.writing():
+        with index.writing(wait=WAIT_SECONDS):
             name = index.name_of(id)
             index.tag([name], add, drop)
             return tuple(index.manifest.tags.get(index.manifest.videos[name].content, ()))
@@ -478,10 +492,11 @@ class Library:
         if not (passing & now.searched()).any():
             return Hits((), self._warnings(now, passing))
         if only == "said" and not now.said.count:
-            raise SearchError(
+            lines = now.said.notes or [
                 f"{self._directory} holds no subtitles: put .srt, .vtt or .ass files beside the"
                 " videos, and index the folder again"
-            )
+            ]
+            raise SearchError("; ".join(lines))
         asked = self._asked(
             now, encoder, vectors, len(without), within if then else None, bool(pictures), parts
         )
@@ -636,7 +651,7 @@ class Library:
                 f" {frames} now, so that more of what is absent passes: evaluate --calibrate again"
             )
         lines += now.damaged.values()
-        return lines
+        return lines + now.said.notes
 
     def _hit(
         self, now: _Snapshot, encoder: Any, position: int, score: float, asked: _Asked, count: int

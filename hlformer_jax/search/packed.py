@@ -121,8 +121,12 @@ def _before(index: Index, name: str, dtype: str) -> dict[str, np.ndarray]:
 
 
 def own_files(directory: Path, prefix: str = "") -> list[Path]:
-    """The files of packed rows of an index whose names begin so; no others."""
-    with contextlib.suppress(OSError):
+    """Return the files of packed rows of an index whose names begin with a prefix; no others.
+
+    Raises:
+      OSError: when their folder cannot be listed.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(os.listdir(directory / "packed"))
         own = [name for name in names if PACKED.fullmatch(name) and name.startswith(prefix)]
         paths = [directory / "packed" / name for name in own]
@@ -135,9 +139,15 @@ def damaged(directory: Path) -> dict[str, str]:
 
     But for the bank's: most searches need it not, and the one that does makes it anew.
     """
+    try:
+        paths = own_files(directory)
+    except OSError as error:
+        folder = directory / "packed"
+        line = f"{folder} cannot be read ({error.strerror or error}): check the disk and the rights"
+        return {folder.name: line}
     return {
         path.name: f"{path} is damaged: the next search makes it anew"
-        for path in own_files(directory)
+        for path in paths
         if path.suffix == ".npy" and not path.name.startswith("bank-") and _whole(path) is None
     }
 

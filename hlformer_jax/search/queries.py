@@ -52,7 +52,7 @@ from jaxtyping import Bool, Float, Int
 from hlformer_jax import files
 from hlformer_jax.errors import SearchError, legible, suggestion
 from hlformer_jax.retrieval.localisation import Moment, moments
-from hlformer_jax.search.index import Entry
+from hlformer_jax.search.index import Entry, tag_key
 from hlformer_jax.search.rankers import Ranker, Untrained
 from hlformer_jax.search.storage import VideoArrays
 
@@ -215,6 +215,10 @@ def _argmax_between(
     return np.where((end > first) & np.isfinite(values[best]), best, -1)
 
 
+PICTURE_FORMATS = "JPEG", "PNG", "WEBP", "GIF", "AVIF", "TIFF", "BMP"
+"""Formats of pictures that a person may ask by; no other reader of Pillow sees their bytes."""
+
+
 def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
     """The vector of an image, upright, of a file or of a file's content.
 
@@ -230,10 +234,13 @@ def picture(encoder: Any, image: Path | bytes) -> Float[np.ndarray, " d"]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(content) as opened:
+            Image.init()  # loads the readers; AVIF is not in every build
+            known = [name for name in PICTURE_FORMATS if name in Image.OPEN]
+            with Image.open(content, formats=known) as opened:
                 pixels = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
     except UnidentifiedImageError:
-        raise SearchError(f"{name} is no image: give a JPEG or PNG, say") from None
+        formats = ", ".join(PICTURE_FORMATS)
+        raise SearchError(f"{name} is no image: give one of {formats}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise SearchError(f"{name} has too many pixels: give a smaller one") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow's, of damaged files
@@ -275,8 +282,8 @@ When = str | datetime.date | None
 
 FORMS = "write 2026, 2026-01, 2026-01-10, 20260110 or 2026-01-10T18:30"
 
-YEARS = range(1900, 9001)
-"""Years whose seconds since the epoch every machine can represent."""
+YEARS = range(1900, 10_000)
+"""Years of dates; after 9000 some machines do not know their own time zone any more."""
 
 _ISO = re.compile(
     r"(?P<year>[0-9]{4})"
@@ -306,9 +313,9 @@ def mask(
       SearchError: when one is no date, or there is no such folder or tag.
     """
     kept = np.ones(len(entries), bool)
-    of = [{own.casefold() for own in entry.tags} for entry in entries] if tags else []
+    of = [{tag_key(own) for own in entry.tags} for entry in entries] if tags else []
     for tag in tags:
-        tagged = np.asarray([tag.casefold() in own for own in of], bool)
+        tagged = np.asarray([tag_key(tag) in own for own in of], bool)
         kept &= tagged
         if not tagged.any():
             near = suggestion(tag, {own for entry in entries for own in entry.tags})
@@ -342,9 +349,17 @@ def date_span(when: str | datetime.date) -> tuple[float, float]:
     """
     try:
         begin, end = _bounds(when)
-        return begin.timestamp(), end.timestamp()
+        return _timestamp(begin), math.inf if end is None else _timestamp(end)
     except (ValueError, OverflowError):
         raise SearchError(f"{when!r} is no date: {FORMS}") from None
+
+
+def _timestamp(time: datetime.datetime) -> float:
+    """Return seconds since the epoch; UTC where this machine's time zone is not known."""
+    try:
+        return time.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return time.replace(tzinfo=datetime.UTC).timestamp()
 
 
 def iso(seconds: float) -> str:
@@ -355,7 +370,8 @@ def iso(seconds: float) -> str:
         return f"{np.datetime64(int(seconds), 's')}Z"
 
 
-def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime]:
+def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime | None]:
+    """Return the first instant of a date and the first after it; None after the year 9999."""
     if isinstance(when, datetime.datetime):
         begin, unit = when, "instant"
     elif isinstance(when, datetime.date):
@@ -364,13 +380,16 @@ def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime]:
         begin, unit = _parsed(when)
     if begin.year not in YEARS:
         raise ValueError
-    if unit == "year":
-        return begin, begin.replace(year=begin.year + 1)
-    if unit == "month":
-        return begin, (begin + datetime.timedelta(days=31)).replace(day=1)
-    if unit == "day":
-        return begin, begin + datetime.timedelta(days=1)
-    return begin, begin + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
+    try:
+        if unit == "year":
+            return begin, begin.replace(year=begin.year + 1)
+        if unit == "month":
+            return begin, (begin + datetime.timedelta(days=31)).replace(day=1)
+        if unit == "day":
+            return begin, begin + datetime.timedelta(days=1)
+        return begin, begin + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
+    except (ValueError, OverflowError):
+        return begin, None
 
 
 def _parsed(when: object) -> tuple[datetime.datetime, str]:

@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from hlformer_jax import files
-from hlformer_jax.errors import SearchError, UserError, optional, printable
-from hlformer_jax.search import said, storage
+from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
+from hlformer_jax.search import storage, transcripts
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.transcripts import Cue
 
 SAMPLE_RATE = 16_000
 """Samples a second that Whisper and its voice detector take."""
@@ -76,14 +77,6 @@ Samples = Float32[np.ndarray, " samples"]
 
 Stretch = tuple[int, int]
 """First sample of a voice, and the one behind its last."""
-
-
-class Cue(NamedTuple):
-    """A cue of a transcript."""
-
-    start: float  # seconds of the video
-    end: float
-    text: str
 
 
 class Word(NamedTuple):
@@ -597,25 +590,27 @@ def recognise(
 ) -> dict[str, int]:
     """Recognise the available videos without cues of this recogniser, under the index's lock.
 
-    Call it after `said.update`. The cues of a content are written once it is done; of speech, what
-    was heard before is kept too. Videos with subtitles are not heard. A video that fails gives a
-    line, and is tried again the next time.
+    Call it after `transcripts.update`. The cues of a content are written once it is done; of
+    speech, the part heard so far is kept too. Videos with subtitles are not heard. A video that
+    fails gives a line, and is tried again the next time.
 
     Returns:
       The number of videos of each result, such as `TRANSCRIBED`; equal videos count once.
     """
-    paths = {content: own_paths[0] for content, own_paths in said.available_paths(index).items()}
+    paths = {content: own_paths[0] for content, own_paths in transcripts.videos(index).items()}
     counts = {TRANSCRIBED: 0, f"without {recogniser.source}": 0, NO_AUDIO: 0, OTHER_LANGUAGE: 0}
     counts |= {FAILED: 0, SUBTITLED: 0, DONE: 0, OFFLINE: len(set(index.contents()) - set(paths))}
     waiting: dict[str, Path] = {}
     for content, path in paths.items():
-        transcript = said.read(index.text(content))
-        if transcript is None:
-            report(printable(f"{str(path)!r}: its file {index.text(content)} cannot be read"))
+        try:
+            transcript = transcripts.load(index, content) or transcripts.Transcript()
+        except DamagedError as error:
+            report(printable(f"{str(path)!r}: {error}"))
             counts[FAILED] += 1
-        elif recogniser.source == "speech" and transcript["cues"]:
+            continue
+        if recogniser.source == "speech" and transcript.subtitles:
             counts[SUBTITLED] += 1
-        elif transcript["recognised"].get(recogniser.source, {}).get("by") == recogniser.by:
+        elif transcript.recognised.get(recogniser.source, {}).get("by") == recogniser.by:
             counts[DONE] += 1
         else:
             waiting[content] = path
@@ -631,11 +626,10 @@ def recognise(
             report(printable(note))
         if outcome.result == FAILED:
             continue
-        transcript = said.read(index.text(content))
-        assert transcript is not None
+        transcript = transcripts.load(index, content) or transcripts.Transcript()
         cues = [tuple(cue) for cue in outcome.cues]
-        transcript["recognised"][recogniser.source] = {"by": recogniser.by, "cues": cues}
-        said.write(index, content, **transcript)
+        transcript.recognised[recogniser.source] = {"by": recogniser.by, "cues": cues}
+        transcripts.save(index, content, transcript)
         checkpoint.discard()
     progress(Position(len(waiting), len(waiting)))
     return counts

@@ -4,8 +4,8 @@ Subtitles are read that are text, in a video's file and in files beside it: besi
 `a.srt` and `a.en.srt`, say, SubRip, WebVTT or ASS. What no subtitles hold can be recognised
 (`recognition`). Speech counts where there are no subtitles.
 
-    DIR/texts/DIGEST.json     the cues of one content under a digest, and of what they are
-    DIR/texts/DIGEST.vectors  those of its passages, by the text half of the index's encoder
+    DIR/texts/DIGEST.json     the transcript of one content (`transcripts`)
+    DIR/texts/DIGEST.vectors  the embeddings of its passages, by the text half of the encoder
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their vectors
 
@@ -24,7 +24,9 @@ A content ranks by its best passage, and by the sum of 1 / (60 + rank) of both r
 """
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -40,9 +42,10 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import UserError, printable
-from hlformer_jax.search import packed, rankers, storage
+from hlformer_jax.errors import DamagedError
+from hlformer_jax.search import packed, rankers, transcripts
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.transcripts import Damage, Transcript
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -59,23 +62,20 @@ UNSAID = 0.9
 FEW = 32
 """Passages with vectors below which their median says little, and words alone are searched."""
 
-AT_ONCE = 128
-"""Passages whose vectors are computed together, about."""
+AT_ONCE = 32
+"""Passages whose embeddings are computed together: a second of work at most."""
 
 RARE = 0.05, 1000
 """Share and number of passages above both of which a word is too common to search by."""
 
 _DIGEST = 64
+_LISTED = re.compile(r"([0-9a-f]{64})(\.copy)?\.(json|vectors)")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
     tokenize='porter unicode61 remove_diacritics 2');
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
 _OF_VECTORS = "vectors CROSS JOIN said ON said.rowid = passage"  # in this order; else all pairs
-
-
-Cue = tuple[float, float, str]
-"""A cue as a transcript keeps it: start, end and text, as in `video.subtitles.Cue`."""
 
 
 class Passage(NamedTuple):
@@ -90,104 +90,6 @@ class Passage(NamedTuple):
     text: str
     score: float
     share: float = 0.0
-
-
-class Reader(NamedTuple):
-    """Functions that read subtitles: those of `video.subtitles`, or a test's."""
-
-    suffixes: Iterable[str]
-    inside: Callable[[Path], Iterable[Cue]]
-    beside: Callable[[Path], Iterable[Cue]]
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """What a file of cues holds; None where it is not there, or not what was written."""
-    try:
-        kept = storage.unseal(files.read_bytes(path))
-        cues = lambda own: [(float(start), float(end), str(text)) for start, end, text in own]
-        recognised = {
-            str(what): {"by": str(own["by"]), "cues": cues(own["cues"])}
-            for what, own in kept.get("recognised", {}).items()
-        }
-        whole = {"inside": cues(kept["inside"]), "cues": cues(kept["cues"])}
-        return {"sources": kept["sources"], "recognised": recognised, **whole}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def told(path: Path) -> list[tuple[float, float, str]]:
-    """All cues of a content that count, in order: (start, end, text)."""
-    kept = read(path)
-    return [] if kept is None else _counting(kept)
-
-
-def _counting(kept: dict[str, Any]) -> list[tuple[float, float, str]]:
-    subtitles = kept["cues"]
-    others = [
-        cue
-        for what, own in kept["recognised"].items()
-        if not (what == "speech" and subtitles)
-        for cue in own["cues"]
-    ]
-    return sorted([*subtitles, *others])
-
-
-def update(index: Index, reader: Reader, report: Callable[[str], None]) -> None:
-    """Brings the texts of all videos that are there up to date; under the index's lock."""
-    listed: dict[Path, list[str]] = {}
-    for content, own in available_paths(index).items():
-        found = [other for path in own for other in _beside(path, reader.suffixes, listed)]
-        sources = [[os.fsencode(other).hex(), *_stamp(other)] for other in found]
-        kept = read(index.text(content))
-        if kept is not None and kept["sources"] == sources:
-            continue
-        inside = kept["inside"] if kept else _cues(reader.inside, own[0], report)
-        cues = sorted(
-            {*inside, *(cue for other in found for cue in _cues(reader.beside, other, report))}
-        )
-        recognised = kept["recognised"] if kept else {}
-        write(index, content, sources=sources, inside=inside, cues=cues, recognised=recognised)
-
-
-def available_paths(index: Index) -> dict[str, list[Path]]:
-    """List the files of each content that is available."""
-    paths: dict[str, list[Path]] = {}
-    for name, record in sorted(index.manifest.videos.items()):
-        if record.indexed and (path := index.path(name)).is_file():
-            paths.setdefault(record.content, []).append(path)
-    return paths
-
-
-def write(index: Index, content: str, **kept: Any) -> None:
-    """Keeps what `read` gives for a content; under the index's lock."""
-    files.write_bytes(index.text(content), storage.seal({"content": content, **kept}))
-
-
-def _cues(read: Callable[[Path], Any], path: Path, report: Callable[[str], None]) -> list[Any]:
-    """The cues of a file; none, and a line, where it cannot be read."""
-    try:
-        return [tuple(cue) for cue in read(path)]
-    except UserError as error:
-        report(printable(str(error)))
-        return []
-
-
-def _beside(path: Path, suffixes: Iterable[str], listed: dict[Path, list[str]]) -> list[Path]:
-    """The files of subtitles beside a video: of its name, and a language's where wanted."""
-    if path.parent not in listed:
-        with contextlib.suppress(OSError):
-            listed[path.parent] = sorted(os.listdir(path.parent))
-    known = [path.parent / name for name in listed.get(path.parent, ())]
-    same = lambda other: (
-        other.stem == path.stem
-        or re.fullmatch(re.escape(path.stem) + r"\.[A-Za-z]{2,3}([-_.]\w+)*", other.stem)
-    )
-    return [one for one in known if one.suffix.lower() in suffixes and same(one) and one.is_file()]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 # Vectors of passages
@@ -206,9 +108,9 @@ def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, f
         held = further and not held
 
 
-def _alone(kept: dict[str, Any] | None) -> list[str]:
-    """The texts of a content's passages that have vectors."""
-    cues = [] if kept is None else _counting(kept)
+def _alone(transcript: Transcript | None) -> list[str]:
+    """Return the texts of a content's passages that have vectors."""
+    cues = [] if transcript is None else transcript.cues
     return [text for text, _, _, alone in _passages(cues) if alone]
 
 
@@ -219,7 +121,10 @@ def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
 
 
 def _vectors(index: Index, content: str, texts: Sequence[str]) -> Float[np.ndarray, "P d"] | None:
-    """The vectors of passages; None where they are missing, damaged, or those of other texts."""
+    """Return the embeddings of passages; None if they are missing, damaged or of other texts.
+
+    They can be computed again, so that one which cannot be read is as good as none.
+    """
     try:
         kept = files.read_bytes(index.text_vectors(content))
     except OSError:
@@ -235,42 +140,59 @@ def embed(
     report: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> None:
-    """Keeps the vectors of all passages that have none, or another's; under the index's lock.
+    """Compute the embeddings of all passages that have none; under the index's lock.
 
-    `pulse` is called now and then; when it raises, what is whole is kept.
+    `pulse` is called between batches of `AT_ONCE` passages; when it raises, the embeddings of
+    complete transcripts are kept.
     """
     waiting: list[tuple[str, list[str]]] = []
     for content in index.contents():
-        texts = _alone(read(index.text(content)))
+        pulse()
+        try:
+            texts = _alone(transcripts.load(index, content))
+        except DamagedError:  # `transcripts.update` has reported it; its embeddings may be whole
+            continue
         if not texts:
             files.discard(index.text_vectors(content))
         elif _vectors(index, content, texts) is None:
             waiting.append((content, texts))
-    if (count := sum(len(texts) for _, texts in waiting)) > 10 * AT_ONCE:
+    if (count := sum(len(texts) for _, texts in waiting)) > 40 * AT_ONCE:
         report(f"encoding {count} passages of what is said")
-    while waiting:
+    passages = ((content, texts, text) for content, texts in waiting for text in texts)
+    made: list[np.ndarray] = []  # embeddings of the content that is under way
+    while batch := list(itertools.islice(passages, AT_ONCE)):
         pulse()
-        some = [waiting.pop()]
-        while waiting and sum(len(texts) for _, texts in some) < AT_ONCE:
-            some.append(waiting.pop())
-        encoded = encoder.sentences([text for _, texts in some for text in texts])
-        vectors = np.asarray(encoded).astype(np.float16)
-        for content, texts in some:
-            own, vectors = vectors[: len(texts)], vectors[len(texts) :]
-            files.write_bytes(index.text_vectors(content), _sealed(index, texts, own.tobytes()))
+        encoded = np.asarray(encoder.sentences([text for *_, text in batch])).astype(np.float16)
+        for (content, texts, _), embedding in zip(batch, encoded, strict=True):
+            made.append(embedding)
+            if len(made) == len(texts):
+                raw = np.stack(made).tobytes()
+                files.write_bytes(index.text_vectors(content), _sealed(index, texts, raw))
+                made = []
 
 
 # Searched
 
 
-def _listing(directory: Path) -> list[tuple[str, int, int]]:
-    """Names and stamps of the files of what is said."""
+def _listing(directory: Path) -> list[tuple[str, int, int, int, int]]:
+    """Return the names and stamps of the transcripts and of their embeddings, sorted.
+
+    Raises:
+      DamagedError: when the folder cannot be listed.
+    """
     found = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for one in entries:
-            if storage.TEXTS.fullmatch(one.name):
-                with contextlib.suppress(OSError):  # it has gone meanwhile
-                    found.append((one.name, *_stamp(Path(one.path))))
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _LISTED.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                        own = entry.stat(follow_symlinks=False)
+                        times = own.st_mtime_ns, own.st_ctime_ns
+                        found.append((entry.name, own.st_size, *times, own.st_ino))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedError(f"{directory} cannot be read ({error.strerror or error})") from None
     return sorted(found)
 
 
@@ -283,11 +205,15 @@ class Said:
         self._counts: dict[str, int] = {}
         self.count = 0
         self._matrix: np.ndarray | None = None
-        if not (listing := _listing(index.directory / "texts")):
+        self.notes: list[str] = []  # lines on the transcripts that are left out
+        try:
+            listing = _listing(index.directory / "texts")
+        except DamagedError as error:
+            self.notes.append(f"{error}: what is said is left out")
             return
-        known = json.dumps([_TABLES, PAUSE, UNSAID, rankers.BANK, listing])
-        key = hashlib.sha256(known.encode()).hexdigest()[:32]
-        path = index.directory / "packed" / f"said-{key}.db"
+        if not listing:
+            return
+        path = self._path(index, listing)
         rows, width = path.with_suffix(".npy"), index.manifest.encoder.width
         self._db, matrix = self._database(), None
         if self._loaded(path):
@@ -296,27 +222,55 @@ class Said:
         if matrix is None:
             self._db = self._database()  # damaged content spoils the other
             self._db.executescript(_TABLES)
-            contents = [name[:-5] for name, *_ in listing if name.endswith(".json")]
+            contents = sorted({name[:64] for name, *_ in listing if name.endswith(".json")})
             none = np.empty((0, width), np.float16)
             made = np.concatenate([none, *self._fill(index, contents)])
-            matrix = packed.written(rows, made.shape, "float16", lambda own: np.copyto(own, made))
-            with contextlib.suppress(OSError):
-                content = self._db.serialize()
-                files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
-                for other in packed.own_files(index.directory, "said-"):
-                    if not other.name.startswith(path.stem):
-                        files.discard(other)
+            if self.notes:  # not written: what cannot be read now may be readable later
+                rows = self._path(index, [*listing, *self.notes]).with_suffix(".npy")
+                matrix = made
+            else:
+                matrix = self._written(path, made)
         self.count = self._one("SELECT count(*) FROM said")
         if len(matrix) >= FEW:
             self._map(index, encoder, rows, matrix)
 
+    def _path(self, index: Index, listing: Sequence[Any]) -> Path:
+        """Return the place of the table that is made of the listed files."""
+        made_of = json.dumps([_TABLES, PAUSE, UNSAID, rankers.BANK, listing])
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:32]
+        return index.directory / "packed" / f"said-{key}.db"
+
+    def _written(self, path: Path, made: np.ndarray) -> np.ndarray:
+        """Write the table and the embeddings, and remove those before; return the embeddings."""
+        fill = functools.partial(np.copyto, src=made)
+        matrix = packed.written(path.with_suffix(".npy"), made.shape, "float16", fill)
+        with contextlib.suppress(OSError):
+            content = self._db.serialize()
+            files.write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
+            for other in packed.own_files(path.parent.parent, "said-"):
+                if not other.name.startswith(path.stem):
+                    files.discard(other)
+        return matrix
+
     def _fill(self, index: Index, contents: Iterable[str]) -> Iterator[np.ndarray]:
         """Enters all passages; gives the vectors of those that have some, which are numbered."""
         for content in contents:
-            if (kept := read(index.text(content))) is None:
+            try:
+                kept = transcripts.load(index, content)
+            except DamagedError as error:
+                self.notes.append(f"{error}: what is said in its video is left out")
                 continue
-            vectors = _vectors(index, content, _alone(kept))
-            for text, start, end, alone in _passages(_counting(kept)):
+            if kept is None:
+                continue
+            alone_texts = _alone(kept)
+            vectors = _vectors(index, content, alone_texts)
+            place = index.text_vectors(content)
+            if vectors is None and alone_texts and os.path.lexists(place):
+                self.notes.append(
+                    f"{place} is damaged or cannot be read: what is said in its video is found by"
+                    " its own words alone, until the folder is indexed again"
+                )
+            for text, start, end, alone in _passages(kept.cues):
                 insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
                 passage = self._db.execute(insert, (text, content, start, end)).lastrowid
                 if vectors is not None and alone:
@@ -450,14 +404,14 @@ def joined(
     return found
 
 
-def damaged(index: Index) -> dict[str, str]:
-    """What is damaged of the texts of an index, by the name of the file."""
-    wrong = []
+def damaged(index: Index) -> dict[str, Damage]:
+    """Return what is damaged of the transcripts and their embeddings, by the name of the file."""
+    found = transcripts.damaged(index)
     for content in index.contents():
-        text, vectors = index.text(content), index.text_vectors(content)
-        if (kept := read(text)) is None:
-            wrong += [text] if text.exists() else []
-        elif vectors.exists() and _vectors(index, content, _alone(kept)) is None:
-            wrong.append(vectors)
-    line = "is damaged: index the folder again to make it anew"
-    return {path.name: f"{path} {line}" for path in wrong}
+        vectors = index.text_vectors(content)
+        with contextlib.suppress(DamagedError):
+            texts = _alone(transcripts.load(index, content))
+            if os.path.lexists(vectors) and _vectors(index, content, texts) is None:
+                line = f"{vectors} is damaged: index the folder again to make it anew"
+                found[vectors.name] = Damage(line, True)
+    return found

@@ -13,10 +13,10 @@ have this content. So nothing is lost with both manifests but the reasons of fai
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.errors import DamagedError, SearchError, command_line
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError, command_line
 
 _SEAL = re.compile(rb'\{\n  "digest": "([0-9a-f]{64})",')
 _WRONG = AttributeError, KeyError, TypeError, ValueError
@@ -48,6 +48,16 @@ def unseal(text: bytes) -> dict[str, Any]:
     Raises:
       ValueError: saying what is wrong, where it is not what was written.
     """
+    content: dict[str, Any] = files.parse_json(b"{" + check_seal(text), finite=True)
+    return content
+
+
+def check_seal(text: bytes) -> bytes:
+    """Check a text that `seal` made, and return what is behind its digest, without parsing it.
+
+    Raises:
+      ValueError: saying what is wrong, if it is not what was written.
+    """
     if not text.strip(b"\0 \n"):
         raise ValueError("it is empty")
     match = _SEAL.match(text)
@@ -56,12 +66,24 @@ def unseal(text: bytes) -> dict[str, Any]:
     rest = text[match.end() :]
     if hashlib.sha256(rest).hexdigest().encode() != match[1]:
         raise ValueError("its digest is another")
-    content: dict[str, Any] = files.parse_json(b"{" + rest, finite=True)
-    return content
+    return rest
+
+
+MAX_TIME_NS = 2**63 - 1
+"""Largest time of a file, in nanoseconds since the epoch: 11 April 2262."""
+
+MAX_BYTES = 2**48 - 1
+"""Largest size of a file: 256 TiB."""
+
+MAX_SECONDS = 2**40
+"""Lengths and dates of recordings are below, in seconds."""
 
 
 class Stamp(NamedTuple):
-    """What a file has when its content is the same as before; times in nanoseconds."""
+    """What a file has when its content is the same as before; times in nanoseconds.
+
+    Times beyond `MAX_TIME_NS` are kept as that.
+    """
 
     size: int
     modified_ns: int
@@ -69,8 +91,13 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
-        """The stamp of a file from its status."""
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        """Return the stamp of a file from its status."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns).clipped()
+
+    def clipped(self) -> "Stamp":
+        """Return the stamp with both times within `MAX_TIME_NS` of the epoch."""
+        times = (max(-MAX_TIME_NS, min(time, MAX_TIME_NS)) for time in self[1:])
+        return Stamp(self.size, *times)
 
 
 class VideoArrays(NamedTuple):
@@ -113,7 +140,16 @@ _DIGEST = 64
 
 
 def write_vectors(path: Path, arrays: VideoArrays, facts: Mapping[str, Any]) -> VectorFile:
-    """Writes the file of a video, whole or not at all."""
+    """Writes the file of a video, whole or not at all.
+
+    Raises:
+      SearchError: when `read_vectors` would refuse the arrays; names the first that is wrong.
+      OSError: when the file cannot be written.
+    """
+    try:
+        _check_arrays(arrays)
+    except ValueError as error:
+        raise SearchError(f"its {error} cannot be kept: not finite, or of a wrong shape") from None
     buffer = io.BytesIO()
     fields = {name: np.asarray(value) for name, value in arrays._asdict().items()}
     fields["facts"] = np.asarray(json.dumps(facts, sort_keys=True, allow_nan=False))
@@ -167,8 +203,12 @@ def _check_arrays(arrays: VideoArrays) -> None:
         one = getattr(arrays, name)
         if one.dtype != dtype or one.shape != shape or not np.isfinite(one).all():
             raise ValueError(name)
-    if not (frames and intervals and math.isfinite(arrays.recorded)):
-        raise ValueError("empty")
+    if not (frames and intervals):
+        raise ValueError("list of frames")
+    if not 0 <= arrays.duration < MAX_SECONDS:
+        raise ValueError("duration")
+    if not abs(arrays.recorded) < MAX_SECONDS:
+        raise ValueError("date of recording")
 
 
 MANIFEST, PREVIOUS, MARK = "manifest.json", "manifest.previous.json", ".hlformer-index"
@@ -181,8 +221,8 @@ DTYPE = "float16"
 VECTORS = re.compile(r"([0-9a-f]{64})\.npz")
 """Names of files of vectors."""
 
-TEXTS = re.compile(r"[0-9a-f]{64}\.(json|vectors)")
-"""Names of files of what is said, and of vectors of that."""
+TEXTS = re.compile(r"[0-9a-f]{64}((\.copy|\.damaged-[0-9]+)?\.json|\.vectors)|problems\.list")
+"""Names of the files of transcripts (`transcripts`), and of the embeddings of their passages."""
 
 PARTIAL_TEXT = re.compile(r"[0-9a-f]{64}\.partial")
 """Names of files of what was recognised in a part of a video (`recognition`)."""
@@ -281,6 +321,7 @@ class Manifest:
     roots: dict[str, str] = dataclasses.field(default_factory=dict)  # further folders by name
     tags: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by content
     excluded: set[str] = dataclasses.field(default_factory=set)  # removed, until they are added
+    excluded_contents: dict[str, str] = dataclasses.field(default_factory=dict)  # those, by path
     levels: dict[str, Level] = dataclasses.field(default_factory=dict)  # by ranker, if calibrated
 
     @property
@@ -302,6 +343,7 @@ class Manifest:
             "fps": self.fps,
             "checkpoint": self.checkpoint,
             "excluded": sorted(self.excluded),
+            "excluded_contents": dict(sorted(self.excluded_contents.items())),
             "levels": {name: vars(one) for name, one in self.levels.items()},
         }
 
@@ -311,11 +353,28 @@ class Manifest:
         made = {key: self.settings()[key] for key in ("format", "dtype", "encoder", "fps")}
         return made | {"content": content, "paths": own}
 
+    def copy(self) -> "Manifest":
+        """Return a manifest that later changes of this one leave as it is."""
+        return dataclasses.replace(
+            self, videos=dict(self.videos), roots=dict(self.roots), tags=dict(self.tags),
+            excluded=set(self.excluded), excluded_contents=dict(self.excluded_contents),
+            levels=dict(self.levels),
+        )  # fmt: skip
+
     def write(self, directory: Path, keep: bool) -> None:
         """Writes the mark and the manifest, each whole or not at all.
 
         With `keep` the manifest that is there is whole, and kept as the one before.
+
+        Raises:
+          SearchError: when a reader would refuse the settings; `check_record` checks the records.
         """
+        try:
+            _settings(self.settings())
+        except _WRONG as error:
+            raise SearchError(
+                f"{directory / MANIFEST} cannot hold these settings: {error}"
+            ) from None
         text = _MARKED + seal(self.settings())
         if _bytes(directory / MARK) != text:
             files.write_bytes(directory / MARK, text)
@@ -357,7 +416,7 @@ def _begun(directory: Path, name: str) -> bool:
 
 
 def _is_index(directory: Path) -> bool:
-    if (_bytes(directory / MARK) or b"").startswith(_MARKED):
+    if _is_marked(directory):
         return True
     manifests = (directory / name for name in (MANIFEST, PREVIOUS))
     return any(map(_is_manifest, manifests)) or any(True for _ in _whole_files(directory))
@@ -371,6 +430,34 @@ def _is_manifest(path: Path) -> bool:
     except SearchError:  # of another format
         pass
     return True
+
+
+def index_around(path: Path) -> Path | None:
+    """Return the index in whose directory a path lies once links are followed, or None."""
+    real = Path(os.path.realpath(path))
+    marked = (place for place in (real, *real.parents) if _is_marked(place))
+    return next(marked, None)
+
+
+def _is_marked(directory: Path) -> bool:
+    return (_bytes(directory / MARK) or b"").startswith(_MARKED)
+
+
+def check_readable(directory: Path) -> None:
+    """Refuse to write where a manifest or the mark cannot be read just now.
+
+    What stands in for it is older, and would replace it.
+
+    Raises:
+      UnreadableError: naming the file.
+    """
+    for name in (MANIFEST, MARK):
+        try:
+            _read(directory / name)
+        except UnreadableError as error:
+            raise UnreadableError(f"{error}: nothing is changed, try again") from None
+        except DamagedError:
+            pass
 
 
 def check_replaced(directory: Path) -> None:
@@ -401,7 +488,7 @@ def read_manifest(directory: Path) -> tuple[Manifest, str]:
       DamagedError: when nothing is known of what the index was.
     """
     try:
-        return _parse(directory / MANIFEST), ""
+        return _parse(directory / MANIFEST)
     except DamagedError as error:
         settings = _of_mark(directory)
         begun = any((directory / name).exists() for name in (MANIFEST, PREVIOUS, MARK))
@@ -411,7 +498,7 @@ def read_manifest(directory: Path) -> tuple[Manifest, str]:
                 f" {command_line('search', 'index', 'FOLDER', f'--index={directory}')}"
             ) from None
         with contextlib.suppress(DamagedError):
-            before = _parse(directory / PREVIOUS)
+            before, _ = _parse(directory / PREVIOUS)
             if settings is not None and settings.key == before.key:
                 there = before.videos.items()
                 settings.videos = {n: one for n, one in there if n not in settings.excluded}
@@ -468,8 +555,8 @@ def paths_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, Stamp]]:
     known = {}
     with contextlib.suppress(*_WRONG):
         for name, own in facts["paths"].items():
-            stamp = Stamp(*own["stamp"])
-            _check_record(name, Record(own["id"], facts["content"], *stamp, "failed"))
+            stamp = Stamp(*own["stamp"]).clipped()
+            check_record(name, Record(own["id"], facts["content"], *stamp, "failed"))
             known[name] = own["id"], stamp
         return known
     return {}
@@ -488,7 +575,9 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from None
+        # EINVAL: a directory or a pipe has its place.
+        kind = DamagedError if error.errno == errno.EINVAL else UnreadableError
+        raise kind(f"{path} cannot be read ({error.strerror or error})") from None
 
 
 def _json(text: bytes) -> Any:
@@ -498,7 +587,16 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _parse(path: Path) -> Manifest:
+def _parse(path: Path) -> tuple[Manifest, str]:
+    """Read a manifest.
+
+    Returns:
+      The manifest without the records that are wrong, and a line about these; "" for none.
+
+    Raises:
+      DamagedError: when it cannot be read, or more than records is wrong.
+      SearchError: when it is of another format.
+    """
     text = _read(path)
     try:
         content = unseal(text)
@@ -513,15 +611,33 @@ def _parse(path: Path) -> Manifest:
         )
     try:
         manifest = _settings(content)
-        for name, fields in content["videos"].items():
-            manifest.videos[name] = record = _typed(Record, fields)
-            _check_record(name, record)
-        if len({one.id for one in manifest.videos.values()}) != len(manifest.videos):
-            raise ValueError("two videos have one id")
+        listed = content["videos"].items()
     except _WRONG as error:
-        why = " ".join(str(error).split())
-        raise DamagedError(f"{path} is damaged ({type(error).__name__} {why})") from None
-    return manifest
+        raise DamagedError(f"{path} is damaged ({_described(error)})") from None
+    wrong, ids = [], set()
+    for name, fields in listed:
+        try:
+            record = _typed(Record, fields)
+            if record.stamp != record.stamp.clipped():
+                wrong.append(f"the date of {name[:80]!r} is out of range")
+                _, modified, changed = record.stamp.clipped()
+                record = dataclasses.replace(record, modified_ns=modified, changed_ns=changed)
+            check_record(name, record)
+            if record.id in ids:
+                raise ValueError(f"the id of {name[:80]!r} is that of another video")
+        except _WRONG as error:
+            wrong.append(_described(error))
+            continue
+        ids.add(record.id)
+        manifest.videos[name] = record
+    if not wrong:
+        return manifest, ""
+    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return manifest, f"{path} is damaged ({wrong[0]}{more}): index the folder again to mend it"
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__} {' '.join(str(error).split())}"
 
 
 def _settings(content: Mapping[str, Any]) -> Manifest:
@@ -537,9 +653,12 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
     excluded = content["excluded"]
     # These an older index lacks.
     roots, tags, levels = (content.get(name, {}) for name in ("roots", "tags", "levels"))
+    removed = content.get("excluded_contents", {})
     known = {name: _typed(Level, fields) for name, fields in levels.items()}
     texts = [content["root"], content["checkpoint"], *excluded, *roots.values()]
     texts += [tag for own in tags.values() for tag in own]
+    if not all(_CONTENT.fullmatch(digest) for digest in removed.values()):
+        raise ValueError("the content of a removed video")
     if not isinstance(excluded, list) or not all(isinstance(one, str) for one in texts):
         raise TypeError("root, checkpoint, excluded or a tag is no text")
     if not all(name and "/" not in name for name in roots):
@@ -550,25 +669,32 @@ def _settings(content: Mapping[str, Any]) -> Manifest:
             raise ValueError("a level")
     return Manifest(
         content["root"], encoder, float(fps), content["checkpoint"], excluded=set(excluded),
-        roots=dict(roots), tags=dict(tags), levels=known,
+        excluded_contents=dict(removed), roots=dict(roots), tags=dict(tags), levels=known,
     )  # fmt: skip
 
 
-def _check_record(name: str, record: Record) -> None:
-    """Refuses a record that no index writes."""
+_CONTENT = re.compile(r"[0-9a-f]{64}")
+
+
+def check_record(name: str, record: Record) -> None:
+    """Refuse a record that no index writes, before it is written and when it is read.
+
+    Raises:
+      ValueError: naming the video.
+    """
     path = PurePosixPath(name)
     counts = record.size, record.frames, record.intervals, record.bytes
     good = (
         name not in ("", ".") and "\0" not in name and not path.is_absolute()
         and ".." not in path.parts
         and re.fullmatch(r"[0-9a-f]{16}", record.id)
-        and re.fullmatch(r"([0-9a-f]{64})?", record.content)
+        and (not record.content or _CONTENT.fullmatch(record.content))
         and record.state in ("indexed", "failed")
-        and min(counts) >= 0 and max(counts) < 2**48
-        and 0 <= record.duration < 2**40 and abs(record.recorded) < 2**40
-        and max(map(abs, record.stamp)) < 2**63
+        and min(counts) >= 0 and max(counts) <= MAX_BYTES
+        and 0 <= record.duration < MAX_SECONDS and abs(record.recorded) < MAX_SECONDS
+        and record.stamp == record.stamp.clipped()
         and (not record.indexed or (
-            record.content and re.fullmatch(r"[0-9a-f]{64}", record.digest)
+            record.content and _CONTENT.fullmatch(record.digest)
             and min(record.frames, record.intervals) > 0
         ))
     )  # fmt: skip

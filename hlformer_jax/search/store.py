@@ -19,12 +19,12 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.errors import SearchError, command_line, optional
+from hlformer_jax.errors import SearchError, command_line, optional, without_passwords
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.rankers import RowRanker
 from hlformer_jax.search.storage import VideoArrays
@@ -40,6 +40,12 @@ FACTS = {
     "ranker": "ranker", "folder": "folder, whose videos an upload would delete",
 }  # fmt: skip
 """Names of the facts of a schema in messages; only an upload checks the folder."""
+
+COLUMNS = frozenset(
+    {("facts", "name"), ("facts", "value"), ("contents", "number"), ("contents", "content"),
+     ("rows", "number"), ("rows", "branch"), ("rows", "place"), ("rows", "vector")}
+)  # fmt: skip
+"""Tables and columns that a schema of ours has."""
 
 # Plain: a scan of vectors that PostgreSQL moves beside the table takes four times as long.
 _TABLES = """
@@ -65,7 +71,12 @@ SELECT content, score FROM (
 ) AS scores JOIN {schema}.contents USING (number)
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
-_PASSWORD = re.compile(r"(://[^/?@:]*:)[^/?]*(?=@)|([?&](?:ssl)?password=)[^&]*")
+_ADDRESS = re.compile(
+    # several hosts may stand there, IPv6 in brackets, or none where a socket is
+    r"postgres(?:ql)?://(?:[^/@:]*(?::[^/@]*)?@)?{host}(?:,{host})*(?:/[^@]*)?".format(
+        host=r"(?:\[[0-9A-Fa-f:.%]+\]|[^/@:,\[\]]*)(?::[0-9]*)?"
+    )
+)
 _LARGEST = "max(product)"
 _MEAN = "(SELECT avg(x) FROM unnest((array_agg(product ORDER BY product DESC))[:{top}]) AS x)"
 
@@ -82,19 +93,22 @@ class Store:
           SearchError: when it is no such address.
           MissingExtra: when the client is not installed.
         """
-        self.address = _PASSWORD.sub(r"\1\2…", address)
-        try:
-            parts = urlsplit(address)
-            options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-        except ValueError:
-            parts, options = urlsplit(""), {}
-        if parts.scheme not in ("postgresql", "postgres"):
+        self.address = without_passwords(address, [address])
+        place, _, query = address.partition("?")
+        # Not taken apart and put together again: libpq knows addresses that urllib does not.
+        options = [option for option in query.split("&") if option]
+        schemas = [option for option in options if option.startswith("schema=")]
+        if not _ADDRESS.fullmatch(place) or not all("=" in option for option in options):
             raise SearchError(
                 f"--store={self.address} is no address of a PostgreSQL database: give"
-                " postgresql://USER@HOST/DATABASE?schema=NAME"
+                " postgresql://USER@HOST/DATABASE?schema=NAME, with / ? @ : # % in a password"
+                " written as %2F %3F %40 %3A %23 %25"
             )
-        self._name = options.pop("schema", "") or SCHEMA
-        self._server = parts._replace(query=urlencode(options)).geturl()
+        self._name = unquote(schemas[-1].partition("=")[2]) if schemas else ""
+        self._name = self._name or SCHEMA
+        others = "&".join(option for option in options if option not in schemas)
+        self._server = f"{place}?{others}" if others else place
+        self._secrets = _secrets(place, options)
         self._client = optional("psycopg", "postgres")
 
     def check(self, index: Index, ranker: RowRanker) -> None:
@@ -171,7 +185,12 @@ class Store:
                 f" {command_line('search', *line)}"
             )
         other = f"name another one, {self.address.partition('?')[0]}?schema=NAME"
-        if ask("SELECT to_regclass(%s)", [f'"{self._name}".facts']) == [(None,)]:
+        columns = ask(
+            "SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
+            " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s",
+            [self._name],
+        )
+        if not COLUMNS <= set(columns):
             raise SearchError(f"the schema {self._name!r} was not made by this program: {other}")
         theirs, ours = dict(ask("SELECT name, value FROM {schema}.facts")), _facts(index, ranker)
         for fact, name in FACTS.items():
@@ -190,8 +209,10 @@ class Store:
             ) as connection:
                 connection.execute(f"SET statement_timeout = '{ANSWER_SECONDS}s'")
                 yield _Session(connection, self._client.sql, self._name)
-        except self._client.Error as error:
-            why = " ".join(str(error).split())[:300]
+        except (self._client.Error, UnicodeError) as error:
+            why = without_passwords(" ".join(str(error).split()))[:300]
+            for secret in self._secrets:
+                why = why.replace(secret, "…")
             raise SearchError(f"--store={self.address}: PostgreSQL says: {why}") from None
 
 
@@ -218,6 +239,16 @@ class _Session:
             copy.set_types(["int4", "int2", "int4", "bytea"])
             for row in rows:
                 copy.write_row(row)
+
+
+def _secrets(place: str, options: Sequence[str]) -> list[str]:
+    """Return the passwords of an address, as they stand in it and decoded, the longest first."""
+    user = place.partition("://")[2].rpartition("@")[0]
+    found = [user.partition(":")[2]]
+    parts = (option.partition("=") for option in options)
+    found += [value for key, _, value in parts if "password" in unquote(key).lower()]
+    both = {*found, *map(unquote, found)} - {""}
+    return sorted(both, key=len, reverse=True)
 
 
 class Upload:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hlformer_jax.errors import UserError, optional, printable
+from hlformer_jax.errors import SearchError, UserError, optional, printable
 from hlformer_jax.search import storage
-from hlformer_jax.search.extract import Video, index_folder, real_video
+from hlformer_jax.search.decoding import Video
+from hlformer_jax.search.extract import index_folder, real_video
 from hlformer_jax.search.index import Index, LockedError, absent
 from hlformer_jax.search.storage import Record, Stamp
 
@@ -28,32 +29,68 @@ SETTLE = 5.0
 RESCAN = 600.0
 """Seconds between two scans of the folders where the system reports no change."""
 
+POLL = 10_000
+"""Milliseconds between two looks at all files where the system tells of no change."""
+
 TICK = 1000  # milliseconds between two looks at the clock, and for folders that come and go
 
 
-def watched(directory: Path) -> Iterator[Collection[str]]:
+def watched(
+    directory: Path, say: Callable[[str], None] = lambda line: None
+) -> Iterator[Collection[str]]:
     """Paths that have changed in the folders of an index: every second, then often none.
+
+    Where the system has no watch left to give, all files are looked at every `POLL` milliseconds,
+    and `say` takes a line about it.
 
     Raises:
       MissingExtra: without the package `watchfiles`.
+      SearchError: when the index is deleted.
     """
     watchfiles = optional("watchfiles", "search")
     own = directory.resolve()
     outside = lambda change, path: own not in Path(path).parents
     read = functools.lru_cache(1)(lambda stamp: Index.open(directory))
-    now = lambda: _there(read(Stamp.of((directory / storage.MANIFEST).stat())))
+    polls = False
+
+    def now() -> dict[str, Path]:
+        try:
+            stamp = Stamp.of((directory / storage.MANIFEST).stat())
+        except FileNotFoundError:
+            raise SearchError(
+                f"{directory} is no index any more: it was deleted or moved"
+            ) from None
+        return _there(read(stamp))
+
     while True:
         there = now()
         if not there:  # nothing tells when one comes
             yield [str(directory)]
             time.sleep(TICK / 1000)
             continue
-        for number, changes in enumerate(watchfiles.watch(
+        changes_of = watchfiles.watch(
             *there.values(), watch_filter=outside, rust_timeout=TICK, yield_on_timeout=True,
-            ignore_permission_denied=True,
-        )):  # fmt: skip
+            ignore_permission_denied=True, force_polling=polls or None, poll_delay_ms=POLL,
+        )  # fmt: skip
+        number = 0
+        while True:
+            try:
+                changes = next(changes_of)
+            except FileNotFoundError:  # a folder went away meanwhile
+                break
+            except (OSError, RuntimeError) as error:  # watchfiles' own is a RuntimeError
+                if polls or number:
+                    raise
+                polls = True
+                reason = " ".join(str(error).split())
+                say(
+                    f"the system gives no more watches ({reason}): files are looked at every"
+                    f" {POLL / 1000:g} s; raise fs.inotify.max_user_instances and max_user_watches"
+                )
+                break
             # At first it is not known what changed before it was watched.
             yield [path for _, path in changes] or [str(directory)] * (number == 0)
+            number += 1
             if now() != there:
                 break
 
@@ -91,7 +128,7 @@ def follow(
     gone: set[str] | None = None
     away: set[str] = set()
     due, begun, waiting = 0.0, False, False
-    for changed in watched(directory) if changes is None else changes:
+    for changed in watched(directory, say) if changes is None else changes:
         now = time.monotonic()
         texts |= {path for path in changed if Path(path).suffix.lower() in suffixes}
         due = min(due, now + settle) if changed else due
@@ -113,7 +150,9 @@ def follow(
             before = dict(index.manifest.videos)
             paths = [index.path(name) for name in ready]
             try:
-                index_folder(index, encoder, only=paths, video=video, report=say, **options)
+                index_folder(
+                    index, encoder, only=paths, restore=False, video=video, report=say, **options
+                )
             except LockedError as error:
                 if not waiting:
                     say(f"{error}; this goes on then")
@@ -156,7 +195,7 @@ def _differing(index: Index, video: Video, tried: Mapping[str, Stamp]) -> dict[s
     found = {}
     for root in _there(index).values():
         with contextlib.suppress(UserError, OSError):  # it went away meanwhile
-            for path in video.find(root, lambda line: None):
+            for path in video.find(root, lambda line: None, lambda: None):
                 name = index.name_below(path)
                 if name is None or name in known.excluded or inside in path.parents:
                     continue

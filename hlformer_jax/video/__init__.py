@@ -1,6 +1,9 @@
 """Video files, by PyAV.
 
-    read      found in a folder, opened, probed, and their frames with true times
+    listing   the videos of a folder
+    read      opened, probed, and their frames with true times
+    packets   sought, with the timestamps that can be believed
+    dates     of the recording
     pixels    frames as upright pictures of 8 bit
     sound     audio tracks, decoded as one continuous signal
     clips     clips of exact bounds, thumbnails
@@ -18,7 +21,8 @@ print(frames.warning)
 """
 
 from hlformer_jax.video.clips import copy, cut, thumbnail
-from hlformer_jax.video.read import Frame, Info, Samples, VideoError, find, probe, sample
+from hlformer_jax.video.listing import find
+from hlformer_jax.video.read import Frame, Info, Samples, VideoError, probe, sample
 
 __all__ = [
     "Frame", "Info", "Samples", "VideoError", "copy", "cut", "find", "probe", "sample", "thumbnail",

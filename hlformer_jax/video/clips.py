@@ -1,6 +1,7 @@
-"""What is cut out of a video: clips of exact bounds, encoded as H.264 and AAC, and thumbnails."""
+"""Parts cut out of a video: clips of exact bounds, as H.264 and AAC or copied, and thumbnails."""
 
 import contextlib
+import errno
 import heapq
 import io
 import itertools
@@ -11,25 +12,39 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import numpy as np
-from av.container import OutputContainer
+from av.audio.stream import AudioStream
+from av.bitstream import BitStreamFilterContext
+from av.container import InputContainer, OutputContainer
+from av.stream import Stream
 from av.video.reformatter import Colorspace
 from jaxtyping import UInt8
 from PIL import Image
 
 from hlformer_jax import files
+from hlformer_jax.video.dates import recording_time
+from hlformer_jax.video.packets import (
+    EncoderMessage,
+    Timestamps,
+    has_steady_clock,
+    packets_after_seek,
+    seek_stream,
+)
 from hlformer_jax.video.pixels import Painter
 from hlformer_jax.video.read import (
+    WITHOUT_PRESENTATION_TIMES,
+    Clock,
     Video,
+    VideoError,
     demuxer,
     explained,
     fault,
     frames_from,
     named,
     opened,
-    recorded,
 )
 from hlformer_jax.video.sound import Sound, default_stream, reading
 
@@ -139,76 +154,424 @@ def copy(
     """
     path, out = Path(path), Path(out)
     with _part_of(path, start, end, out, margin, replace) as (video, first, last):
+        part = _plan(video, first, last)
         with _writing(out), files.whole(out, replace) as draft:
-            form = CONTAINERS[out.suffix.lower()]
-            bounds = _copy(draft, form, video, first, last)
-    return float(bounds[0]), float(bounds[1])
+            _copy(draft, out, video, part, last)
+    return float(part.start), float(part.end)
 
 
-def _copy(
-    draft: Path, form: str, video: Video, first: Fraction, last: Fraction
-) -> tuple[Fraction, Fraction]:
-    source, zero = video.container, video.start
-    if zero is None:
+_LEADS = (Fraction(1), Fraction(20), Fraction(300))
+"""Seconds before the clip to look for its keyframe from; after these the file's beginning."""
+
+
+class _Part(NamedTuple):
+    """The packets of a copied clip, in the order in which the file has them."""
+
+    lead: Fraction | None  # seconds before the clip to seek to; None: the file's beginning
+    sought: Fraction  # the second of the video before which `lead` lies
+    skipped: int  # packets from there to the keyframe
+    times: list[tuple[int, int] | None]  # presentation and decoding time of each; None: left out
+    start: Fraction  # seconds of the video, as is the end
+    end: Fraction
+
+
+def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
+    """Choose the packets of a clip and their timestamps, from 0 in ticks of the stream.
+
+    The file's own timestamps are kept where every packet has valid ones. Otherwise (AVI has no
+    presentation times, a programme stream only some) the packets are decoded to learn their order.
+    """
+    if video.start is None:
         what = "has no timestamps, so that no part of it can be copied"
-        raise fault(video.path, what, "cut it without --copy")
-    second = lambda packet, stamp: stamp * packet.time_base - zero
-    sent = lambda packet: second(packet, packet.pts if packet.dts is None else packet.dts)
-    waiting: list[av.Packet] = []
-    begin: Fraction | None = None
-    for back in (Fraction(1), Fraction(20), first + 1):
-        with contextlib.suppress(av.FFmpegError):
-            sought = zero + max(first - back, Fraction(0))
-            source.seek(int(sought / video.unit), stream=video.stream)
-        pictures = (one for one in source.demux(video.stream) if one.pts is not None)
-        for packet in pictures:
-            if packet.is_keyframe and second(packet, packet.pts) <= first:
-                begin = second(packet, packet.pts)
-                waiting.clear()
-            waiting.append(packet)
-            if sent(packet) > first:
-                break
-        if begin is not None:
+        raise fault(video.path, what, _ENCODE)
+    with opened(video.path) as source:
+        if not has_steady_clock(source.container, source.stream):
+            what = "has a clock that was reset, as two recordings joined have"
+            raise fault(video.path, what, _ENCODE)
+    sought, earlier = first, None
+    while True:
+        lead, skipped, keyframe = _keyframe(video, sought)
+        times, start, end = _own_times(video, sought, last, lead, skipped) or _times_by_decoding(
+            video, sought, last, lead, skipped
+        )
+        if start <= first or keyframe == earlier:
             break
-        waiting.clear()
-    if begin is None:
-        what = f"has no keyframe before {float(first):.2f} s"
-        raise fault(video.path, what, "cut it without --copy")
-    end, options = begin, {} if form == "matroska" else {"movflags": "+faststart"}
-    name = f"file:{os.path.abspath(draft)}"
-    # Sound is read beside the pictures, as a file may have it far from them.
-    with demuxer(video.path) as beside, av.open(name, "w", format=form, options=options) as clip:
-        _state(clip, video, begin)
-        track = default_stream(beside)
-        known = [] if track is None else [track]
-        outputs = {one.index: clip.add_stream_from_template(one) for one in (video.stream, *known)}
-        sounds: Iterator[av.Packet] = iter(())
-        if known:
-            with contextlib.suppress(av.FFmpegError):
-                beside.seek(int((zero + begin) / (known[0].time_base or 1)), stream=known[0])
-            sounds = (one for one in beside.demux(known[0]) if one.pts is not None)
-        until = lambda packets: itertools.takewhile(lambda one: sent(one) < last, packets)
-        both = until(itertools.chain(waiting, pictures)), until(sounds)
-        for packet in heapq.merge(*both, key=sent):
-            shown = second(packet, packet.pts)
-            if shown < begin:
-                continue
-            if packet.stream.index == video.stream.index:
-                end = max(end, shown + (packet.duration or 0) * video.unit)
-            shift = round((begin + zero) / packet.time_base)
-            packet.pts -= shift
-            packet.dts = None if packet.dts is None else packet.dts - shift
-            packet.stream = outputs[packet.stream.index]
-            clip.mux(packet)
+        # Frames that come after the keyframe are shown before it: take the keyframe before.
+        earlier, sought = keyframe, keyframe - video.period / 2
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
-    return begin, end
+    return _Part(lead, sought, skipped, times, start, end)
+
+
+def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
+    """Find the last keyframe at or before a second, or else the first of the file.
+
+    Returns:
+      The seconds to seek back from there (None: to the file's beginning), the number of packets to
+      skip, and the second of the keyframe.
+    """
+    by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
+    for lead in (*(step for step in _LEADS if step < first), None):
+        keyframe: tuple[int, Fraction] | None = None
+        with opened(video.path) as source:
+            for count, packet in enumerate(_packets(source, first, lead)):
+                shown = packet.dts if by_decoding else packet.pts
+                if packet.is_keyframe and shown is not None:
+                    # The first frame of the file stands for what is before it.
+                    is_first = keyframe is None and lead is None
+                    if is_first or _second(source, shown) <= first:
+                        keyframe = count, _second(source, shown)
+                sent = shown if packet.dts is None else packet.dts
+                is_past = sent is not None and _second(source, sent) > first
+                if is_past and (keyframe is not None or lead is not None):
+                    break
+        if keyframe is not None:
+            return lead, *keyframe
+    what = f"has no keyframe before {float(first):.2f} s"
+    raise fault(video.path, what, _ENCODE)
+
+
+def _packets(
+    video: Video, first: Fraction, lead: Fraction | None, skipped: int = 0
+) -> Iterator[av.Packet]:
+    """Packets of a video just opened, from so many seconds before the clip on."""
+    with named(video.path):
+        packets = video.container.demux(video.stream)
+        if lead is not None:
+            packets = packets_after_seek(video.container, video.stream)
+            with contextlib.suppress(av.FFmpegError):  # then from the beginning
+                second = (video.start or 0) + first - lead
+                seek_stream(video.container, video.stream, second)
+        unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
+        yield from itertools.islice(Timestamps(unpacked, video.stream, video.period), skipped, None)
+
+
+def _one_frame_each(packets: Iterator[av.Packet], video: Video) -> Iterator[av.Packet]:
+    """Split packets of MPEG-4 in AVI that hold a frame and the one shown before it."""
+    if (video.container.format.name, video.stream.codec_context.name) != ("avi", "mpeg4"):
+        yield from packets
+        return
+    split = BitStreamFilterContext("mpeg4_unpack_bframes", video.stream)
+    for packet in packets:
+        for single in split.filter(packet):
+            single.stream, single.time_base = video.stream, video.unit
+            yield single
+
+
+def _second(video: Video, stamp: int) -> Fraction:
+    """The second of the video at a timestamp of its stream."""
+    return stamp * video.unit - (video.start or 0)
+
+
+_Times = tuple[list[tuple[int, int] | None], Fraction, Fraction]
+
+
+def _own_times(
+    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
+) -> _Times | None:
+    """The timestamps that the file has, and the seconds of start and end; None if invalid."""
+    if video.container.format.name in WITHOUT_PRESENTATION_TIMES:
+        return None
+    times: list[tuple[int, int] | None] = []
+    start, end = None, 0
+    before: int | None = None  # decoding time of the packet before
+    period = round(video.period / video.unit)
+    with opened(video.path) as source:
+        for packet in _packets(source, first, lead, skipped):
+            shown, sent = packet.pts, packet.dts
+            if shown is None or sent is None or shown < sent:
+                return None
+            if before is not None and sent <= before:
+                return None
+            if _second(source, sent) >= last:
+                break
+            before = sent
+            start = shown if start is None else start
+            times.append((shown - start, sent - start) if shown >= start else None)
+            end = max(end, shown + (packet.duration or period))
+    if start is None:
+        return None
+    return times, _second(video, start), _second(video, end)
+
+
+def _times_by_decoding(
+    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
+) -> _Times:
+    """Timestamps by the order in which the decoder shows the packets' frames."""
+    with opened(video.path) as source:
+        shown, lengths = _shown(source, _packets(source, first, lead, skipped), last)
+    start = shown.get(0)
+    if start is None:
+        raise fault(video.path, f"cannot be decoded at {float(first):.2f} s", _ENCODE)
+    count = 1 + max((place for place, time in shown.items() if time < last), default=0)
+    stamps: list[int | None] = []
+    used: set[int] = set()
+    for place in range(count):
+        time = shown.get(place)
+        if time is None or time < start:  # damaged, or it refers to frames before the keyframe
+            stamps.append(None)
+            continue
+        stamp = round((time - start) / video.unit)
+        while stamp in used:
+            stamp += 1
+        used.add(stamp)
+        stamps.append(stamp)
+    times = _with_decoding_times(stamps, max(round(video.period / video.unit), 1))
+    end = max(time + lengths[place] for place, time in shown.items() if place < count)
+    return times, start, end
+
+
+_REORDERED = 32
+"""Packets after which a frame that was not shown is damaged."""
+
+
+def _shown(
+    video: Video, packets: Iterator[av.Packet], last: Fraction
+) -> tuple[dict[int, Fraction], dict[int, Fraction]]:
+    """Seconds at which the frames of packets are shown and how long, by the packets' places."""
+    clock, context = Clock(video), video.stream.codec_context
+    shown: dict[int, Fraction] = {}
+    lengths: dict[int, Fraction] = {}
+    waiting: dict[int, int | None] = {}  # presentation times of packets that are being decoded
+
+    def note(place: int, frame: av.VideoFrame | av.Packet, coming: int) -> Fraction:
+        time = clock.time(frame, coming)
+        if time is None:  # it comes too late, but others may refer to it
+            time = clock.end
+        shown[place], lengths[place] = time, max(clock.end - time, Fraction(0))
+        return time
+
+    past = 0  # packets since a frame behind the end was shown
+    reorders = context.codec.reorder and not context.codec.intra_only
+    for place, packet in enumerate(itertools.chain(packets, [None])):
+        if packet is not None:
+            clock.sent(packet)
+        if not reorders:
+            if packet is None or note(place, packet, 0) >= last:
+                break
+            continue
+        frames: list[av.VideoFrame] = []
+        if packet is not None:
+            waiting[place] = packet.pts
+            packet.pts = place  # which the decoder gives to the frame
+        with contextlib.suppress(av.FFmpegError, EOFError):
+            frames = context.decode(packet)
+        latest = Fraction(0)
+        for count, frame in enumerate(frames, 1):
+            if frame.pts in waiting:
+                number, frame.pts = frame.pts, waiting.pop(frame.pts)
+                latest = note(number, frame, len(frames) - count)
+        past += latest >= last or past > 0
+        needed = max((place for place, time in shown.items() if time < last), default=0)
+        if past > _REORDERED or (past and min(waiting, default=needed) >= needed):
+            break
+    return shown, lengths
+
+
+def _with_decoding_times(stamps: list[int | None], period: int) -> list[tuple[int, int] | None]:
+    """Add decoding times to presentation times in decoding order: the latter, sorted and earlier.
+
+    They are earlier by as many frames as the stream is out of order.
+    """
+    in_decoding_order = [stamp for stamp in stamps if stamp is not None]
+    order = sorted(in_decoding_order)
+    rank = {stamp: place for place, stamp in enumerate(order)}
+    delay = max(place - rank[stamp] for place, stamp in enumerate(in_decoding_order))
+    early = [order[0] - period * (delay - place) for place in range(delay)]
+    decoding = iter([*early, *order])
+    return [None if stamp is None else (stamp, next(decoding)) for stamp in stamps]
+
+
+_ENCODE = "encode the clip instead of copying it"
+
+
+def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> None:
+    form = CONTAINERS[out.suffix.lower()]
+    options = {} if form == "matroska" else {"movflags": "+faststart"}
+    name = f"file:{os.path.abspath(draft)}"
+    streams: list[Stream] = [video.stream]
+    # Sound is read beside the pictures, as a file may have it far from them.
+    with opened(video.path) as source, demuxer(video.path) as beside:
+        sounds: Iterator[av.Packet] = iter(())
+        if (sound := default_stream(beside)) is not None:
+            streams.append(sound)
+            step = 0 if form == "matroska" else 1  # ticks between packets of TrueHD may be none
+            sounds = _sounds(video, beside, sound, part.start, last, step)
+        try:
+            with av.open(name, "w", format=form, options=options) as clip:
+                _state(clip, video, part.start)
+                outputs = _outputs(clip, streams)
+                message: EncoderMessage | None = EncoderMessage(video.container, video.stream)
+                for packet in heapq.merge(_pictures(source, part), sounds, key=_sent):
+                    if message is not None and packet.stream.index == video.stream.index:
+                        packet, message = message.put_into(packet), None
+                    packet.stream = outputs[packet.stream.index]
+                    clip.mux(packet)
+        except VideoError:
+            raise
+        except (av.FFmpegError, OSError, ValueError) as error:
+            if getattr(error, "errno", None) in _ADVICE:
+                raise
+            raise _refusal(out, video.path, streams, error) from error
+        if not _is_readable(draft):
+            raise _refusal(out, video.path, streams, None)
+
+
+def _sent(packet: av.Packet) -> Fraction:
+    """The second at which a packet goes to its decoder."""
+    return Fraction(packet.dts or 0) * (packet.time_base or 1)
+
+
+def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
+    """Add streams of the same codecs to a clip, by the indices of the given ones.
+
+    Raises:
+      ValueError: if the container does not take a codec.
+    """
+    outputs: dict[int, Stream] = {}
+    for stream in streams:
+        try:
+            # Opaque: the template is not an encoder, which FFmpeg may not have.
+            output = clip.add_stream_from_template(stream, opaque=True)
+        except ValueError:
+            if clip.format.name != "matroska":
+                raise
+            output = _compatible_stream(clip, stream)
+        outputs[stream.index] = output
+    return outputs
+
+
+def _compatible_stream(clip: OutputContainer, stream: Stream) -> Stream:
+    """Add a stream to Matroska in its compatibility mode (V_MS/VFW/FOURCC, A_MS/ACM).
+
+    Matroska takes any codec of AVI so, but FFmpeg does not list these among its codecs, and PyAV
+    adds none that is not listed. A filter overwrites the parameters of a stream that is.
+    """
+    with av.open(io.BytesIO(), "w", format="nut") as other:
+        template = other.add_stream_from_template(stream, opaque=True)
+        output = clip.add_mux_stream("h264" if stream.type == "video" else "aac")
+        BitStreamFilterContext("null", template, output)
+        output.time_base = stream.time_base
+    return output
+
+
+def _pictures(video: Video, part: _Part) -> Iterator[av.Packet]:
+    """The packets of the pictures with their timestamps in the clip."""
+    period = max(round(video.period / video.unit), 1)
+    packets = _packets(video, part.sought, part.lead, part.skipped)
+    for packet, times in zip(packets, part.times, strict=False):
+        if times is not None:
+            packet.pts, packet.dts = times
+            packet.duration = packet.duration or period
+            yield packet
+
+
+def _sounds(
+    video: Video,
+    beside: InputContainer,
+    stream: AudioStream,
+    start: Fraction,
+    last: Fraction,
+    step: int,
+) -> Iterator[av.Packet]:
+    """The packets of a sound between two seconds, with timestamps from `start` in these steps."""
+    unit = stream.time_base or Fraction(1, _RATE)
+    first = start + (video.start or 0)
+    with named(video.path):
+        for lead in (*_LEADS, None):
+            with contextlib.suppress(av.FFmpegError):  # then from where it is
+                seek_stream(beside, stream, None if lead is None else first - lead)
+            demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
+            packets = _timed(demux)
+            packet = next(packets, None)
+            if packet is None or (packet.pts or 0) * unit <= first:
+                break
+        before = -1
+        while packet is not None and packet.pts is not None:
+            second = packet.pts * unit
+            if second >= last + (video.start or 0):
+                return
+            if second >= first:
+                packet.pts = packet.dts = max(packet.pts - round(first / unit), before + step)
+                before = packet.pts
+                yield packet
+            packet = next(packets, None)
+
+
+def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
+    """Packets of sound; one without a timestamp follows the one before it."""
+    following: int | None = None
+    for packet in packets:
+        if packet.size and packet.pts is None:
+            packet.pts = following
+        if packet.size and packet.pts is not None:
+            following = packet.pts + (packet.duration or 0)
+            yield packet
+
+
+def _refusal(out: Path, path: Path, streams: list[Stream], error: Exception | None) -> VideoError:
+    """An error that says which codec the clip's container does not take, and which do."""
+    suffixes = {form: suffix for suffix, form in reversed(CONTAINERS.items())}
+    form = CONTAINERS[out.suffix.lower()]
+    indices = [stream.index for stream in streams]
+    refused = [stream for stream in streams if not _takes(form, path, [stream.index])]
+    if not refused and _takes(form, path, indices):
+        reason = "its frames cannot be read again" if error is None else explained(error)[0]
+        return fault(out, f"cannot be written ({reason})", _ENCODE)
+    codecs = " and ".join(
+        stream.codec_context.codec.canonical_name for stream in refused or streams
+    )
+    suitable = [suffix for form, suffix in suffixes.items() if _takes(form, path, indices)]
+    advice = f"give it the suffix {' or '.join(suitable)}, or {_ENCODE}" if suitable else _ENCODE
+    return fault(out, f"is of a container that does not take {codecs}", advice)
+
+
+_TRIED_PACKETS = 50
+"""Packets of a file, from its beginning, that are written to try a container."""
+
+
+def _takes(form: str, path: Path, indices: list[int]) -> bool:
+    """Try a container: return whether it takes a file's streams, written to memory."""
+    memory = io.BytesIO()
+    with demuxer(path) as source:
+        streams = [source.streams[index] for index in indices]
+        try:
+            with av.open(memory, "w", format=form) as clip:
+                outputs = _outputs(clip, streams)
+                times = dict.fromkeys(indices, 0)
+                for packet in itertools.islice(source.demux(*streams), _TRIED_PACKETS):
+                    index = packet.stream.index
+                    if packet.size:
+                        packet.pts = packet.dts = times[index]
+                        times[index] += packet.duration or 1
+                        packet.stream = outputs[index]
+                        clip.mux(packet)
+        except (av.FFmpegError, ValueError, OSError):
+            return False
+    memory.seek(0)
+    return _is_readable(memory)
+
+
+def _is_readable(clip: Path | io.BytesIO) -> bool:
+    """Return whether a frame of each stream of a clip that has any can be decoded."""
+    try:
+        name = clip if isinstance(clip, io.BytesIO) else f"file:{os.path.abspath(clip)}"
+        with av.open(name, "r") as container:
+            for stream in (*container.streams.video, *container.streams.audio):
+                container.seek(0)
+                packets = list(itertools.islice(container.demux(stream), _TRIED_PACKETS))
+                has_packets = any(packet.size for packet in packets)
+                if has_packets and not any(packet.decode() for packet in packets):
+                    return False
+    except (av.FFmpegError, ValueError, OSError):
+        return False
+    return True
 
 
 def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
     """Says of a clip when and where it was recorded, as far as the video does."""
-    if since := recorded(video):
+    if since := recording_time(video.container, video.stream):
         begun = datetime.fromtimestamp(since + float(first), UTC)
         container.metadata["creation_time"] = begun.isoformat().replace("+00:00", "Z")
     stated = {name.lower(): text for name, text in video.container.metadata.items()}
@@ -257,6 +620,20 @@ def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
                 break
 
 
+_ADVICE = {
+    errno.ENOENT: "is there such a folder?",
+    errno.ENOTDIR: "is there such a folder?",
+    errno.ENOSPC: "is there room?",
+    errno.EDQUOT: "is there room?",
+    errno.EFBIG: "does the disk take files of this size?",
+    errno.EACCES: "may this folder be written to?",
+    errno.EPERM: "may this folder be written to?",
+    errno.EROFS: "may this folder be written to?",
+    errno.EIO: "try another disk",
+}  # fmt: skip
+"""What to do about an error of the disk that a clip is written to."""
+
+
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
     try:
@@ -265,8 +642,8 @@ def _writing(out: Path) -> Iterator[None]:
         raise
     except (av.FFmpegError, OSError) as error:
         text = getattr(error, "strerror", None) or explained(error)[0]
-        what = f"cannot be written ({text})"
-        raise fault(out, what, "is there such a folder, with room?") from error
+        advice = _ADVICE.get(getattr(error, "errno", 0) or 0, "try another container, or folder")
+        raise fault(out, f"cannot be written ({text})", advice) from error
 
 
 def _encode(

@@ -1,4 +1,4 @@
-"""Video files read by PyAV: listed in a folder, opened, decoded, sampled, sought in, probed.
+"""Video files read by PyAV: opened, decoded, sampled, sought in, probed.
 
 Second 0 is a player's: where the first of the file's streams begins. What can be decoded of a
 damaged or cut-off file is used, and a warning says what could not. A file is opened by itself:
@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,17 @@ from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
 from hlformer_jax.errors import UserError
+from hlformer_jax.video.dates import recording_time
+from hlformer_jax.video.packets import (
+    LONGEST_GAP,
+    MAX_REORDERED,
+    WITHOUT_INDEX,
+    EncoderMessage,
+    Timestamps,
+    has_steady_clock,
+    packets_after_seek,
+    seek_stream,
+)
 from hlformer_jax.video.pixels import Painter
 
 
@@ -70,7 +80,7 @@ _MEANINGS = (
     (FileNotFoundError, "is not there any more", "was it moved, or its disk taken away?"),
     (PermissionError, "may not be read", "ask for permission, or leave it out"),
     (IsADirectoryError, "is a folder", "give a file"),
-    (EOFError, "holds no frame", "copy it again, or delete it"),
+    (EOFError, "holds no frame", "copy it again"),
     (
         av.error.InvalidDataError, "is no video that FFmpeg knows, or it is damaged",
         "try it in a player, or copy it again; of a playlist, give the files",
@@ -78,105 +88,6 @@ _MEANINGS = (
     (_WITHOUT_DECODER, *_UNKNOWN_CODEC),
     (MemoryError, "does not fit into memory", "convert it to a smaller picture"),
 )  # fmt: skip
-
-
-# Listing a folder
-
-_VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
-    " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
-    " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
-)
-"""Names that end so are videos, whatever is in the file: a broken one is to be reported."""
-
-_OTHER_SUFFIXES = frozenset(
-    ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
-    " .ogg .opus .png .spx .wav .weba .webp .wma".split()
-)
-"""Sound and photographs, whose files may begin as those of videos do."""
-
-_PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
-"""Kinds of ISO files that are no videos."""
-
-_BEGINNINGS = (
-    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
-    b"\x00\x00\x01\xba",  # MPEG programme stream
-    b"\x00\x00\x01\xb3",  # MPEG-1 and MPEG-2 video
-    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF: WMV
-    b"FLV\x01",
-    b"OggS",
-    b".RMF",
-    b"GIF8",
-    b"YUV4MPEG2",
-    b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02",  # MXF
-)
-
-_HEAD_BYTES = 192 * 4
-"""Bytes from which the kind of a file is known: four packets of a transport stream."""
-
-
-def find(folder: str | Path, report: Callable[[str], None] | None = None) -> list[Path]:
-    """The video files of a folder and all folders below it, as paths below `folder`, sorted.
-
-    A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
-    left out, as are folders that were seen under another name, so that links in a circle do no
-    harm. `report` is called with a line for each folder below that cannot be listed.
-
-    Raises:
-      VideoError: when the folder itself cannot be listed.
-    """
-    folder = Path(folder)
-    with named(folder):
-        if not folder.is_dir():
-            folder.stat()
-            raise fault(folder, "is no folder", "give the folder with the videos")
-        os.listdir(folder)
-
-    def refused(error: OSError) -> None:
-        if report is not None:
-            report(str(fault(error.filename, *explained(error))))
-
-    videos: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    tops = [folder]
-    for top in tops:  # links to folders are appended: a folder is seen by its own name first
-        for place, folders, names in os.walk(top, onerror=refused):
-            about = os.stat(place)
-            if (about.st_dev, about.st_ino) in seen:
-                folders.clear()
-                continue
-            seen.add((about.st_dev, about.st_ino))
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            folders.sort(key=os.fsencode)
-            below = [Path(place, name) for name in folders]
-            tops += [path for path in below if path.is_symlink()]
-            files = [Path(place, name) for name in names if not name.startswith(".")]
-            videos += [path for path in files if _is_video(path)]
-    return sorted(videos, key=os.fsencode)
-
-
-def _is_video(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix in _OTHER_SUFFIXES:
-        return False
-    if suffix in _VIDEO_SUFFIXES and suffix != ".ts":  # which TypeScript has too
-        return True
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return suffix in _VIDEO_SUFFIXES
-    if head[4:8] == b"ftyp":
-        return head[8:12] not in _PHOTOGRAPHS
-    if head[:4] == b"RIFF":
-        return head[8:12] == b"AVI "
-    if head[:1] == b"\x47" and len(head) > 188:  # a transport stream ...
-        return head[188:189] == b"\x47" and head[376:377] in (b"\x47", b"")
-    if head[4:5] == b"\x47" and head[196:197] == b"\x47":  # ... of Blu-ray
-        return True
-    return head.startswith(_BEGINNINGS) or head[4:8] in (b"moov", b"mdat", b"wide")
 
 
 # Opening a file
@@ -192,9 +103,6 @@ _NO_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 
 _CLOSE = Fraction(1, 1000)
 """A container's beginning is rounded to microseconds; this near it is the stream's own."""
-
-_GUESSING = frozenset({"mpeg", "mpegts"})
-"""Containers without a length: FFmpeg guesses it from timestamps near the end."""
 
 _LATE = Fraction(1, 2)
 """Seconds; a container whose first timestamp is later leaves open what its length counts from."""
@@ -244,7 +152,7 @@ def opened(path: str | Path) -> Iterator[Video]:
         if not stat.S_ISREG(about.st_mode):
             raise fault(path, "is no file but a pipe, socket or device", "give a file")
         if about.st_size == 0:
-            raise fault(path, "is empty", "copy it again, or delete it")
+            raise fault(path, "is empty", "copy it again")
         try:
             container = demuxer(path)
         except av.error.InvalidDataError as error:
@@ -309,7 +217,7 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     check_size(path, stream.codec_context.width, stream.codec_context.height)
     if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"
-        raise fault(path, what, "copy it again, or delete it")
+        raise fault(path, what, "copy it again")
     return stream
 
 
@@ -326,7 +234,7 @@ def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
 
 def _end(container: InputContainer, stream: VideoStream, start: Fraction | None) -> Fraction | None:
     """When the video ends by what the file states, from its second 0."""
-    if start is None or container.format.name in _GUESSING:
+    if start is None or container.format.name in WITHOUT_INDEX:
         return None
     if stream.duration and stream.start_time is not None and stream.time_base is not None:
         return (stream.start_time + stream.duration) * stream.time_base - start
@@ -342,27 +250,49 @@ def _period(stream: VideoStream) -> Fraction:
 
 def _lacks_index(path: Path) -> bool:
     """Whether this is MP4 or QuickTime without its index, the box `moov`, which is written last."""
+    boxes = [name for name, _ in _boxes(path)]
+    return boxes[:1] == [b"ftyp"] and b"moov" not in boxes and boxes[-1] == b""
+
+
+def _is_initialisation(path: Path) -> bool:
+    """Return whether this is MP4 that announces fragments (`mvex`) and holds no frame."""
+    boxes = dict(_boxes(path))
+    index = boxes.get(b"moov")
+    if index is None or b"moof" in boxes or b"mdat" in boxes:
+        return False
+    with open(path, "rb") as file:
+        file.seek(index[0])
+        return b"mvex" in file.read(min(index[1], _MAX_INDEX_BYTES))
+
+
+_MAX_INDEX_BYTES = 2**20
+"""Bytes in which the announcement of fragments is looked for."""
+
+_MAX_BOXES = 1000
+
+
+def _boxes(path: Path) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Names of the boxes of an MP4 file, each with where it begins and its bytes.
+
+    The last is b"" where the boxes end with the file or are damaged, and do not just go on.
+    """
     with open(path, "rb") as file:
         place, end = 0, os.fstat(file.fileno()).st_size
-        for count in range(1000):
+        for _ in range(_MAX_BOXES):
             file.seek(place)
             size, name = int.from_bytes(file.read(4), "big"), file.read(4)
-            if name == b"moov" or (count == 0 and name != b"ftyp"):
-                return False
             size = int.from_bytes(file.read(8), "big") if size == 1 else size
+            yield name, (place, size or end - place)
             place += size
             if size < 8 or place + 8 > end:  # 0: to the end of the file; 1 to 7: damaged
-                return True
-    return False
+                yield b"", (place, 0)
+                return
 
 
 # Decoding
 
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi"})
 """Containers with decoding times alone; FFmpeg's guesses of the others are wrong with B-frames."""
-
-LONGEST_GAP = Fraction(3600)
-"""Seconds between two frames; a longer gap is a jump of the timestamps."""
 
 _DISORDER = Fraction(2)
 """Seconds by which a frame may come too early and is left out; more is a jump back."""
@@ -376,7 +306,7 @@ class Clock:
     the frame shown n-th has the n-th of them.
     """
 
-    def __init__(self, video: Video) -> None:
+    def __init__(self, video: Video, is_sought: bool = False) -> None:
         self.end = Fraction(0)  # of the frame before
         self.jumps = 0  # of timestamps so far
         self.disordered = 0  # frames so far that were left out, since they came too late
@@ -384,19 +314,25 @@ class Clock:
         self._start = video.start
         self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
         self._decoding: list[int] = []
+        self._has_times = False  # whether a packet had a presentation time
+        self._is_sought = is_sought  # after a seek, where a frame without a time may be any
         self._last: Fraction | None = None
         self._shift = Fraction(0)
 
     def sent(self, packet: av.Packet) -> None:
         """Takes note of a packet that goes to the decoder."""
+        self._has_times = self._has_times or packet.pts is not None
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
-    def time(self, frame: av.VideoFrame, coming: int = 0) -> Fraction | None:
+    def time(self, frame: av.VideoFrame | av.Packet, coming: int = 0) -> Fraction | None:
         """Seconds of the decoder's next frame, before `coming` others; None: leave it out."""
-        stamp = frame.pts if frame.pts is not None else frame.dts
+        # `frame.dts` is of the packet that came last, which suits a stream without reordering.
+        stamp = frame.pts if frame.pts is not None or self._has_times else frame.dts
         if self._by_decoding:
             stamp = self._least_decoding_time(coming)
+        if stamp is None and self._last is None and self._is_sought:
+            return None
         time = self._relative(stamp)
         if self._last is not None:
             gap = time - self._last
@@ -434,9 +370,6 @@ class Clock:
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders can pass over frames that no other frame refers to."""
 
-_AHEAD = 16
-"""Packets that are looked at before one is decoded: the most that H.264 reorders."""
-
 _HARDLY = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
@@ -451,10 +384,17 @@ class Decoder:
     references between frames all that are not wanted, of those in `SKIPPING` the frames among them
     that are no references. That is decided by timestamps of packets before they are decoded; where
     those cannot be trusted, everything is decoded.
+
+    After a seek, `sought` is put into the first packet.
     """
 
-    def __init__(self, video: Video, wanted: Wanted | None = None) -> None:
-        self.clock = Clock(video)
+    def __init__(
+        self,
+        video: Video,
+        wanted: Wanted | None = None,
+        sought: EncoderMessage | None = None,
+    ) -> None:
+        self.clock = Clock(video, sought is not None)
         self.packets = 0  # that were read
         self.damaged = 0  # of them, that could not be decoded
         self.frames = 0  # that were decoded and had a place in time
@@ -470,6 +410,9 @@ class Decoder:
         )
         self._decoded_last: int | None = None
         self._first = True
+        self._message = sought
+        self._is_at_start = sought is None
+        self._timestamps = Timestamps(self._read(), video.stream, video.period)
 
     def __iter__(self) -> Iterator[tuple[Fraction, av.VideoFrame]]:
         """Yields frames in the order in which they are shown, with their seconds."""
@@ -481,6 +424,8 @@ class Decoder:
                 if self._wanted is not None:
                     context.skip_frame = "DEFAULT" if wanted else "NONREF"
                 self.clock.sent(packet)
+                if self._message is not None:
+                    packet, self._message = self._message.put_into(packet), None
             try:
                 frames = context.decode(packet)
             except (av.FFmpegError, EOFError) as error:
@@ -503,7 +448,12 @@ class Decoder:
         if self.packets:
             what = f"has {self.packets} frames or parts of them, but none can be decoded"
             raise fault(path, what, "copy it again, or try it in a player")
-        raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "delete it")
+        if _is_initialisation(path):
+            what = "is the initialisation segment of a stream (DASH or HLS), without a frame"
+            raise fault(path, what, "join it with its media segments")
+        if self._video.container.streams.audio and not self.stopped:
+            raise fault(path, "holds sound and a video track without a frame", "leave it out")
+        raise fault(path, f"holds no frame{self.stopped and f' ({self.stopped})'}", "copy it again")
 
     def warning(self) -> str:
         """One line on what was wrong with a video that was decoded to its end; "" if nothing."""
@@ -517,6 +467,7 @@ class Decoder:
             f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",
             f"{self.damaged} of its {self.packets} packets are damaged" if self.damaged else "",
             f"its timestamps jump {self.clock.jumps} times" if self.clock.jumps else "",
+            f"{wrong} packets have wrong timestamps" if (wrong := self._timestamps.wrong) else "",
             f"{self.clock.disordered} frames come too late" if self.clock.disordered else "",
         ]
         line = "; ".join(filter(None, faults))
@@ -525,9 +476,9 @@ class Decoder:
     def _plan(self) -> Iterator[tuple[av.Packet | None, bool]]:
         """Packets, each with whether its frame is wanted; then None, which drains the decoder."""
         coming: deque[av.Packet] = deque()
-        gone: deque[int] = deque(maxlen=_AHEAD)
-        ahead = 1 if self._alone else _AHEAD
-        for packet in self._read():
+        gone: deque[int] = deque(maxlen=MAX_REORDERED)
+        ahead = 1 if self._alone else MAX_REORDERED
+        for packet in self._timestamps:
             if self._wanted is None:
                 yield packet, True
                 continue
@@ -564,7 +515,13 @@ class Decoder:
             self._decoded_last = packet.dts
 
     def _read(self) -> Iterator[av.Packet]:
-        packets = self._video.container.demux(self._video.stream)
+        container, stream = self._video.container, self._video.stream
+        demux = (
+            container.demux
+            if self._is_at_start
+            else functools.partial(packets_after_seek, container)
+        )
+        packets = demux(stream)
         while True:
             try:
                 packet = next(packets, None)
@@ -610,25 +567,24 @@ def _sought(
     if video.start is None:  # no timestamps to seek by
         decoder = Decoder(video, wanted)
         return decoder, iter(decoder)
-    for step in _STEPS_BACK:
+    message = EncoderMessage(video.container, video.stream)
+    steps = _STEPS_BACK if has_steady_clock(video.container, video.stream) else ()
+    for step in steps:
         if second <= step:
             break
         try:
-            _seek(video, video.start + second - step)
+            seek_stream(video.container, video.stream, video.start + second - step)
         except av.FFmpegError:
             break
-        decoder = Decoder(video, wanted)
+        decoder = Decoder(video, wanted, message)
         frames = iter(decoder)
         first = next(frames, None)
         if first is not None and first[0] <= second:
             return decoder, itertools.chain([first], frames)
-    _seek(video, min(video.start, Fraction(0)))
+    with contextlib.suppress(av.FFmpegError):  # then from where it is
+        seek_stream(video.container, video.stream, None)
     decoder = Decoder(video, wanted)
     return decoder, iter(decoder)
-
-
-def _seek(video: Video, stamp: Fraction) -> None:
-    video.container.seek(int(stamp / video.unit), stream=video.stream)
 
 
 _ROUNDING = Fraction(1, 1000)
@@ -725,9 +681,6 @@ def sample(path: str | Path, fps: float = 1.0, size: int | None = None) -> Sampl
 _MAX_BYTES_READ = 2**26
 """Size from which on FFmpeg's guess of a length is taken; a smaller file is read through."""
 
-_CLOCK_IS_SET = 2 * 86_400
-"""Seconds since 1970 up to which a recording's time is that of a clock that was never set."""
-
 
 class Info(NamedTuple):
     """What is known of a video before it is decoded."""
@@ -741,6 +694,8 @@ class Info(NamedTuple):
     recorded: float = 0.0  # seconds since the epoch; 0 where the file does not say
     timecode: str = ""  # HH:MM:SS:FF of the first frame, ; or . before FF where numbers are dropped
     sound: bool = False  # whether there is any
+    base_rate: float = 0.0  # frames a second by which all timestamps are whole; 0: not known
+    is_variable: bool = False  # whether the distance of frames varies
 
 
 def probe(path: str | Path) -> Info:
@@ -762,22 +717,38 @@ def probe(path: str | Path) -> Info:
             duration = _stated(video)
             rate, codec = float(1 / video.period), video.stream.codec_context.codec.canonical_name
             start = float(video.start or 0)
-            since, timecode = recorded(video), _timecode(video)
+            since = recording_time(video.container, video.stream)
+            timecode = _timecode(video)
             sound = bool(video.container.streams.audio)
+            base_rate = float(video.stream.base_rate or 0)
+            is_variable = _is_variable(video.stream)
         if duration is None:
             with opened(path) as video:
                 duration = _counted(video)
-    return Info(float(duration), width, height, rate, codec, start, since, timecode, sound)
+    return Info(
+        float(duration), width, height, rate, codec, start, since, timecode, sound, base_rate,
+        is_variable,
+    )  # fmt: skip
 
 
-def recorded(video: Video) -> float:
-    """The container's `creation_time`; 0 for none, and for a clock that was never set."""
-    stated = video.container.metadata.get("creation_time", "")
-    with contextlib.suppress(ValueError, OverflowError):
-        time = datetime.fromisoformat(stated.strip())
-        seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
-        return seconds if seconds > _CLOCK_IS_SET else 0.0
-    return 0.0
+_STEADY = 0.01
+"""Share of their distance by which frames of a constant rate may be off."""
+
+_MAX_ENTRIES = 2_000
+
+
+def _is_variable(stream: VideoStream) -> bool:
+    """Return whether the distance of frames varies, by an MP4's index or FFmpeg's rates."""
+    mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
+    if not mean or not base:
+        return False
+    entries = itertools.islice(stream.index_entries, _MAX_ENTRIES)
+    if "mp4" in stream.container.format.name and stream.frames > 2:
+        steps = np.diff([entry.timestamp for entry in entries])
+        usual = np.median(steps) if len(steps) else 0.0
+        return bool(len(steps) and np.max(np.abs(steps - usual)) > max(2, _STEADY * usual))
+    fields = base / mean > 1.5  # of interlaced video there are two to a frame
+    return abs(base / (2 if fields else 1) / mean - 1) > _STEADY
 
 
 def _timecode(video: Video) -> str:
@@ -802,9 +773,8 @@ def _counted(video: Video) -> Fraction:
     """Seconds from second 0 to the end of the last packet, by reading them all."""
     end, length = Fraction(0), Fraction(0)
     with contextlib.suppress(av.FFmpegError, OSError):  # as far as it can be read
-        for packet in video.container.demux(video.stream):
-            if not packet.size:
-                continue
+        packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+        for packet in Timestamps(packets, video.stream, video.period):
             own = packet.duration * video.unit if packet.duration else video.period
             length += own
             if packet.pts is not None and video.start is not None:

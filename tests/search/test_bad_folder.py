@@ -138,7 +138,7 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
             with open(root / "growing.mp4", "ab") as file:
                 file.write(b"more")
 
-    def disturbed(path):
+    def disturbed(path, pulse):
         found = digest(path)
         if path.name == "vanishing.mp4":
             path.unlink()

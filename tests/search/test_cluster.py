@@ -16,7 +16,7 @@ import pytest
 
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search import cluster
-from hlformer_jax.search.extract import Failed, Job
+from hlformer_jax.search.decoding import Failed, Job
 from hlformer_jax.search.index import Index
 
 # Ray Data warns of settings that it makes itself, and leaves its log files open.
@@ -61,6 +61,13 @@ def records(index):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
+def test_an_address_of_a_cluster_does_not_show_its_password(address):
+    with pytest.raises(SearchError) as refused:
+        cluster._answers(address)
+    assert "cret" not in str(refused.value)
+
+
 def test_the_index_is_that_of_a_run_without_ray_byte_for_byte(ray, films, tmp_path):
     (films / "bad.film").write_bytes(b"broken")
     archive.film(films / "killer.film", ["red"] * 3)

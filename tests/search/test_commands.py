@@ -25,13 +25,12 @@ from hlformer_jax.search import (
     library,
     queries,
     rankers,
-    said,
     storage,
 )
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.commands import COMMANDS
 from hlformer_jax.search.index import DEFAULT_ENCODER, Index
-from hlformer_jax.video import read
+from hlformer_jax.video import read, subtitles
 
 
 @pytest.fixture
@@ -57,10 +56,11 @@ def calls(monkeypatch):
             cut=lambda *a, replace: seen.cuts.append((a, replace)),
             copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
         ),
-        "video.read": read,  # of subtitles beside a video
+        "video.read": read,
+        "video.subtitles": subtitles,
         "search.page.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
     }
-    monkeypatch.setattr(said, "inside", lambda path: [])
+    monkeypatch.setattr(subtitles, "read_tracks", lambda path: [])
     monkeypatch.setattr(extract, "default_workers", lambda: 0)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
@@ -299,6 +299,137 @@ def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path
     moved = ask("index", tmp_path / "elsewhere", "--move-root")
     assert moved.status == 0 and "3 unchanged" in moved.out
     assert not ask("query", "red").errors
+
+
+def test_a_root_that_is_there_is_not_moved(ask, films, index, tmp_path):
+    archive.folder(tmp_path / "copy")
+    before = Index.open(index).roots
+    done = ask("index", tmp_path / "copy", "--move-root")
+    assert done.status == 1 and str(films) in done.errors[0] and len(done.errors) == 1
+    archive.film(tmp_path / "disk" / "d.film", ["blue"] * 7)
+    ask("add", tmp_path / "disk")
+    done = ask("index", tmp_path / "copy", "--move-root")
+    assert done.status == 1 and str(tmp_path / "disk") in done.errors[0]
+    assert Index.open(index).roots == before | {"disk": tmp_path / "disk"}
+
+
+def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, monkeypatch):
+    archive.folder(tmp_path / "copy")
+    listing = os.scandir
+
+    def failing(place):
+        if Path(place) == films:
+            raise OSError(5, "Input/output error")
+        return listing(place)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    assert ask("index", tmp_path / "copy", "--move-root").status == 1
+    assert Index.open(index).root == films
+
+
+def test_prune_keeps_what_cannot_be_looked_at(ask, films, index, monkeypatch):
+    look, listing = os.stat, os.scandir
+
+    def failing(place, **options):
+        if "trips" in str(place):
+            raise PermissionError(13, "Permission denied")
+        return look(place, **options)
+
+    def refusing(place):
+        if "trips" in str(place):
+            raise PermissionError(13, "Permission denied")
+        return listing(place)
+
+    (films / "b.film").unlink()
+    monkeypatch.setattr(os, "stat", failing)
+    monkeypatch.setattr(os, "scandir", refusing)
+    done = ask("prune", "--yes")
+    assert done.status == 0 and "trips/c.film" in done.errors[0]
+    monkeypatch.undo()
+    assert set(Index.open(index).manifest.videos) == {"a.film", "trips/c.film"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "red", "--export={}/a.csv"],
+        ["cut", "a.film", "--start=1", "--end=2", "--out={}/a.mp4"],
+        ["evaluate", "--captions=c", "--json={}/manifest.json", "--overwrite"],
+        ["evaluate", "--captions=c", "--json={films}/a.film", "--overwrite"],
+        ["simulate", "--json={}/manifest.json", "--overwrite"],
+        ["features", "{films}", "--captions=c", "--out={}/videos"],
+        ["features", "{films}", "--text-only", "--out={}/new"],
+        ["demo", "--out={}/packed"],
+        ["mcp", "--out={}"],
+    ],
+    ids=lambda one: " ".join(one),
+)
+@pytest.mark.parametrize("through", ["itself", "link"])
+def test_no_output_lands_in_an_index(search, index, films, tmp_path, arguments, through):
+    place = index
+    if through == "link":
+        place = tmp_path / "elsewhere"
+        place.symlink_to(index)
+    before = archive.everything(index) | archive.everything(films)
+    given = [one.format(place, films=films) for one in arguments]
+    if arguments[0] in ("query", "cut", "evaluate", "mcp"):
+        given.append(f"--index={index}")
+    done = search(*given)
+    assert done.status == 1 and len(done.errors) == 1, done
+    assert "index" in done.errors[0]
+    assert archive.everything(index) | archive.everything(films) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "red", "--stroe=postgresql://me:cret@h/d"],
+        ["query", "red", "--store=dbname=x password='s cret'"],
+        ["query", "red", "--store", "postgresql://me:'s cret@h/d?p%61ssword=cret"],
+        ["postgresql://me:s cret@h/d"],
+    ],
+    ids=lambda one: one[-1],
+)
+def test_no_error_shows_a_password(ask, films, arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["search", *arguments])
+    done = ask(*arguments)
+    assert done.status == 1 and len(done.errors) == 1 and "cret" not in done.errors[0]
+
+
+def test_too_little_memory_is_one_line(ask, monkeypatch):
+    failures = [
+        MemoryError(), RuntimeError("can't start new thread"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+    ]  # fmt: skip
+
+    def fail(options):
+        raise failures[0]
+
+    for name, command in list(COMMANDS.items()):
+        monkeypatch.setitem(COMMANDS, name, command._replace(run=fail))
+    while failures:
+        done = ask("status")
+        assert done.status == 1 and len(done.errors) == 1 and "memory" in done.errors[0]
+        failures.pop(0)
+    failures.append(RuntimeError("of another kind"))
+    with pytest.raises(RuntimeError, match="of another kind"):
+        ask("status")
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "0 1", "0 1 2"])
+def test_a_closed_stream_is_at_most_one_line(index, closed):
+    command = shlex.join(processes.command("search", "status", f"--index={index}"))
+    redirected = " ".join(f"{number}>&-" for number in closed.split())
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {redirected}"], capture_output=True, text=True, timeout=60,
+        env=processes.environment(),
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert done.returncode == ("1" in closed) and len(lines) == (
+        "1" in closed and "2" not in closed
+    )
+    assert ("videos" in done.stdout) == ("1" not in closed)
 
 
 @pytest.fixture
@@ -705,6 +836,32 @@ def test_what_a_query_exports_is_cut_all_at_once(ask, films, calls, tmp_path):
     assert ask("add", films / "trips" / "c.csv").status == 0
     done = ask("query", "red", *video)
     assert done.status == 1 and "is a video of the index" in done.errors[0]
+
+
+def test_cut_goes_on_after_a_clip_that_cannot_be_made(ask, films, calls, monkeypatch, tmp_path):
+    table, folder = tmp_path / "hits.csv", tmp_path / "clips"
+    assert ask("query", "red", "--only=seen", f"--export={table}", "--k=2").status == 0
+    head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
+    gone = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,seen,2020-01-01,/gone.film,"
+    table.write_text("\n".join([head, gone, *rows, ""]))
+    made = []
+
+    def cut(path, start, end, out, margin, replace):
+        if not made and not failed:
+            failed.append(out)
+            raise read.VideoError(f"{str(out)!r} cannot be written (no reason): try again")
+        made.append(out)
+
+    failed: list[Path] = []
+    monkeypatch.setattr(sys.modules["hlformer_jax.video"], "cut", cut)
+    done = ask("cut", f"--from={table}", f"--out={folder}")
+    assert done.status == 1 and len(made) == len(rows) - 1 >= 1
+    assert done.out.split() == [str(out) for out in made]
+    assert "holds no video '0123456789abcdef'" in done.errors[0]
+    assert "no reason" in done.errors[1]
+    assert done.errors[-1] == (
+        f"error: 2 of {len(rows) + 1} clips could not be made: 0123456789abcdef, {failed[0].name}"
+    )
 
 
 def test_clips_of_two_videos_or_parts_never_have_one_name():

@@ -26,10 +26,11 @@ def hit(name, *moments, duration=60.0):
     return Hit(f"{len(name):016x}", name, "", *more)
 
 
-def info(rate, timecode=""):
+def info(rate, timecode="", base=0.0, is_variable=False):
     return lambda path: SimpleNamespace(
-        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == ""
-    )
+        rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == "",
+        base_rate=float(base or rate), is_variable=is_variable,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,54 @@ def test_how_frames_are_counted_follows_the_rate_and_the_timecode():
     assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
     assert count(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
     assert count(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
-    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12.3).rate == 12
+    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12).rate == 24
     # An hour of 29.97 frames a second, in frames and on the clock.
     assert count(29.97).frame(3600.0) == 107_892
     assert count(29.97).timecode(107_892) == "01:00:00;00"
+
+
+@pytest.mark.parametrize(
+    ("mean", "base", "is_variable", "nominal"),
+    [
+        (29.4, 29.97, True, NTSC30), (29.4, 90_000, True, NTSC30), (28, 30, True, 30),
+        (24.3, 30, True, 30), (14.2, 30, True, 30), (14.2, 0, True, 30), (5.1, 25, True, 25),
+        (24.9, 50, False, 25), (12, 12, False, 24), (15, 15, False, 30), (5, 5, False, 25),
+        (14.985, 14.985, False, NTSC30), (10, 10, False, 30), (1, 1, False, 24),
+        (13.7, 13.7, False, 30), (59.5, 60, True, 60), (120, 120, False, 120),
+        (239.9, 240, False, 240),
+    ],
+)  # fmt: skip
+def test_frames_are_counted_at_a_rate_that_editors_have(mean, base, is_variable, nominal):
+    found = exports.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
+    assert found == nominal
+
+
+def test_two_clips_of_one_phone_share_an_edl(tmp_path):
+    hits = [hit("a.mp4", (1.0, 2.0)), hit("b.mp4", (10.0, 12.0)), hit("c.mp4", (4.0, 5.0))]
+    rates = {
+        "a.mp4": info(29.4, base=30, is_variable=True),
+        "b.mp4": info(NTSC30),
+        "c.mp4": info(14.1, base=90_000, is_variable=True),
+    }
+    exports.write(tmp_path / "x.edl", "t", hits, lambda path: rates[path.name](path))
+    events = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
+    assert [line.split()[4:6] for line in events] == [
+        ["00:00:01;00", "00:00:02;00"],
+        ["00:00:10;00", "00:00:12;00"],
+        ["00:00:04;00", "00:00:05;00"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "count"), [(120, 60), (100, 50), (240, 60), (Fraction(120_000, 1001), NTSC60)]
+)
+def test_timecode_above_60_frames_a_second_counts_every_second_one(tmp_path, rate, count):
+    exports.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
+    [event] = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
+    start, _ = event.split()[4:6]
+    seconds, frames = start[-5:-3], start[-2:]
+    assert seconds == "01" and len(start) == 11
+    assert int(frames) == round(Fraction(1.99) * count) - round(count)
 
 
 def test_an_edl_has_events_one_after_the_other(tmp_path):
@@ -138,11 +183,14 @@ def test_a_playlist_and_a_table_and_what_is_cut_by_it(tmp_path):
     ]  # fmt: skip
     table = tmp_path / "x.csv"
     assert exports.write(table, "t", hits, never) == 2
+    assert table.read_bytes().startswith(b"\xef\xbb\xbfrank,")  # Excel takes it for UTF-8
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
     tags = [line.rpartition(",")[2] for line in table.read_text().splitlines()]
     assert tags == ["tags", "b; c d", ""]
     ids = [one.id for one in hits]
-    assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
+    for marked in (True, False):
+        assert exports.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
+        table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
     with pytest.raises(OutputError):
         exports.write(table, "t", hits, never)
     for wrong in ("id,start,end\nx,3,3\n", "id,start\nx,3\n", "id,start,end\nx,nan,4\n"):

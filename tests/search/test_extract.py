@@ -15,18 +15,9 @@ import processes
 import pytest
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search import extract
-from hlformer_jax.search.extract import (
-    CHUNK,
-    Done,
-    Failed,
-    Frames,
-    Job,
-    Opened,
-    Progress,
-    Report,
-    decode,
-)
+from hlformer_jax.search import decoding, extract
+from hlformer_jax.search.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.extract import Progress, Report
 from hlformer_jax.search.index import Index
 
 
@@ -44,7 +35,7 @@ def counts(report):
          {"indexed": 1, "unchanged": 2}, 21),
         (lambda films: (films / "b.film").unlink(), {"unchanged": 2, "offline": 1}, 0),
         (lambda films: (films / "trips").rename(films / "unlisted"),
-         {"unchanged": 2, "offline": 1}, 0),
+         {"unchanged": 2, "offline": 1, "unlisted": 1}, 0),
         (lambda films: films.rename(films.parent / "away") and films.mkdir(), {"offline": 3}, 0),
     ],
     ids=["nothing", "touched", "changed", "deleted", "not to be listed", "emptied"],
@@ -112,13 +103,13 @@ def test_what_stands_in_the_place_of_vectors_stays_and_blocks_no_other_video(ind
     folder.joinpath("own").rmdir()
     folder.rmdir()
     link.unlink()
-    assert counts(archive.fill(index, retry=True)[0]) == {"indexed": 2, "unchanged": 2}
+    assert counts(archive.fill(index)[0]) == {"indexed": 2, "unchanged": 2}
 
 
 def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, monkeypatch):
     os.utime(films / "b.film", (1, 1))
 
-    def unreadable(path):
+    def unreadable(path, pulse):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(extract, "digest", unreadable)
@@ -409,7 +400,7 @@ class Raw:
 
 def test_vectors_of_frames_have_unit_length_in_half_precision():
     frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), np.zeros((2, 4, 4, 3), np.uint8))
-    found = extract.encode(Raw(), frames)
+    found = decoding.encode(Raw(), frames)
     assert found.path == frames.path and found.times is frames.times
     assert found.vectors.dtype == np.float16
     expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)

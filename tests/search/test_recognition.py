@@ -16,6 +16,7 @@ from videos import Track
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search import commands, recognition, said
 from hlformer_jax.search.__main__ import main
+from hlformer_jax.search.decoding import update_transcripts
 from hlformer_jax.search.extract import index_folder, real_video
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
@@ -414,7 +415,7 @@ def test_partial_result_of_something_else_is_discarded(index, model, change):
 def test_progress_tells_the_seconds_of_the_video(index, model):
     positions = []
     with index.writing():
-        said.update(index, real_video().texts, print)
+        update_transcripts(index, real_video(), print, workers=0)
         recognition.recognise(index, recogniser(model), print, positions.append)
     loud = [one for one in positions if one.path and one.path.name == "loud.mkv"]
     assert [one.duration for one in loud] == pytest.approx([30] * len(loud), abs=0.1)

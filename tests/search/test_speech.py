@@ -23,7 +23,7 @@ import pytest
 import videos
 from videos import Track
 
-from hlformer_jax.search import recognition, said
+from hlformer_jax.search import recognition, transcripts
 from hlformer_jax.search.extract import index_folder
 
 pytestmark = pytest.mark.slow
@@ -256,7 +256,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path, model):
             [sys.executable, "-c", PROGRAM, model, path], check=True, capture_output=True, text=True
         )
         peak, _, cues = json.loads(done.stdout)
-        assert_in_time(starts, [recognition.Cue(*cue) for cue in cues])
+        assert_in_time(starts, [transcripts.Cue(*cue) for cue in cues])
         peaks.append(peak)
     assert max(peaks) < 1000  # MB
     assert peaks[1] < peaks[0] + 150  # a piece of 2 minutes in place of one of 1 minute
@@ -293,8 +293,8 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     kept = json.loads(partial.read_bytes())["state"]["tracks"]
     [track] = kept.values()
     assert 60 <= track["position"] / RATE < 240 and not track["done"]
-    assert said.told(index.text(content)) == []
+    assert transcripts.load(index, content).cues == []
     begun = time.monotonic()
     done = subprocess.run(command, check=True, **settings)
     assert "1 transcribed" in done.stdout and not partial.exists(), time.monotonic() - begun
-    assert_in_time(starts, [recognition.Cue(*cue) for cue in said.told(index.text(content))])
+    assert_in_time(starts, transcripts.load(index, content).cues)

@@ -69,6 +69,58 @@ def test_what_is_no_address_of_a_database_is_refused(address):
 
 @pytest.mark.parametrize(
     "address",
+    [
+        "postgresql://me:se/cret@h/d", "postgresql://me:se?cret@h/d", "postgresql://me:s cret@h/d",
+        "postgresql://me:12/cret@h/d", "postgresql://me:'cret@h/d'", "dbname=x password=cret",
+        "dbname=x password = 'a cret'", "postgresql://h/d?password", "x://h/?p%61ssword=cret",
+        "postgresql://me:cret@h:port/d", "postgresql://me:cret@h/d?a=b&cret@x",
+    ],
+)  # fmt: skip
+def test_no_address_shows_its_password(address):
+    try:
+        shown = Store(address).address
+    except SearchError as refused:
+        assert "is no address" in str(refused)
+        shown = str(refused)
+    assert "cret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("address", "server", "schema"),
+    [
+        ("postgresql:///db?host=/run/postgresql", None, "hlformer"),
+        ("postgresql:///db?host=/run/postgresql&schema=mine",
+         "postgresql:///db?host=/run/postgresql", "mine"),
+        ("postgresql://%2Frun%2Fpostgresql/db?schema=a%20b", "postgresql://%2Frun%2Fpostgresql/db",
+         "a b"),
+        ("postgres://me:p%40ss@a:1,b:2/db?options=-c%20x", None, "hlformer"),
+        ("postgresql://me@[::1]:5432/db", None, "hlformer"),
+        ("postgresql://me:p#w+d@h/db?application_name=a+b", None, "hlformer"),
+        ("postgresql:///", None, "hlformer"),
+    ],
+)  # fmt: skip
+def test_an_address_is_libpq_s_but_for_the_schema(address, server, schema):
+    store = Store(address)
+    assert (store._server, store._name) == (server or address, schema)
+    psycopg.conninfo.conninfo_to_dict(store._server)
+    for secret in ("p%40ss", "p@ss", "p#w+d"):
+        assert secret not in store.address + repr(store)
+
+
+def test_a_server_s_answer_does_not_show_the_password(monkeypatch, index):
+    store = Store("postgresql://me:s%20cret@h/d?sslpassword=k%26y")
+
+    def refuse(*_, **__):
+        raise psycopg.OperationalError("connection with 's cret', s%20cret, k&y and k%26y failed")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    with pytest.raises(SearchError, match="failed") as refused:
+        store.check(index, Untrained("best_frame", index, None))
+    assert not any(one in str(refused.value) for one in ("cret", "k&y", "k%26y"))
+
+
+@pytest.mark.parametrize(
+    "address",
     ["postgresql://me:secret@{}/films", "postgresql://me@{}/films?password=secret&schema=s"],
 )
 def test_a_server_that_does_not_answer_is_a_line_without_the_password(index, address):
@@ -113,6 +165,13 @@ class TestServer:
         with pytest.raises(SearchError, match="not made by this program"):
             opened(renamed, address.partition("&")[0] + "&schema=public").upload()
         assert sql(address, "SELECT count(*) FROM contents") == [(len(index.contents()),)]
+        foreign = address.replace("&schema=", "&schema=foreign")
+        with psycopg.connect(address.partition("&")[0], autocommit=True) as connection:
+            name = foreign.partition("schema=")[2]
+            connection.execute(f'CREATE SCHEMA "{name}"')
+            connection.execute(f'CREATE TABLE "{name}".facts (fact text)')
+        with pytest.raises(SearchError, match="not made by this program"):
+            opened(index, foreign).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
     def test_the_ranking_is_that_without_a_store(self, index, ranker, address):

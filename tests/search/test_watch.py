@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import archive
 import processes
 import pytest
 
-from hlformer_jax.search import said, watch
+from hlformer_jax.errors import SearchError
+from hlformer_jax.search import said, transcripts, watch
 from hlformer_jax.search.index import Index
 from hlformer_jax.video import subtitles
 
@@ -29,7 +31,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = said.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
+    texts = transcripts.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:
@@ -128,6 +130,42 @@ def test_a_file_that_is_still_copied_is_not_read(index, films):
     watch.follow(index.directory, encoder, 0.5, told.append, archive.VIDEO, changes(), workers=0)
     assert sorted(told) == ["indexed c.film (2 s)", "indexed copied.film (20 s)"]
     assert encoder.seen == 22  # each once
+
+
+@pytest.mark.parametrize("limit", ["instances", "watches"])
+def test_without_a_watch_of_the_system_files_are_looked_at(index, films, monkeypatch, limit):
+    watchfiles = pytest.importorskip("watchfiles", reason="the extra search is not installed")
+    real, told = watchfiles.watch, []
+    errors = {
+        "instances": RuntimeError("Error creating recommended watcher: Too many open files"),
+        "watches": OSError("OS file watch limit reached."),
+    }
+
+    def limited(*places, force_polling, **options):
+        if not force_polling:
+            raise errors[limit]
+        yield from real(*places, force_polling=True, **options)
+
+    monkeypatch.setattr(watchfiles, "watch", limited)
+    monkeypatch.setattr(watch, "POLL", 50)
+    monkeypatch.setattr(watch, "TICK", 50)
+    changes = watch.watched(index.directory, told.append)
+    assert next(changes) == [str(index.directory)]
+    archive.film(films / "new.film", ["red"] * 3)
+    assert any(str(films / "new.film") in next(changes) for _ in range(100))
+    [line] = told
+    assert "max_user_" in line and "no more watches" in line and "\n" not in line
+
+
+def test_an_index_that_is_deleted_while_it_is_watched_is_a_line(index):
+    changes = watch.watched(index.directory)
+    next(changes)
+    shutil.rmtree(index.directory)
+    with pytest.raises(SearchError, match="deleted or moved"):
+        for _ in range(3):
+            next(changes)
+    with pytest.raises(SearchError, match="deleted or moved"):
+        next(watch.watched(index.directory))
 
 
 def test_what_was_removed_stays_out_and_what_fails_is_tried_once(index, films):

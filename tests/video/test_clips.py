@@ -1,5 +1,6 @@
 """Clips: their bounds, frames, sound and shape; thumbnails."""
 
+import errno
 import io
 import math
 import os
@@ -8,9 +9,11 @@ import av
 import numpy as np
 import pytest
 import videos
+from av.stream import Disposition
 from PIL import Image
 
 from hlformer_jax import files, video
+from hlformer_jax.video.read import Decoder, opened
 
 
 def shown(path, fps=12):
@@ -264,3 +267,140 @@ def test_a_clip_says_when_and_where_it_was_recorded(tmp_path, write, suffix):
     assert info[0].recorded == info[1].recorded + 1
     write(tmp_path / "a.mp4", 1.0, 2.0, tmp_path / f"plain{suffix}")
     assert video.probe(tmp_path / f"plain{suffix}").recorded == 0
+
+
+def decoded(path):
+    """Seconds and pixels of all frames."""
+    with opened(path) as film:
+        return [
+            (float(time), frame.to_ndarray(format="rgb24").tobytes())
+            for time, frame in Decoder(film)
+        ]
+
+
+def heard(path):
+    """Seconds at which the packets of a file's sound begin, from the start of its pictures."""
+    zero = video.probe(path).start
+    with av.open(str(path)) as container:
+        return [
+            float(packet.pts * packet.time_base) - zero
+            for packet in container.demux(audio=0)
+            if packet.size and packet.pts is not None
+        ]
+
+
+COPIED = {
+    "h264.ts": ("libx264", {"max_b_frames": 2}, "aac"),
+    "h264.m2ts": ("libx264", {"max_b_frames": 2}, "ac3"),
+    "h264.vob": ("libx264", {"max_b_frames": 2}, "ac3"),
+    "mpeg2.vob": ("mpeg2video", {"max_b_frames": 2}, "ac3"),
+    "mpeg2.mpg": ("mpeg2video", {"max_b_frames": 2}, "mp2"),
+    "mpeg1.mpg": ("mpeg1video", {"max_b_frames": 2}, "mp2"),
+    "mpeg2.ts": ("mpeg2video", {"max_b_frames": 2}, "mp2"),
+    "h264.avi": ("libx264", {"max_b_frames": 3}, "ac3"),
+    "mpeg4.avi": ("mpeg4", {"max_b_frames": 2}, "mp2"),
+    "mpeg4 open.mkv": ("mpeg4", {"max_b_frames": 2}, "ac3"),
+    "open.mp4": ("libx264", {"options": {"x264-params": "open-gop=1"}}, "aac"),
+    "wmv2.wmv": ("wmv2", {}, "wmav2"),
+    "flv1.flv": ("flv", {}, "pcm_s16le"),
+    "huffyuv.avi": ("huffyuv", {"pixels": "yuv422p"}, "pcm_s16le"),
+    "amr.3gp": ("mpeg4", {}, "libopencore_amrnb"),
+    "gif.gif": ("gif", {"pixels": "rgb8"}, None),
+    "flac.mkv": ("ffv1", {}, "flac"),
+}
+"""Videos of a kind: encoder, its settings, and the encoder of the sound."""
+
+
+SLOW = {"h264.m2ts", "mpeg1.mpg", "mpeg2.ts", "mpeg4 open.mkv", "huffyuv.avi", "flac.mkv"}
+"""Kinds whose likes are among the others."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in COPIED],
+)
+def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
+    codec, settings, sound = COPIED[name]
+    rate = 8000 if sound == "libopencore_amrnb" else 11025 if name == "flv1.flv" else 48_000
+    tone = {"sound": (0, 4), "sound_codec": sound, "sound_rate": rate} if sound else {}
+    gop = {"gop_size": 80} | settings
+    path = videos.write(
+        tmp_path / name, codec, rate=25, frames=100, format="vob" if ".vob" in name else None,
+        **tone, **gop,
+    )  # fmt: skip
+    source, out = decoded(path), tmp_path / "clip.mkv"
+    for start, end in ((0, 0.5), (1.5, 2.25), (3.5, 3.9)):
+        begin, stop = video.copy(path, start, end, out, replace="any")
+        assert begin <= max(start, source[0][0]) and stop >= end - 1e-6
+        wanted = [(time - begin, image) for time, image in source if begin - 1e-6 <= time < end]
+        found = decoded(out)
+        assert [image for _, image in found[: len(wanted)]] == [image for _, image in wanted]
+        times = [time for time, _ in found[: len(wanted)]]
+        assert times == pytest.approx([time for time, _ in wanted], abs=2e-3)  # Matroska's ticks
+        if sound:
+            ours = [time - begin for time in heard(path) if begin - 1e-6 <= time < end]
+            theirs = heard(out)
+            frame = max(np.diff(ours), default=0.1) + 2e-3
+            assert theirs[0] == pytest.approx(ours[0], abs=frame)
+            assert theirs[-1] == pytest.approx(ours[-1], abs=frame)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pixels", "into", "reason"),
+    [
+        ("a.mov", "prores", "yuv422p10le", "clip.mp4", r"take prores: .*\.mkv or \.mov"),
+        ("a.wmv", "wmv2", "yuv420p", "clip.mp4", r"take wmv2 and wmav2: .*\.mkv"),
+        ("a.mkv", "ffv1", "yuv420p", "clip.mov", r"take ffv1: .*\.mkv or \.mp4"),
+        ("a.y4m", "wrapped_avframe", "yuv420p", "clip.mkv", "take rawvideo: encode the clip"),
+    ],
+)
+def test_a_container_that_does_not_take_a_codec_is_named_with_those_that_do(
+    tmp_path, name, codec, pixels, into, reason
+):
+    tone = {"sound": (0, 1), "sound_codec": "wmav2", "sound_rate": 48_000}
+    more = tone if name == "a.wmv" else {}
+    path = videos.write(tmp_path / name, codec, pixels=pixels, frames=24, **more)
+    with pytest.raises(video.VideoError, match=reason) as error:
+        video.copy(path, 0, 1, tmp_path / into)
+    assert "folder" not in str(error.value) and "room" not in str(error.value)
+    assert not (tmp_path / into).exists()
+
+
+def test_a_copy_takes_the_default_track_of_sound(tmp_path):
+    tones = videos.write(tmp_path / "a.mkv", sound=(0, 3)), tmp_path / "two.mkv"
+    with av.open(str(tones[0])) as source, av.open(str(tones[1]), "w") as out:
+        kinds = {stream.type: stream for stream in source.streams}
+        pictures = out.add_stream_from_template(kinds["video"])
+        first, second = (out.add_stream_from_template(kinds["audio"]) for _ in range(2))
+        first.disposition, second.disposition = 0, Disposition.default
+        for packet in source.demux():
+            if packet.size and packet.stream.type == "video":
+                packet.stream = pictures
+                out.mux(packet)
+            elif packet.size and packet.pts * packet.time_base < 1:
+                packet.stream = second
+                out.mux(packet)
+    video.copy(tones[1], 0, 2, tmp_path / "clip.mp4")
+    assert len(heard(tmp_path / "clip.mp4")) > 3
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOENT, "is there such a folder"),
+        (errno.ENOSPC, "is there room"),
+        (errno.EACCES, "may this folder be written to"),
+        (errno.EINVAL, "try another container"),
+    ],
+)
+def test_advice_on_a_clip_that_cannot_be_written_fits_the_error(
+    tmp_path, monkeypatch, number, advice
+):
+    path = videos.write(tmp_path / "a.mp4", frames=6)
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(video.VideoError, match=advice):
+        video.cut(path, 0, 0.5, tmp_path / "clip.mp4")

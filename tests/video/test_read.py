@@ -8,6 +8,7 @@ import os
 import pathlib
 import pickle
 import re
+import socket
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +20,7 @@ import videos
 from videos import noisy, ordinary
 
 from hlformer_jax import video
-from hlformer_jax.video import read
+from hlformer_jax.video import listing, read
 from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
 
 
@@ -91,6 +92,61 @@ def test_a_folder_below_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     told = []
     assert names(tmp_path, report=told.append) == ["c.mp4"]
     assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name, place in {"null": "/dev/null", "tty": "/dev/tty", "zero.ts": "/dev/zero"}.items():
+            (tmp_path / name).symlink_to(place)
+        touch(tmp_path, "a.mp4")
+        assert "a.mp4" in names(tmp_path)
+
+
+def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
+    if not listing._pseudo_devices():
+        pytest.skip("there are none on this machine")
+    touch(tmp_path, "a.mp4")
+    (tmp_path / "processes").symlink_to("/proc")
+    (tmp_path / "log").symlink_to("/proc/kmsg")
+    (tmp_path / "log.mp4").symlink_to("/proc/self/mem")
+    told = []
+    assert names(tmp_path, report=told.append) == ["a.mp4"]
+    assert any("'/proc'" in line or "processes" in line for line in told)
+    assert any("log" in line and "1 more" in line for line in told) and len(told) == 2
+    assert video.find("/proc", told.append) == [] and "'/proc'" in told[-1]
+
+
+def test_what_cannot_be_read_is_counted_and_named(tmp_path, monkeypatch):
+    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("hlformer_jax.files.open_regular", refuse)
+    told = []
+    assert names(tmp_path, report=told.append) == ["c.mp4", "d/e.ts"]
+    [line] = told
+    assert "1 more" in line and str(tmp_path) in line
+
+
+def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
+    touch(tmp_path, "a/b/c.mp4", "d.mp4", "e")
+    calls = []
+    assert len(names(tmp_path, pulse=lambda: calls.append(None))) == 2
+
+    class Stopped(Exception):
+        pass
+
+    def stop():
+        calls.pop()
+        if not calls:
+            raise Stopped
+
+    assert len(calls) == 6  # three folders and three files
+    with pytest.raises(Stopped):
+        video.find(tmp_path, pulse=stop)
 
 
 @pytest.mark.parametrize("kind", videos.REFUSED)
@@ -309,6 +365,96 @@ def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
         assert clock.time(frame) == 0
 
 
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+@pytest.mark.parametrize("b_frames", [0, 2])
+@pytest.mark.parametrize(
+    ("wrong", "by"),
+    [((60, 61), 300), ((60, 61), 10), (range(60, 85), 300), ((60, 61, 90), 40)],
+)
+def test_timestamps_that_contradict_their_neighbours_are_dropped(
+    tmp_path, suffix, b_frames, wrong, by
+):
+    plain = videos.write(
+        tmp_path / f"plain.{suffix}", rate=25, frames=150, max_b_frames=b_frames, gop_size=50
+    )
+    late = lambda place: by if place in wrong else 0
+    path = videos.restamped(plain, tmp_path / f"a.{suffix}", late)
+    frames = video.sample(path, 25)
+    found = [(frame.time, videos.number(frame.image)) for frame in frames]
+    assert [number for _, number in found] == [place % 40 for place in range(150)]
+    # Matroska's ticks are milliseconds.
+    assert [time for time, _ in found] == pytest.approx([k / 25 for k in range(150)], abs=2e-3)
+    assert f"{len(wrong)} packets have wrong timestamps" in frames.warning
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+@pytest.mark.parametrize(
+    ("wrong", "by"), [((60, 61), 300), ((60,), -2), (range(60, 65), -2.4), ((60, 62), 5)]
+)
+def test_decoding_times_that_leap_and_come_back_are_dropped(tmp_path, b_frames, wrong, by):
+    path = videos.write(tmp_path / "a.flv", rate=25, frames=150, max_b_frames=b_frames, gop_size=50)
+    videos.restamped_flv(path, lambda place: by if place in wrong else 0)
+    found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path, 25)]
+    assert [number for _, number in found] == [place % 40 for place in range(150)]
+    assert [time for time, _ in found] == pytest.approx([k / 25 for k in range(150)], abs=2e-3)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+@pytest.mark.parametrize("b_frames", [0, 2])
+def test_a_gap_after_which_the_frames_go_on_is_no_error(tmp_path, suffix, b_frames):
+    times = [k / 25 + (300 if k >= 60 else 0) for k in range(150)]
+    path = videos.write(
+        tmp_path / f"a.{suffix}", times=times, rate=25, frames=150, max_b_frames=b_frames
+    )
+    with opened(path) as film:
+        found = [float(time) for time, _ in read.Decoder(film, lambda *_: True)]
+    assert found == pytest.approx(times, abs=2e-3)
+
+
+def test_every_second_of_two_recordings_joined_is_found(tmp_path):
+    path = videos.write(tmp_path / "a.ts", rate=25, frames=100, max_b_frames=2, gop_size=25)
+    other = videos.write(tmp_path / "b.ts", rate=25, frames=75, paint=videos.quadrants)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    frames = list(video.sample(path, 5))
+    for frame in frames:
+        [(_, _, picture)] = found(path, frame.time + 0.01)[:1]
+        assert picture == videos.number(frame.image)
+    assert len({videos.number(frame.image) for frame in frames[-14:]}) == 1
+    with pytest.raises(video.VideoError, match="clock that was reset"):
+        video.copy(path, 5, 6, tmp_path / "clip.mp4")
+    video.cut(path, 5, 6, tmp_path / "clip.mp4")
+    assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("offset", [95_436, 95_439, 95_440])
+def test_thumbnails_are_right_where_the_clock_of_a_stream_wraps(tmp_path, offset):
+    """33 bits of 1/90,000 s end after 95,443.7 s."""
+    path = videos.write(
+        tmp_path / "a.ts", rate=25, frames=150, max_b_frames=2, gop_size=25,
+        muxer={"output_ts_offset": str(offset)},
+    )  # fmt: skip
+    assert len(list(video.sample(path, 25))) == 150
+    for second in (0, 0.02, 0.3, 0.9, 1.02, 2.5, 4.1, 5.9):
+        assert found(path, second)[0][2] == math.floor(second * 25 + 1e-9) % 40
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+def test_video_of_an_old_encoder_is_decoded_right_after_a_seek(tmp_path, suffix):
+    """x264 before core 151 wrote 4:4:4 with an error; only the first packet names the encoder."""
+    source = Path(__file__).with_name("x264_core_148.mp4")  # of two keyframes
+    path = videos.stamped(source, tmp_path / f"a.{suffix}")
+    with opened(path) as film:
+        whole = [frame.to_ndarray(format="rgb24") for _, frame in read.Decoder(film)]
+    for place in (0, 4, 5, 7):
+        with opened(path) as film:
+            _, _, frame = next(frames_from(film, Fraction(place, 12) + Fraction(1, 100)))
+        np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), whole[place])
+    video.copy(path, 0.4, 0.6, tmp_path / "clip.mkv")
+    with opened(tmp_path / "clip.mkv") as film:
+        for place, (_, frame) in enumerate(read.Decoder(film), 4):
+            np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), whole[place])
+
+
 def test_frames_of_an_avi_take_its_decoding_times_in_their_order(tmp_path):
     """The container has no others: what FFmpeg guesses of them is not asked."""
     path = videos.write(tmp_path / "a.avi", "mpeg4", frames=6, max_b_frames=2)
@@ -347,7 +493,7 @@ def test_passing_over_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suff
 def decoders(monkeypatch):
     """All decoders from here on."""
     made, original = [], read.Decoder.__init__
-    note = lambda self, *a: made.append(self) or original(self, *a)
+    note = lambda self, *a, **b: made.append(self) or original(self, *a, **b)
     monkeypatch.setattr(read.Decoder, "__init__", note)
     return made
 
@@ -607,3 +753,53 @@ def test_the_recording_date_is_the_container_s(tmp_path, name, stated, date):
                 packet.stream = copy
                 out.mux(packet)
     assert video.probe(dated).recorded == (date.timestamp() if date else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "date"),
+    [
+        (
+            "a.mov",
+            {
+                "creation_time": "2024-05-01T10:00:00Z",
+                "com__apple__quicktime__creationdate": "2019-07-04T18:30:00+0200",
+            },
+            datetime(2019, 7, 4, 16, 30, tzinfo=UTC),
+        ),
+        ("a.mkv", {"creation_time": "2021-05-06T07:08:09Z"}, datetime(2021, 5, 6, 7, 8, 9)),
+        ("a.mkv", {"Creation_Time": "2021-05-06T07:08:09Z"}, datetime(2021, 5, 6, 7, 8, 9)),
+        ("a.mkv", {"DATE_RECORDED": "2018-01-02 03:04:05"}, datetime(2018, 1, 2, 3, 4, 5)),
+        ("a.mkv", {"date_encoded": "2018-01-02T03:04:05-0500"}, datetime(2018, 1, 2, 8, 4, 5)),
+        ("a.avi", {"date": "2003-05-11"}, datetime(2003, 5, 11)),
+        ("a.avi", {"date": "2003:05:11 01:02:03"}, datetime(2003, 5, 11, 1, 2, 3)),
+        ("a.avi", {"date": "Sun May 11 01:02:03 2003"}, datetime(2003, 5, 11, 1, 2, 3)),
+        ("a.avi", {"date": "2003"}, None),
+        ("a.mp4", {"date": "2003-05-11"}, None),  # of publication
+        ("a.mp4", {"date": "2019-07-04T18:30:00+0200"}, datetime(2019, 7, 4, 16, 30)),
+        ("a.mkv", {"creation_time": "1904-01-01T00:00:00Z"}, None),
+        ("a.mkv", {"creation_time": "2199-01-01T00:00:00Z"}, None),  # in the future
+        (
+            "a.mkv",
+            {"date_recorded": "1970-01-01T00:00:00Z", "creation_time": "2021-05-06T07:08:09Z"},
+            datetime(2021, 5, 6, 7, 8, 9),
+        ),
+    ],
+)
+def test_the_date_is_read_from_every_place_that_states_it(tmp_path, name, stated, date):
+    codec = "mpeg4" if name == "a.avi" else "libx264"
+    plain = videos.write(tmp_path / f"plain{Path(name).suffix}", codec, frames=3)
+    path = videos.stamped(plain, tmp_path / name, **stated)
+    wanted = date.replace(tzinfo=UTC).timestamp() if date else 0
+    assert video.probe(path).recorded == wanted
+
+
+def test_a_rate_that_varies_is_told_with_the_rate_of_its_timestamps(tmp_path):
+    steady = video.probe(videos.write(tmp_path / "steady.mp4", rate=30, frames=60))
+    assert (steady.is_variable, round(steady.base_rate)) == (False, 30)
+    times = [k / 20 for k in range(120) if k % 40 != 20]
+    varied = videos.write(tmp_path / "varied.mp4", rate=20, times=times, frames=len(times))
+    assert video.probe(varied).is_variable
+    interlaced = videos.write(
+        tmp_path / "interlaced.ts", rate=25, frames=50, options={"x264-params": "interlaced=1"}
+    )
+    assert not video.probe(interlaced).is_variable

@@ -5,6 +5,7 @@ version of the package. Times are seconds from a video's start.
 """
 
 import contextlib
+import errno
 import html
 import os
 import re
@@ -20,12 +21,12 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from hlformer_jax.errors import SearchError, UserError, legible
+from hlformer_jax.errors import SearchError, UserError, legible, without_passwords
 from hlformer_jax.search import library as archive
 from hlformer_jax.search import queries
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.library import Library
-from hlformer_jax.search.storage import split_name
+from hlformer_jax.search.storage import Stamp, split_name
 
 _QUOTED_PATH = re.compile(r"""(['"])/(?:[^'"]*/)?([^/'"]*)\1""")
 _PATH = re.compile(r"""(?<![\w/:.])/(?:[^\s/'"]+/)*([^\s/'"]+)""")
@@ -86,12 +87,17 @@ def status(library: Library, manage: bool) -> dict[str, Any]:
         {"id": entry.id, "video": entry.video, "reason": without_paths(entry.reason, summary)}
         for entry in failed[:MAX_FAILURES]
     ]
+    subtitles = [
+        {"file": one.file, "reason": without_paths(one.reason, summary)}
+        for one in library.subtitle_problems()[:MAX_FAILURES]
+    ]
     return {
         "encoder": library.encoder_name,
         "videos": len(good),
         "seconds": sum(entry.duration for entry in good),
         "failures": len(failed),
         "failed": listed,
+        "subtitles": subtitles,
         "recent": [video(entry) | {"date": queries.iso(entry.date)} for entry in recent],
         "index": {
             key: [*value] if key == "folders" else _base_name(value)
@@ -140,7 +146,7 @@ def without_paths(line: str, summary: Mapping[str, Any]) -> str:
     known |= {*summary.get("folders", {}).values()}
     for place in sorted(known, key=len, reverse=True):
         line = line.replace(f"{place}/", "").replace(place, PurePath(place).name)
-    line = _QUOTED_PATH.sub(r"\1\2\1", line)
+    line = _QUOTED_PATH.sub(r"\1\2\1", without_passwords(line))
     return _PATH.sub(r"\1", line)
 
 
@@ -197,12 +203,19 @@ def open_video(library: Library, id: str) -> VideoFile:
     except _LinkOutside:
         line = f"{entry.video} is now a link out of the indexed folder, and not followed"
         raise HTTPException(403, line) from None
-    except (OSError, ValueError):
-        line = f"{entry.video} was deleted or moved since it was indexed: index the folder again"
-        raise HTTPException(410, line) from None
+    except (OSError, ValueError) as error:
+        known = FileNotFoundError, NotADirectoryError, ValueError
+        if isinstance(error, known) or error.errno == errno.ELOOP:  # a link has its place
+            line = (
+                f"{entry.video} was deleted or moved since it was indexed: index the folder again"
+            )
+            raise HTTPException(410, line) from None
+        line = f"{entry.video} cannot be read ({error.strerror}): is its disk failing?"
+        raise HTTPException(422, line) from None
     now = file.status
+    stamp = Stamp.of(now)
     recorded = entry.size, entry.modified
-    if not stat.S_ISREG(now.st_mode) or recorded != (now.st_size, now.st_mtime_ns / 1e9):
+    if not stat.S_ISREG(now.st_mode) or recorded != (stamp.size, stamp.modified_ns / 1e9):
         line = f"{entry.video} has changed since it was indexed: index the folder again"
         raise HTTPException(410, line)
     return file
@@ -326,6 +339,13 @@ class Failure(_Form):
     reason: str
 
 
+class SubtitleProblem(_Form):
+    """A subtitle file of which nothing, or not all, is searched."""
+
+    file: str
+    reason: str
+
+
 class Status(_Form):
     """What the index holds; `manage` says whether who asks may change it."""
 
@@ -334,6 +354,7 @@ class Status(_Form):
     seconds: float
     failures: int
     failed: list[Failure]
+    subtitles: list[SubtitleProblem]
     recent: list[Video]
     index: dict[str, Any]
     manage: bool

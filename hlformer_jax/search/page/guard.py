@@ -199,8 +199,9 @@ def install(server: FastAPI, library: answers.Library) -> None:
         summary = {}
         with suppress(Exception):
             summary = dict(library.status())
-        status = 400 if isinstance(error, ParameterError) else 422
-        return _refuse(status, answers.without_paths(str(error), summary))
+        if isinstance(error, ParameterError):  # of the request alone: its paths are examples
+            return _refuse(400, str(error))
+        return _refuse(422, answers.without_paths(str(error), summary))
 
     server.add_exception_handler(HTTPException, refused)
     server.add_exception_handler(RequestValidationError, misspelt)

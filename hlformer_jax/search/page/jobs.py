@@ -33,15 +33,24 @@ from hlformer_jax.search.page import answers
 from hlformer_jax.search.page.answers import Job, Kind, Roots
 from hlformer_jax.search.page.guard import Answer, ParameterError
 
-FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+PROXY_HEADERS = frozenset(
+    "cdn-loop cf-connecting-ip client-ip do-connecting-ip fastly-client-ip fly-client-ip forwarded"
+    " forwarded-for forwarded-host forwarded-proto true-client-ip via".split()
+)
 """Headers of requests that a proxy passed on, maybe from another machine."""
+
+PROXY_PREFIXES = (
+    "cf-", "tailscale-", "x-amz-cf-", "x-appengine-", "x-azure-", "x-client-", "x-cluster-client-",
+    "x-envoy-", "x-forwarded", "x-original-", "x-originating-", "x-proxy", "x-real-", "x-remote-",
+)  # fmt: skip
+"""Beginnings of further such headers."""
 
 MAX_NOTES = 20
 """Lines on failed and damaged files that a job keeps, the last."""
 
 POLL_SECONDS = 0.2  # between two looks at a job, for those who follow it
 HEARTBEAT_SECONDS = 15.0  # after which a connection on which nothing was said is found closed
-STOP_SECONDS = 10.0  # that a server that ends waits for its job
+STOP_SECONDS = 5.0  # that a server that ends waits for its job
 
 Ids = Annotated[tuple[Annotated[str, Query(max_length=100)], ...], Query(max_length=1000)]
 
@@ -59,7 +68,10 @@ class Allowed:
     def may(self, request: HTTPConnection) -> bool:
         """Whether a request may, which the guard has let in."""
         if self._manage is None:
-            return FORWARDED.isdisjoint(request.headers.keys())
+            names = request.headers.keys()
+            return not any(
+                name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES) for name in names
+            )
         return self._manage
 
     def __call__(self, request: HTTPConnection) -> None:
@@ -92,7 +104,7 @@ class Jobs:
         """Adds a folder or file, as the command `add` does."""
 
         def work(index: Index) -> str:
-            only, further = to_add(index, [path], self._note)
+            only, further = to_add(index, [path], self._note, self._pulse)
             return self._extract(index, only, further=further)
 
         return self._begin("add", work)

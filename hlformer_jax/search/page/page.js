@@ -163,11 +163,14 @@ async function showHome(factsAlone = false) {
     say("Newest videos");
     $("results").replaceChildren(...hits.map(card));
   }
-  const bad = facts.failed;
+  const bad = [...facts.failed, ...facts.subtitles];
   $("failed").hidden = !bad.length;
-  $("failed").querySelector("summary").textContent = `${many(facts.failures, "file")} could not be indexed`;
+  $("failed").querySelector("summary").textContent = [
+    facts.failures && `${many(facts.failures, "file")} could not be indexed`,
+    facts.subtitles.length && `${many(facts.subtitles.length, "subtitle file")} not read, or not in full`,
+  ].filter(Boolean).join(" · ");
   $("failed").querySelector("ul").replaceChildren(...bad.map((entry) =>
-    make("li", {}, make("strong", {}, entry.video), ` ${entry.reason}`)));
+    make("li", {}, make("strong", {}, entry.video ?? entry.file), ` ${entry.reason}`)));
 }
 function showHits(answer, asked) {
   hits = answer.hits;
@@ -227,11 +230,14 @@ function moreLike(hit, time) {
   scrollTo({ top: 0 });
   ask(0);
 }
+function isFavourite(hit) {    // letters are compared as the server does: without case, accents as one
+  return hit.tags.some((tag) => tag.normalize("NFC").toLowerCase() === "favourite");
+}
 function star(hit, name) {    // makes a video a favourite, and no more one
   const button = make("button", { type: "button", class: "star", "aria-label": `Favourite ${name}`,
     onclick: async (event) => {
       event.stopPropagation();
-      const change = { [hit.tags.includes("favourite") ? "drop" : "add"]: "favourite" };
+      const change = { [isFavourite(hit) ? "drop" : "add"]: "favourite" };
       try {
         hit.tags = (await (await get(`api/tag/${hit.id}`, change, { method: "POST" })).json()).tags;
         show();
@@ -239,7 +245,7 @@ function star(hit, name) {    // makes a video a favourite, and no more one
       } catch (error) { toast(error.message); }
     } });
   const show = () => {
-    const yes = hit.tags.includes("favourite");
+    const yes = isFavourite(hit);
     button.textContent = yes ? "★" : "☆";
     button.setAttribute("aria-pressed", yes);
     button.title = hit.tags.join(", ") || "Make it a favourite";
@@ -311,12 +317,14 @@ function choose(index, { m = null, at = null, play = false } = {}) {
 async function showTranscript(id) {    // where there are subtitles
   cues = [];
   $("transcript").hidden = true;
-  const answer = await get(`api/transcript/${id}`).then((response) => response.json()).catch(() => ({ cues: [] }));
-  if (id !== player.dataset.id || !answer.cues.length) return;
+  const answer = await get(`api/transcript/${id}`).then((response) => response.json())
+    .catch((error) => ({ cues: [], line: error.message }));    // it cannot be read: say so
+  if (id !== player.dataset.id || !answer.cues.length && !answer.line) return;
   cues = answer.cues;
-  $("transcript").querySelector("ol").replaceChildren(...cues.map((cue) => make("li", {},
+  const lines = cues.map((cue) => make("li", {},
     make("button", { type: "button", class: "said", onclick: () => { seek(cue.start); player.play().catch(() => {}); } },
-      make("span", {}, clock(cue.start)), ` ${cue.text}`))));
+      make("span", {}, clock(cue.start)), ` ${cue.text}`)));
+  $("transcript").querySelector("ol").replaceChildren(...answer.line ? [make("li", {}, answer.line)] : lines);
   $("transcript").hidden = false;
   followTranscript();
 }

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
+import publicsuffixlist
 import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, Response
@@ -31,6 +32,7 @@ from starlette.requests import ClientDisconnect
 from hlformer_jax import __version__, video
 from hlformer_jax.errors import SearchError, UserError, legible
 from hlformer_jax.search import queries
+from hlformer_jax.search.index import tag_key
 from hlformer_jax.search.library import Library
 from hlformer_jax.search.page import answers, guard, jobs
 from hlformer_jax.search.page.guard import Answer, ParameterError
@@ -49,6 +51,9 @@ DISCONNECT_POLL_SECONDS = 0.1  # between two looks at whether the client is stil
 
 TOKEN = re.compile(r"[0-9A-Za-z_.~-]{16,200}")
 """Tokens: of characters that addresses and cookies do not quote, too long to be guessed."""
+
+HOME_DOMAIN = "home.arpa"
+"""The domain that is each home's own (RFC 8375); lists of public suffixes have it."""
 
 HOST_NAME = re.compile(r"(\*\.)?[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
@@ -202,7 +207,7 @@ def app(
     def folders() -> Response:
         """The folders and tags that a query may name."""
         entries = library.videos()
-        tags = sorted({tag for entry in entries for tag in entry.tags})
+        tags = sorted({tag_key(tag): tag for entry in entries for tag in entry.tags}.values())
         return Answer({"folders": answers.folders(entries), "tags": tags})
 
     @server.post("/api/tag/{id}", responses=answers.responses(answers.Tags))
@@ -255,8 +260,10 @@ def app(
         """A clip to download."""
         file = await run_in_threadpool(answers.open_video, library, id)
         longest = answers.MAX_CUT_SECONDS
-        if not start < end <= start + longest:
-            raise ParameterError(f"end: after the start, by {longest:.0f} seconds at most")
+        if end <= start:
+            raise ParameterError(f"end: {end:g} s is not after the start, {start:g} s")
+        if end > start + longest:
+            raise ParameterError(f"end: {longest:.0f} s after the start at most")
         out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         write = lambda path: video.cut(path, start, end, out, margin=margin)
         try:
@@ -297,6 +304,11 @@ def serve(
     for name in allow_hosts:
         if not HOST_NAME.fullmatch(name):
             raise ServeError(f"--allow-host={name}: give a name such as nas.local, without a port")
+        if name.startswith("*.") and _is_public(name[2:]):
+            raise ServeError(
+                f"--allow-host={name} allows names that anybody can register: give the whole name,"
+                " or * below a domain of your own"
+            )
     if no_token and token_file is not None:
         raise ServeError("--no-token and --token-file contradict each other: give one of them")
     if no_token and manage:
@@ -348,10 +360,20 @@ def serve(
             print("stopped")
 
 
+def _is_public(domain: str) -> bool:
+    """Whether strangers have names directly below a domain: com, co.uk, github.io."""
+    domain = domain.lower().rstrip(".")
+    suffixes = publicsuffixlist.PublicSuffixList(accept_unknown=True)
+    return suffixes.privatesuffix(domain) is None and domain != HOME_DOMAIN
+
+
 def _read_token(file: Path) -> str:
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             token = opened.read(1000).decode(errors="replace").strip()
+            if os.fstat(opened.fileno()).st_mode & 0o077:
+                line = f"--token-file={file} is open to other users of this machine: chmod 600 it"
+                print(line, file=sys.stderr, flush=True)
     except OSError as error:
         raise ServeError(f"--token-file={file} cannot be read ({error.strerror})") from None
     if not TOKEN.fullmatch(token):

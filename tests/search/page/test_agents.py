@@ -67,10 +67,47 @@ def test_a_clip_is_written_into_the_folder_under_its_own_name_and_replaces_nothi
     assert made.content[0].text == clip.name == "trips%2Flake%2Fboat ride.mp4_1-5.mp4"
     with av.open(str(clip)) as container:
         assert container.duration / av.time_base == pytest.approx(4, abs=0.1)
-    assert "there already" in error(again) and str(tmp_path) not in error(again)
+    assert clip.name in error(again) and str(tmp_path) not in error(again)
+    assert "--" not in error(again)
     (tmp_path / "link").symlink_to(clips)
     with pytest.raises(OutputError):
         agents.server(library, tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "named"),
+    [
+        ("search", {"sentence": "red", "image": "/etc/passwd"}, "image"),
+        ("search", {"sentence": "red", "K": 3}, "K"),
+        ("search", {"sentence": "red", "k": "many"}, "k"),
+        ("search", {}, "sentence"),
+        ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
+    ],
+)
+def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, named):
+    asked = len(library.asked)
+    _, [result] = call(agents.server(library), (tool, given))
+    assert named in error(result) and "/etc/passwd" not in error(result)
+    assert len(library.asked) == asked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.mp4 is there already: give another name, or --overwrite",
+        "the disk is not there (index NEW --move-root, where it has another path now)",
+        "--store=postgresql://h/d: PostgreSQL says: no route to host",
+        "ix holds no video that could be indexed: see hlformer-search status --index=ix",
+    ],
+)
+def test_an_agent_is_told_of_no_option_of_a_command(line):
+    told = agents._for_agents(line)
+    assert "--" not in told and agents.ASK in told
+
+
+def test_clips_are_not_written_into_an_index(library, index):
+    with pytest.raises(OutputError, match="lies in the index"):
+        agents.server(library, index.directory / "clips")
 
 
 def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rendered, tmp_path):
@@ -98,7 +135,20 @@ def test_what_is_wrong_is_a_line_and_no_file_is_opened_but_what_was_indexed(rend
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
+    assert lines[11].endswith("end: 3 s is not after the start, 3 s")
     assert not clips.exists() or not list(clips.iterdir())
+
+
+def test_a_line_that_is_no_message_is_answered_and_a_surrogate_replaced():
+    lines = [
+        b"not JSON\n", b"\n", b"[1]\n", b'{"a": "\\ud800\\u00e9"}\n', b'{"b": "\\ud83d\\ude00"}\n',
+        b'{"c": "\xff"}\n',
+    ]  # fmt: skip
+    told = []
+    read = io.BufferedReader(agents._Messages(io.BytesIO(b"".join(lines)), told.append))
+    messages = [json.loads(line) for line in read.read().splitlines()]
+    assert messages[:2] == [{"a": "\ufffd\u00e9"}, {"b": "\U0001f600"}] and len(messages) == 3
+    assert [json.loads(line)["error"]["code"] for line in told] == [-32700, -32700]
 
 
 @pytest.mark.slow  # it starts a process
@@ -106,7 +156,7 @@ def test_the_server_speaks_over_stdin_and_stdout(rendered):
     program = (
         "import page_library, sys\nfrom hlformer_jax.search import agents\n"
         "from pathlib import Path\n"
-        "agents.server(page_library.Library(Path(sys.argv[1]))).run('stdio')"
+        "agents.run(agents.server(page_library.Library(Path(sys.argv[1]))))"
     )
     started = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", program, str(rendered)], env=processes.environment()

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import archive
 import page_library
@@ -12,9 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from hlformer_jax import files
-from hlformer_jax.search import extract
+from hlformer_jax.search import decoding, extract
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.page import jobs, server
+from hlformer_jax.video import listing
 
 CHANGES = ["index", "retry/0", "add?path=/x", "remove?id=0", "stop"]
 READ = ["roots", "job", "job/events"]
@@ -275,7 +277,7 @@ def test_a_job_that_is_stopped_keeps_what_is_whole_and_the_next_goes_on(live, li
 
 def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
-    monkeypatch.setattr(extract, "PULSE", 0.05)
+    monkeypatch.setattr(decoding, "PULSE", 0.05)
     asked = iter(range(15))  # more often than there are files and events
 
     def pulse():
@@ -313,6 +315,91 @@ def test_a_server_that_ends_stops_its_job(library, films, monkeypatch):
         begin(client, library, films)
     assert not any(one.name == "job" for one in threading.enumerate())
     assert len(Index.open(library.directory).contents()) < 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Client-IP", "X-Real-IP", "Via",
+        "Forwarded", "Tailscale-User-Login", "Tailscale-User-Name", "X-Forwarded-Proto",
+        "X-Forwarded-Server", "X-Original-Host", "X-Cluster-Client-Ip", "Fastly-Client-IP",
+    ],
+)  # fmt: skip
+def test_a_request_that_a_proxy_passed_on_may_change_nothing(client, header):
+    assert client.get("/api/job").status_code == 200
+    assert client.get("/api/job", headers={header: "x"}).status_code == 403
+    assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403
+
+
+def test_tags_that_are_given_at_once_wait_for_each_other(live, library):
+    id = library.videos()[0].id
+    give = lambda i: live.post(f"/api/tag/{id}", params={"add": f"tag {i}"})
+    with ThreadPoolExecutor(30) as threads:
+        answers = list(threads.map(give, range(30)))
+    assert [one.status_code for one in answers] == [200] * 30
+    assert len(library.entry(id).tags) == 30
+
+
+def test_tags_of_one_meaning_are_one(client, library):
+    id = library.videos()[0].id
+    tag = lambda **change: client.post(f"/api/tag/{id}", params=change).json()["tags"]
+    assert tag(add="Favourite") == ["Favourite"]
+    assert tag(add="favourite") == ["favourite"] and tag(drop="FAVOURITE") == []
+    decomposed, composed = "Cafe\u0301", "CAF\u00c9"
+    tag(add=decomposed)
+    assert tag(add=composed) == [composed]
+    assert client.get("/api/query", params={"q": "red", "tag": decomposed}).json()["hits"]
+    assert tag(drop=decomposed.upper()) == []
+
+
+def many_files(folder):
+    """A folder whose listing takes long, by name."""
+    for i in range(20):
+        (folder / f"{i}").mkdir(parents=True)
+        for j in range(20):
+            (folder / f"{i}" / f"{j}").write_bytes(b"x")
+    return folder
+
+
+def test_a_stopped_job_ends_while_it_lists_a_folder(live, monkeypatch, tmp_path):
+    folder = many_files(tmp_path / "many")
+    begun, look = threading.Event(), listing._is_video
+
+    def slow(path, pseudo):
+        begun.set()
+        time.sleep(0.05)
+        return look(path, pseudo)
+
+    monkeypatch.setattr(listing, "_is_video", slow)
+    monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=listing.find))
+    live.post("/api/add", params={"path": str(folder)})
+    assert begun.wait(10)
+    stopped = time.monotonic()
+    live.post("/api/stop")
+    assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2
+
+
+def test_a_stopped_job_ends_while_it_reads_a_large_file(live, films, monkeypatch):
+    begun = threading.Event()
+    with (films / "large.film").open("wb") as file:
+        file.truncate(2**36)
+    real = files.digest
+
+    def watched(path, pulse):
+        begun.set()
+        return real(path, pulse)
+
+    monkeypatch.setattr(extract, "digest", watched)
+    live.post("/api/index")
+    assert begun.wait(10)
+    stopped = time.monotonic()
+    live.post("/api/stop")
+    assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2
+
+
+def test_a_wrong_path_is_answered_with_a_whole_example(client):
+    refused = client.post("/api/add", params={"path": "Videos"})
+    assert refused.status_code == 400 and "/home/ann/Videos" in refused.json()["error"]
 
 
 def test_a_name_that_is_no_text_is_shown_replaced(client, films):

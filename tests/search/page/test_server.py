@@ -310,6 +310,20 @@ def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
         assert client.get(url).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["*.home.arpa", "*.example.com", "*.tail1.ts.net", "com"])
+def test_names_below_a_domain_of_ones_own_are_allowed(served, name):
+    served(allow_hosts=[name])
+
+
+@pytest.mark.parametrize(("mode", "open_to_others"), [(0o644, True), (0o602, True), (0o600, False)])
+def test_a_token_that_others_may_read_is_told(tmp_path, capsys, mode, open_to_others):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    file.chmod(mode)
+    assert server._read_token(file) == "0123456789abcdef"
+    assert (str(file) in capsys.readouterr().err) == open_to_others
+
+
 @pytest.mark.parametrize(
     ("options", "may"),
     [
@@ -340,6 +354,8 @@ def test_what_is_no_token_or_name_is_one_line(served, tmp_path):
     wrong += [{"token_file": tmp_path / "short", "no_token": True}, {"host": ""}]
     wrong += [{"host": host, "no_token": True, "manage": True} for host in ("0.0.0.0", "::1")]
     wrong += [{"allow_hosts": [name]} for name in ("*", "http://nas", "nas:80", "", "a b")]
+    public = "*.com", "*.co.uk", "*.CO.UK.", "*.github.io", "*.ts.net", "*.local", "*.1"
+    wrong += [{"allow_hosts": ["nas.local", name]} for name in public]
     for options in wrong:
         with pytest.raises(server.ServeError) as error:
             served(**options)

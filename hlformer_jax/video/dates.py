@@ -1,0 +1,65 @@
+"""Recording dates of videos, by their metadata."""
+
+import contextlib
+import re
+from datetime import UTC, datetime
+
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+_CLOCK_IS_SET = 2 * 86_400
+"""Seconds since 1970 up to which a recording's time is that of a clock that was never set."""
+
+
+_CLOCK_RUNS_AHEAD = 2 * 86_400
+"""Seconds from now up to which a recording's time is believed."""
+
+_RECORDED = (
+    "com.apple.quicktime.creationdate",  # kept by phones when a clip is trimmed or sent
+    "date_recorded",
+    "creation_time",
+    "creationdate",
+    "date_digitized",
+    "date_encoded",
+    "modification_date",  # of MXF
+    "date",
+)
+"""Metadata that say when a video was recorded, in lower case, the most reliable first."""
+
+_DATE_FORMATS = (
+    "%Y:%m:%d %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%Y-%m-%d %H:%M:%S %Z",
+)  # fmt: skip
+"""Formats of dates beside ISO 8601, above all of cameras that write AVI."""
+
+
+def recording_time(container: InputContainer, stream: VideoStream) -> float:
+    """Return when the video was recorded, in seconds since the epoch; 0 if the file does not say.
+
+    Times without a zone count as UTC. Dates of a clock that was never set and dates in the future
+    are passed over.
+    """
+    stated: dict[str, str] = {}
+    for metadata in (stream.metadata, container.metadata):  # the file's own win
+        stated |= {name.lower(): text.strip() for name, text in metadata.items()}
+    if container.format.name != "avi" and "T" not in stated.get("date", ""):
+        stated.pop("date", None)  # of publication
+    now = datetime.now(UTC).timestamp()
+    for name in _RECORDED:
+        time = _parse_date(stated.get(name, ""))
+        if time is not None:
+            with contextlib.suppress(ValueError, OverflowError):
+                seconds = time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+                if _CLOCK_IS_SET < seconds < now + _CLOCK_RUNS_AHEAD:
+                    return seconds
+    return 0.0
+
+
+def _parse_date(text: str) -> datetime | None:
+    if re.fullmatch(r"\d{1,8}", text):  # a year alone, or a number
+        return None
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text)
+    for form in _DATE_FORMATS:
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(text, form)
+    return None

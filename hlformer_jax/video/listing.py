@@ -1,0 +1,176 @@
+"""Video files of a folder, told by their names or their first bytes."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from hlformer_jax import files
+from hlformer_jax.video.read import explained, fault, named
+
+VIDEO_SUFFIXES = frozenset(
+    ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
+    " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
+    " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
+)
+"""Names that end so are videos, whatever is in the file: a broken one is to be reported."""
+
+_OTHER_SUFFIXES = frozenset(
+    ".aac .aif .aiff .avif .cr3 .flac .heic .heif .jp2 .jpeg .jpg .m4a .m4b .m4p .mka .mp3 .oga"
+    " .ogg .opus .png .spx .wav .weba .webp .wma".split()
+)
+"""Sound and photographs, whose files may begin as those of videos do."""
+
+_PHOTOGRAPHS = (b"avif", b"avis", b"crx ", b"heic", b"heix", b"mif1", b"msf1", b"M4A ", b"M4B ")
+"""Kinds of ISO files that are no videos."""
+
+_BEGINNINGS = (
+    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
+    b"\x00\x00\x01\xba",  # MPEG programme stream
+    b"\x00\x00\x01\xb3",  # MPEG-1 and MPEG-2 video
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF: WMV
+    b"FLV\x01",
+    b"OggS",
+    b".RMF",
+    b"GIF8",
+    b"YUV4MPEG2",
+    b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02",  # MXF
+)
+
+_HEAD_BYTES = 192 * 4
+"""Bytes from which the kind of a file is known: four packets of a transport stream."""
+
+
+PSEUDO_SYSTEMS = frozenset(
+    "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
+    " hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
+)
+"""File systems of the kernel, whose files may block a reader or change the machine."""
+
+
+def find(
+    folder: str | Path,
+    report: Callable[[str], None] = lambda line: None,
+    pulse: Callable[[], None] = lambda: None,
+) -> list[Path]:
+    """Find the video files of a folder and all folders below it.
+
+    A file is a video by its suffix, or else by its first bytes. Names that begin with a dot are
+    left out, as are folders that were seen under another name, so that links in a circle do no
+    harm, and the kernel's own file systems (`PSEUDO_SYSTEMS`). Only regular files are opened.
+
+    Args:
+      folder: the folder.
+      report: takes a line for each folder that cannot be listed or is the kernel's, and one about
+        all files that cannot be read and whose names do not tell what they are.
+      pulse: called for every folder and file; what it raises ends the search.
+
+    Returns:
+      Paths that begin with `folder`, sorted.
+
+    Raises:
+      VideoError: when the folder itself cannot be listed.
+    """
+    folder = Path(folder)
+    with named(folder):
+        if not folder.is_dir():
+            folder.stat()
+            raise fault(folder, "is no folder", "give the folder with the videos")
+        with os.scandir(folder):
+            pass
+
+    def refused(error: OSError) -> None:
+        report(str(fault(error.filename, *explained(error))))
+
+    pseudo = _pseudo_devices()
+    videos: list[Path] = []
+    unreadable: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    tops = [folder]
+    for top in tops:  # links to folders are appended: a folder is seen by its own name first
+        for place, folders, names in os.walk(top, onerror=refused):
+            pulse()
+            try:
+                about = os.stat(place)
+            except OSError as error:  # it was deleted meanwhile
+                refused(error)
+                folders.clear()
+                continue
+            system = pseudo.get(about.st_dev)
+            if system is not None:
+                report(str(fault(place, f"is of the kernel ({system})", "it is left out")))
+            if system is not None or (about.st_dev, about.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((about.st_dev, about.st_ino))
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders.sort(key=os.fsencode)
+            below = [Path(place, name) for name in folders]
+            tops += [path for path in below if path.is_symlink()]
+            for path in (Path(place, name) for name in names if not name.startswith(".")):
+                pulse()
+                try:
+                    if _is_video(path, pseudo):
+                        videos.append(path)
+                except OSError:
+                    unreadable.append(path)
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more files" if len(unreadable) > 1 else ""
+        what = f"{more} cannot be read" if more else "cannot be read"
+        report(str(fault(unreadable[0], what.strip(), "whether they are videos is not known")))
+    return sorted(videos, key=os.fsencode)
+
+
+def _pseudo_devices() -> dict[int, str]:
+    """Return the devices of the kernel's file systems, with their types; none but on Linux."""
+    devices = {}
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = file.read().splitlines()
+        for line in lines:
+            fields, _, rest = line.partition(b" - ")
+            system = rest.split()[0].decode(errors="replace")
+            if system in PSEUDO_SYSTEMS:
+                major, minor = map(int, fields.split()[2].split(b":"))
+                devices[os.makedev(major, minor)] = system
+    return devices
+
+
+def _is_video(path: Path, pseudo: Collection[int] = ()) -> bool:
+    """Whether a file is a video; one of a device in `pseudo` is none.
+
+    Raises:
+      OSError: when its suffix does not tell and it cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _OTHER_SUFFIXES:
+        return False
+    told = suffix in VIDEO_SUFFIXES and suffix != ".ts"  # which TypeScript has too
+    try:
+        about = path.stat()
+        if about.st_dev in pseudo:  # a link leads there
+            raise OSError(errno.EINVAL, "it is a file of the kernel", str(path))
+        if told or not stat.S_ISREG(about.st_mode):
+            return told
+        # It may have been replaced by a pipe since.
+        with open(files.open_regular(path), "rb", buffering=0) as file:
+            head = file.read(_HEAD_BYTES)
+    except (FileNotFoundError, NotADirectoryError):  # a link to nothing, or deleted
+        return suffix in VIDEO_SUFFIXES
+    except OSError as error:
+        if suffix in VIDEO_SUFFIXES and error.errno != errno.EINVAL:  # it is to be reported
+            return True
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in _PHOTOGRAPHS
+    if head[:4] == b"RIFF":
+        return head[8:12] == b"AVI "
+    if head[:1] == b"\x47" and len(head) > 188:  # a transport stream ...
+        return head[188:189] == b"\x47" and head[376:377] in (b"\x47", b"")
+    if head[4:5] == b"\x47" and head[196:197] == b"\x47":  # ... of Blu-ray
+        return True
+    return head.startswith(_BEGINNINGS) or head[4:8] in (b"moov", b"mdat", b"wide")

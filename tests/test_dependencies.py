@@ -1,0 +1,53 @@
+"""Lower bounds of dependencies: none admits a version with a hole that strangers can reach."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+
+SAFE = {
+    # extra, package: the first version without the hole, and what that is
+    ("search", "starlette"): ("1.0.1", "CVE-2025-62727 (Range headers), CVE-2026-48710 (Host)"),
+    ("search", "h11"): ("0.16.0", "CVE-2025-43859, request smuggling by chunks"),
+    ("search", "pillow"): ("12.3.0", "CVE-2025-48379 (DDS), CVE-2026-25990 (PSD), 2026-59205"),
+    ("search", "fastapi"): ("0.133.0", "those before do not allow starlette 1.0.1"),
+    ("search", "pydantic"): ("2.4.0", "CVE-2024-3772, a regular expression"),
+    ("search", "uvicorn"): ("0.11.7", "CVE-2020-7695, splitting of responses"),
+    ("postgres", "psycopg"): ("3.3.5", "libpq 18.6 is bundled: CVE-2025-1094, 2025-12818"),
+    ("mcp", "mcp"): ("1.23.0", "CVE-2025-53366, CVE-2025-66416"),
+    ("ray", "ray"): ("2.52.0", "CVE-2025-62593, DNS rebinding"),
+}
+"""Extras that a server, or a connection to one, needs."""
+
+
+def bounds(extra):
+    """The lower bound of each requirement of an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = {}
+    for text in project["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        lower = [one.version for one in requirement.specifier if one.operator == ">="]
+        found[requirement.name] = Version(lower[0]) if lower else None
+    return found
+
+
+@pytest.mark.parametrize(("place", "known"), SAFE.items(), ids=[" ".join(one) for one in SAFE])
+def test_a_lower_bound_excludes_versions_with_known_holes(place, known):
+    extra, package = place
+    version, hole = known
+    bound = bounds(extra)[package]
+    assert bound is not None and bound >= Version(version), hole
+
+
+def test_the_tested_versions_are_within_the_bounds():
+    lines = (ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    tested = {one.name.lower(): Version(next(iter(one.specifier)).version) for one in pinned}
+    for extra in ("search", "postgres", "mcp"):
+        for name, bound in bounds(extra).items():
+            if bound is not None and name.lower() in tested:
+                assert tested[name.lower()] >= bound, name

@@ -1,0 +1,95 @@
+"""A file that cannot be read is not taken for one that is missing, damaged or somebody else's."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hlformer_jax import files
+from hlformer_jax.data import extracted, prepared
+
+EIO = os.strerror(errno.EIO)
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Return a function that lets every opening of files of a name fail with an I/O error."""
+
+    def begin(name):
+        def refusing(call):
+            def refused(path, *options, **more):
+                if Path(path).name == name:
+                    raise OSError(errno.EIO, EIO, os.fspath(path))
+                return call(path, *options, **more)
+
+            return refused
+
+        monkeypatch.setattr(os, "open", refusing(os.open))
+        monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+        monkeypatch.setattr(Path, "read_text", refusing(Path.read_text))
+        monkeypatch.setattr(os, "listdir", refusing(os.listdir))
+
+    return begin
+
+
+@pytest.mark.parametrize("name", ["index.json", "1.0.0"])
+def test_a_prepared_set_is_not_made_anew(tmp_path, unreadable, name):
+    folder = tmp_path / "1.0.0"
+    folder.mkdir()
+    (folder / "prvr-train.array_record-00000-of-00001").write_bytes(b"rows")
+    (folder / "index.json").write_text(
+        '{"files": {"prvr-train.array_record-00000-of-00001": 4}}', encoding="utf-8"
+    )
+    assert prepared._is_complete(folder)
+    assert not prepared._is_complete(tmp_path / "2.0.0")
+    unreadable(name)
+    with pytest.raises(OSError, match=EIO):
+        prepared._is_complete(folder)
+
+
+def test_features_are_not_called_other_things(tmp_path, unreadable):
+    (tmp_path / extracted.CONTENTS).write_text('{"format": 1}')
+    extracted.check_place(tmp_path, overwrite=True)
+    unreadable(extracted.CONTENTS)
+    with pytest.raises(OSError, match=EIO):
+        extracted.check_place(tmp_path, overwrite=True)
+
+
+def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
+    files.write_bytes(tmp_path / "table.txt", b"one", "own")
+    files.check_output(tmp_path / "table.txt", "own")
+    unreadable(files.WRITTEN)
+    with pytest.raises(OSError, match=EIO):
+        files.check_output(tmp_path / "table.txt", "own")
+
+
+def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
+    packed = pytest.importorskip("hlformer_jax.search.packed")
+    assert packed.damaged(tmp_path) == {}
+    (tmp_path / "packed").mkdir()
+    unreadable("packed")
+    assert EIO in packed.damaged(tmp_path)["packed"]
+
+
+def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
+    demo = pytest.importorskip("hlformer_jax.search.demo", reason="the extra search is missing")
+    (tmp_path / demo.NOTE).write_text("{}")
+    unreadable(demo.NOTE)
+    with pytest.raises(OSError, match=EIO):
+        demo._settings(tmp_path)
+
+
+def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):
+    cluster = pytest.importorskip("hlformer_jax.search.cluster")
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    assert cluster._difference(tmp_path / "a.mp4", 5) == ""
+    assert cluster._difference(tmp_path / "a.mp4", None) == ""
+    assert cluster._difference(tmp_path / "a.mp4", 6) == "is another file"
+    assert cluster._difference(tmp_path / "b.mp4", 5) == "is not there"
+
+    def failing(path, **options):
+        raise OSError(errno.EIO, EIO, str(path))
+
+    monkeypatch.setattr(Path, "stat", failing)
+    assert EIO in cluster._difference(tmp_path / "a.mp4", 5)
