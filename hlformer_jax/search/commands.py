@@ -532,10 +532,9 @@ def tag(options: Options) -> None:
     INDEX,
     option("--speech", "recognise speech in videos without subtitles by this faster-whisper model:"
            " a size, such as small or large-v3, or a folder", metavar="MODEL"),
-    option("--language", "code of the language that is spoken, such as de; of several audio tracks"
-           " the one in that language is heard (default: detect it in each video)", default="",
-           metavar="CODE"),
-    option("--audio", "audio tracks to hear: default, the one that a player takes, or all",
+    option("--language", "code of the language spoken, such as de, and of the audio track to hear"
+           " (default: detect the language of each video)", default="", metavar="CODE"),
+    option("--audio", "audio tracks to hear: the one that a player takes (default), or all",
            choices=("default", "all"), default="default"),
     flag("--writing", "recognise text in the pictures"),
     ENCODER, compiles=True,
@@ -545,30 +544,17 @@ def transcribe(options: Options) -> None:
     if not options.speech and not options.writing:
         raise SearchError("pass --speech=MODEL (for example small), --writing, or both")
     index = _opened(options.index)
-    recognisers: list[recognition.Recogniser] = []
-    if options.writing:
-        recognisers.append(recognition.load_ocr())
-    if options.speech:
-        speech = recognition.load_speech(options.speech, options.language, options.audio)
-        if speech.is_english_only and not options.language:
-            _report(f"{options.speech} knows English alone: it hears every language as English, and"
-                    " videos that do not sound like English are left out")  # fmt: skip
-        recognisers.append(speech)
+    recognisers = recognition.load_all(
+        options.writing, options.speech, options.language, options.audio, _report
+    )
     encoder = reload_encoder(index.manifest.encoder, options.encoder)
     index.check_encoder(encoder)
     with index.writing():
         update_transcripts(index, real_video(), _report, workers=default_workers())
         for recogniser in recognisers:
             with _bar("video") as bar:
-
-                def show(position: recognition.Position, bar: Any = bar) -> None:
-                    bar.total, bar.n = position.total, position.done
-                    if position.path is not None:
-                        times = f"{clock(position.second)}/{clock(position.duration)}"
-                        bar.set_postfix_str(f"{position.path.name[-40:]!r} {times}")
-                    bar.refresh()
-
                 report = functools.partial(bar.write, file=sys.stderr)
+                show = recognition.progress_of(bar)
                 counts = recognition.recognise(index, recogniser, report, show)
             print(counted(recogniser.name, counts))
         said.embed(index, encoder, _report)

@@ -22,6 +22,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UserError, optional, printable
 from hlformer_jax.search import storage, transcripts
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.queries import clock
 from hlformer_jax.search.transcripts import Cue
 
 SAMPLE_RATE = 16_000
@@ -114,6 +115,22 @@ class Recogniser(Protocol):
     def recognise(self, path: Path, state: dict[str, Any] | None) -> Generator[Step, None, Outcome]:
         """Recognise a video step by step, from the state of an earlier step if there is one."""
         ...
+
+
+def load_all(
+    ocr: bool, speech: str | None, language: str, audio: str, report: Callable[[str], None]
+) -> list[Recogniser]:
+    """Load the recognisers that are asked for; see `load_ocr` and `load_speech`."""
+    recognisers: list[Recogniser] = [load_ocr()] if ocr else []
+    if speech:
+        recogniser = load_speech(speech, language, audio)
+        if recogniser.is_english_only and not language:
+            report(
+                f"{speech} knows English alone: it hears every language as English, and videos that"
+                " do not sound like English are left out"
+            )
+        recognisers.append(recogniser)
+    return recognisers
 
 
 # Speech
@@ -580,6 +597,19 @@ class Position(NamedTuple):
     path: Path | None = None  # of the video that is being recognised
     second: float = 0.0
     duration: float = 0.0  # seconds; 0 if unknown
+
+
+def progress_of(bar: Any) -> Callable[[Position], None]:
+    """Return a function that shows positions on a progress bar of tqdm."""
+
+    def show(position: Position) -> None:
+        bar.total, bar.n, text = position.total, position.done, ""
+        if position.path is not None:
+            times = f"{clock(position.second)}/{clock(position.duration)}"
+            text = f"{printable(position.path.name[-40:])} {times}"
+        bar.set_postfix_str(text)
+
+    return show
 
 
 def recognise(
