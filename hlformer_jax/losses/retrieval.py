@@ -10,23 +10,30 @@ capacity they fill does not matter. Every mean is over real captions or real vid
 a comparison to make gives 0.
 """
 
-from typing import NamedTuple
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import check_shape, exact_precision, unit
+from hlformer_jax.ops.numerics import as_indices, check_shape, exact_precision, unit
 from hlformer_jax.typing import Array, Batch
 
 
 class Pairs(NamedTuple):
     """Which caption belongs to which video, with padding; what every loss needs to know.
 
+    Fields may be arrays of NumPy or JAX, or lists. A real caption whose video does not exist is a
+    ValueError in every loss; inside `jax.jit`, where values are not known, the loss is NaN.
+
     Attributes:
-      video: column of each caption's video.
+      video: column of each caption's video, of any integer dtype.
       caption_mask: True for real captions.
       video_mask: True for real videos.
     """
@@ -37,26 +44,71 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> "Pairs":
-        """The captions and videos of a batch."""
+        """Return the captions and videos of a batch."""
         return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
 
+    def checked(self) -> "Pairs":
+        """Return the pairs as arrays of JAX.
+
+        Raises:
+          ValueError: for a real caption whose video does not exist, where values are known.
+        """
+        video_mask = jnp.asarray(self.video_mask, bool)
+        caption_mask = self.caption_mask
+        if not isinstance(caption_mask, jax.Array):
+            caption_mask = np.asarray(caption_mask, bool)
+        video = as_indices("Pairs.video", self.video, len(video_mask), caption_mask)
+        check_shape("Pairs.caption_mask", caption_mask, video.shape)
+        return Pairs(video, jnp.asarray(caption_mask), video_mask)
+
+    def exist(self) -> Bool[Array, ""]:
+        """Return whether the videos of all real captions exist."""
+        exists = (self.video >= 0) & (self.video < len(self.video_mask))
+        return jnp.all(exists | ~self.caption_mask)
+
     def own(self) -> Bool[Array, "Q V"]:
-        """True where a real caption meets its own video."""
-        columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
-        return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
+        """Return True where a real caption meets its own video."""
+        video, caption_mask, video_mask = self.checked()
+        columns = jnp.arange(len(video_mask), dtype=video.dtype)
+        return (video[:, None] == columns[None]) & caption_mask[:, None]
 
     def check(self, scores: Float[Array, "Q V"]) -> None:
-        """Raises ValueError where scores have other captions or videos than these."""
+        """Raise ValueError where scores have other captions or videos than these."""
         check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
-        """True where a real caption meets a real video."""
-        return self.caption_mask[:, None] & self.video_mask[None]
+        """Return True where a real caption meets a real video."""
+        _, caption_mask, video_mask = self.checked()
+        return caption_mask[:, None] & video_mask[None]
+
+
+Loss = TypeVar("Loss", bound=Callable[..., Array])
+
+
+def _checks_pairs(loss: Loss) -> Loss:
+    """Decorate a loss so that a caption without an existing video is an error or makes it NaN."""
+    place = list(inspect.signature(loss).parameters).index("pairs")
+
+    @functools.wraps(loss)
+    def checked_loss(*args: Any, **kwargs: Any) -> Array:
+        given = args[place] if place < len(args) else kwargs["pairs"]
+        pairs = given.checked()
+        if place < len(args):
+            args = (*args[:place], pairs, *args[place + 1 :])
+        else:
+            kwargs = kwargs | {"pairs": pairs}
+        value = loss(*args, **kwargs)
+        if not any(isinstance(x, jax.core.Tracer) for x in given):
+            return value
+        return jnp.where(pairs.exist(), value, jnp.nan)
+
+    return cast(Loss, checked_loss)
 
 
 def identity_pairs(pairs: Pairs) -> Pairs:
-    """Captions paired with columns of which every caption has one of its own."""
-    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    """Pair every caption with a column of its own."""
+    pairs = pairs.checked()
+    columns = jnp.arange(len(pairs.video), dtype=jnp.int32)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
@@ -94,6 +146,7 @@ def draw_negative_ranks(
     Returns:
       Ranks below the number of negatives there are (0 where there are none).
     """
+    pairs = pairs.checked()
     own = pairs.own()
     other_videos = _count(pairs.video_mask) - 1
     other_captions = _count(pairs.caption_mask) - _count(own, axis=0)
@@ -113,6 +166,7 @@ def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
     return jax.vmap(draw)(keys, counts)
 
 
+@_checks_pairs
 def triplet(
     scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: ArrayLike
 ) -> Float[Array, ""]:
@@ -157,6 +211,7 @@ def _at_rank(
     return jnp.where(exists, value, 0), exists
 
 
+@_checks_pairs
 def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     """Contrastive loss on un-normalised dot products, both directions, no temperature.
 
@@ -224,6 +279,7 @@ def _count(mask: Array, axis: int | None = None) -> Array:
 # Embeddings
 
 
+@_checks_pairs
 def query_diversity(
     queries: Float[Array, "Q H"],
     pairs: Pairs,
@@ -255,6 +311,7 @@ def query_diversity(
     return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask, dtype=terms.dtype), 1)
 
 
+@_checks_pairs
 def caption_diversity(
     queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
 ) -> Float[Array, ""]:
@@ -290,6 +347,7 @@ def _same_video(
     return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), same
 
 
+@_checks_pairs
 def optimal_matching(
     queries: Float[Array, "Q H"],
     clips: Float[Array, "V C H"],
@@ -342,6 +400,7 @@ def optimal_matching(
     return masked_mean(1 - chosen, matched)
 
 
+@_checks_pairs
 def partial_order(
     videos: Float[Array, "V n1"],
     captions: Float[Array, "Q n1"],
@@ -370,6 +429,7 @@ def partial_order(
     return masked_mean(outside, pairs.caption_mask)
 
 
+@_checks_pairs
 def distillation(
     queries: Float[Array, "Q H"],
     frames: Float[Array, "V F H"],
@@ -397,7 +457,7 @@ def distillation(
     References:
       DL-DKD's distillation loss, as in the released code.
     """
-    real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
+    real = jnp.asarray(frame_mask)[pairs.video] & pairs.caption_mask[:, None]
     queries = zero_padding(queries, pairs.caption_mask)
     own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
     cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own), precision=exact_precision())

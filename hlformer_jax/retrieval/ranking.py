@@ -6,15 +6,16 @@ scores all candidates equal gets chance, not R@1 = 100.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.ops.numerics import check_shape
+from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -29,22 +30,63 @@ SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
 
 
-def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
-    """int32 rank of each query's own candidate, from 1; the worst where a score is NaN."""
-    check_shape("scores", scores, (len(relevant), scores.shape[-1]))
-    columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
-    own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
-    return rank_among(scores, own, columns[None] != relevant[:, None])
+def ranks(
+    scores: Float[Array, "Q V"] | Sequence[Any],
+    relevant: Integer[Array, " Q"] | Sequence[int],
+) -> Int[Array, " Q"]:
+    """Rank every query's relevant candidate, from 1.
+
+    Args:
+      scores: a score for every query and candidate; higher is better.
+      relevant: column of each query's relevant candidate, any integer dtype.
+
+    Returns:
+      int32 ranks; the worst rank, the number of candidates, for a row with a NaN. Inside `jax.jit`,
+      where values are not known, also for a column that does not exist.
+
+    Raises:
+      ValueError: for arrays of other shapes, indices that are not integers, and, outside of
+        `jax.jit`, a column that does not exist.
+    """
+    scores = as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
+    width = scores.shape[-1]
+    column = as_indices("relevant", relevant, width)
+    check_shape("scores", scores, (len(column), width))
+    exists = (column >= 0) & (column < width)
+    own = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
+    own = jnp.where(exists[:, None], own, jnp.nan)
+    columns = jnp.arange(width, dtype=column.dtype)
+    return rank_among(scores, own, columns[None] != column[:, None])
 
 
 def rank_among(
-    scores: Float[Array, "Q V"], own: Float[Array, "Q 1"], other: Bool[Array, "Q V"]
+    scores: Float[Array, "Q V"] | Sequence[Any],
+    own: Float[Array, "Q 1"] | Sequence[Any],
+    other: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
-    """int32 rank of one candidate of each query, of score `own`, among the `other` candidates."""
+    """Rank one candidate of each query among others.
+
+    Args:
+      scores: a score for every query and candidate; higher is better.
+      own: the score of the candidate that is ranked.
+      other: True for the candidates that it is ranked among.
+
+    Returns:
+      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `own`
+      is NaN.
+
+    Raises:
+      ValueError: for arrays of other shapes.
+    """
+    scores = as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
+    own = jnp.asarray(own, scores.dtype)
+    other = jnp.asarray(other, bool)
+    check_shape("own", own, (*scores.shape[:-1], 1))
+    check_shape("other", other, scores.shape)
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores), axis=-1)
+    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(own[..., 0])
     return jnp.where(broken, scores.shape[-1], rank)
 
 

@@ -514,3 +514,45 @@ def test_padding_is_put_to_the_origin_and_its_gradient_with_it():
     found, gradient = jax.value_and_grad(value)(points)
     assert found == 5
     np.testing.assert_array_equal(gradient, [[2, 4], [0, 0]])
+
+
+LOSSES_OF_PAIRS = {
+    "triplet": lambda pairs: retrieval.triplet(_float32_scores(), pairs, _ranks(_pairs()), 0.2),
+    "nce": lambda pairs: retrieval.nce(_float32_scores(), pairs),
+    "query_diversity": lambda pairs: retrieval.query_diversity(_rows(10), pairs, 0.2, 32.0, 1.0),
+    "caption_diversity": lambda pairs: retrieval.caption_diversity(_rows(10), pairs, 0.2, 32.0),
+    "optimal_matching": lambda pairs: retrieval.optimal_matching(_rows(10), _rows(4, 5), pairs),
+    "partial_order": lambda pairs: retrieval.partial_order(
+        lorentz.from_space(_rows(4)), lorentz.from_space(_rows(10)), np.float32(1), pairs, 0.1
+    ),
+    "distillation": lambda pairs: retrieval.distillation(
+        _rows(10), _rows(4, 5), _rows(10)[:, :5], np.ones((4, 5), bool), pairs, 0.2
+    ),
+}
+
+
+def _float32_scores():
+    return _scores(_pairs()).astype(np.float32)
+
+
+def _rows(*shape):
+    return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("video", [4, -1])
+@pytest.mark.parametrize("name", LOSSES_OF_PAIRS)
+def test_caption_of_a_missing_video_is_no_plausible_loss(name, video):
+    of, pairs = LOSSES_OF_PAIRS[name], _pairs()
+    wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
+    with pytest.raises(ValueError, match=rf"Pairs.video\[5\] is {video}: .* from 0 to 3"):
+        of(wrong)
+    compiled = jax.jit(of)
+    assert np.isnan(compiled(wrong._replace(video=wrong.video.astype(np.int32))))
+    right = compiled(pairs)
+    np.testing.assert_allclose(right, of(pairs), rtol=1e-5)
+    # Lists and int64 are taken; a padded caption may name any video.
+    lists = Pairs(*(field.tolist() for field in pairs))
+    np.testing.assert_allclose(of(lists), right, rtol=1e-5)
+    padded = _pairs(extra_captions=0)._replace(caption_mask=np.arange(10) != 5)
+    loss = of(padded._replace(video=wrong.video))
+    assert np.isfinite(loss) and loss == of(padded)

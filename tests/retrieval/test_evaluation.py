@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -292,6 +293,54 @@ def test_ranks_equal_sorting():
     order = np.argsort(-scores, axis=1)
     expected = [list(row).index(video) + 1 for row, video in zip(order, own, strict=True)]
     np.testing.assert_array_equal(ranking.ranks(scores, own), expected)
+
+
+SCORES = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("column", [10, -1, -10, 2**40])
+def test_missing_relevant_column_is_refused(column):
+    with pytest.raises(ValueError, match=rf"relevant\[1\] is {column}: .* from 0 to 9"):
+        ranking.ranks(SCORES, np.array([0, column, 9]))
+
+
+@pytest.mark.parametrize("column", [10, -1, -10])
+def test_missing_relevant_column_ranks_last_under_jit(column):
+    columns = np.array([0, column, 9], np.int32)
+    expected = np.asarray(ranking.ranks(SCORES, np.array([0, 0, 9])))
+    found = np.asarray(jax.jit(ranking.ranks)(SCORES, columns))
+    np.testing.assert_array_equal(found, [expected[0], 10, expected[2]])
+
+
+@pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, jnp.asarray])
+def test_ranks_take_any_integer_columns(kind):
+    columns = [3, 0, 9]
+    given = columns if kind is list else kind(np.array(columns, np.int32))
+    expected = 1 + np.sum(SCORES > SCORES[np.arange(3), columns][:, None], axis=1)
+    np.testing.assert_array_equal(ranking.ranks(SCORES, given), expected)
+    np.testing.assert_array_equal(ranking.ranks(SCORES.tolist(), given), expected)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ranks_refuse_columns_that_are_not_integers():
+    with pytest.raises(ValueError, match="relevant has dtype float"):
+        ranking.ranks(SCORES, [0.0, 1.0, 2.0])
+
+
+def test_nan_score_of_the_ranked_candidate_ranks_last():
+    own, other = np.array([[np.nan], [9.0], [9.0]], np.float32), np.ones((3, 10), bool)
+    np.testing.assert_array_equal(ranking.rank_among(SCORES, own, other), [10, 1, 1])
+    np.testing.assert_array_equal(jax.jit(ranking.rank_among)(SCORES, own, other), [10, 1, 1])
+    given = SCORES.tolist(), own.tolist(), other.tolist()
+    np.testing.assert_array_equal(ranking.rank_among(*given), [10, 1, 1])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rank_among_refuses_other_shapes():
+    with pytest.raises(ValueError, match=r"own \(3, 2\)"):
+        ranking.rank_among(SCORES, SCORES[:, :2], np.ones((3, 10), bool))
+    with pytest.raises(ValueError, match=r"other \(3, 9\)"):
+        ranking.rank_among(SCORES, SCORES[:, :1], np.ones((3, 9), bool))
 
 
 def test_metrics_of_known_ranks():
