@@ -378,8 +378,8 @@ PRVR: Mapping[str, Any] = {
         "epochs": Field(100, whole(1, 10**6)),
         "batch_size": Field(128, SIZE),  # videos, with all their captions
         # Parts of a batch whose videos are encoded one after another, and again for the gradient:
-        # memory for arithmetic. Changes results by rounding alone. Divides the videos of each
-        # device.
+        # less memory for more arithmetic. The masks of dropout are those of the whole batch, so
+        # that results differ by rounding alone. Divides the videos of each device.
         "encode_parts": Field(1, SIZE),
         # Epochs without a better eval.select before the run stops. The released code says 10, and
         # stops after 11.

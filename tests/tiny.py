@@ -137,12 +137,10 @@ def loss(config, params, batch, key=None):
 
 
 @functools.cache
-def value_and_gradient(name, parts=1, without_dropout=False):
+def value_and_gradient(name, parts=1):
     """Parameters of a case, its loss with the terms, and the gradient."""
     fields = case(name)
     fields.train.encode_parts = parts
-    if without_dropout:
-        fields.model.update(dropout=0.0, input_dropout=0.0)
     drawn = params(fields)
     data = batch(taught=fields.data.teacher_dim > 0)
     of = lambda params: loss(fields, params, data, jax.random.key(3))

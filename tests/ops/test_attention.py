@@ -9,7 +9,7 @@ from jax.test_util import check_grads
 from scipy import stats
 
 from hlformer_jax.ops import attention
-from hlformer_jax.ops.dropout import derive_key, dropout, random_bits
+from hlformer_jax.ops.dropout import derive_key, dropout, part_of_batch, random_bits
 from hlformer_jax.ops.windows import KINDS, attention_windows, log_attention_windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
@@ -390,6 +390,20 @@ def test_bits_depend_on_the_row_major_index_alone():
     np.testing.assert_array_equal(random_bits(jax.random.key_data(key), (24,)), flat)
     rows = jax.vmap(lambda key: random_bits(key, (24,)))(jax.random.split(key, 2))
     np.testing.assert_array_equal(rows[1], random_bits(jax.random.split(key, 2)[1], (24,)))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_rows_of_a_part_have_the_bits_of_the_batch(parts):
+    key, whole = jax.random.key(7), np.asarray(random_bits(jax.random.key(7), (6, 2, 5)))
+
+    @jax.jit
+    def bits_of_part(part):
+        with part_of_batch(part, parts):
+            return random_bits(key, (6 // parts, 2, 5))
+
+    for part in range(parts):
+        np.testing.assert_array_equal(bits_of_part(np.int32(part)), whole[part::parts])
+    np.testing.assert_array_equal(random_bits(key, (6, 2, 5)), whole)  # outside, as before
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.31, 0.9])
