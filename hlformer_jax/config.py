@@ -792,7 +792,7 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
         if name and not takes_name:
             raise ConfigError(f"it has no variant {name!r}: its get_config takes no name")
         config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
-    except ConfigError as error:
+    except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
     except Exception as error:  # whatever a file does wrong, its line says it best
         raise ConfigError(_fault(path, error)) from error

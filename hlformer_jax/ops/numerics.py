@@ -92,9 +92,7 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} {x.shape}: the other arguments ask for {shape}")
 
 
-def as_indices(
-    name: str, indices: Any, count: int, where: Any = None
-) -> Int[Array, "*shape"]:
+def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Array, "*shape"]:
     """Cast indices to int32 and refuse those that do not exist, where values are known.
 
     Args:

@@ -80,7 +80,14 @@ class Family(Protocol):
         """The fields of `describe` in a form in which those of equal models are equal."""
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the names of their rows and columns."""
+        """Return test metrics and the arrays of a score file.
+
+        The arrays are `scores` [Q, V], the names of their rows and columns, `queries` and
+        `videos`, and `relevant`, the column of each query's own.
+        """
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the embeddings of the test split with the names of their rows."""
 
     def cost(self) -> Cost:
         """What the model costs: its parameters, and the operations of encoding."""

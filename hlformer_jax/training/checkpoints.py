@@ -40,6 +40,9 @@ _SUMS = "SHA256SUMS"
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
 """Names in a run's directory, beside config.json, which marks it as one."""
 
+EVALUATION_FILE = "evaluation.json"
+"""Settings of the metrics in a directory that is not a run's: configuration, data, checkpoint."""
+
 MOVABLE = (
     "data.manual_dir",
     "data.data_dir",
@@ -362,14 +365,92 @@ def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = N
         _compare(workdir, config, fingerprint)
 
 
-def check_workdir_data(workdir: Path, fingerprint: str) -> None:
-    """Refuses to mix results on other data with those of the directory's run, if it has one."""
-    recorded = _recorded(workdir)
-    if recorded is not None and recorded.get("data_fingerprint") != fingerprint:
+def check_evaluation(
+    directory: Path,
+    checkpoint: Path,
+    config: ConfigDict,
+    fingerprint: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Check that an evaluation may write its metrics into a directory; change nothing.
+
+    A run's directory takes the metrics of its own checkpoint with its own settings alone, so that
+    test_metrics.json always agrees with config.json. Elsewhere the metrics of other settings are
+    replaced with `overwrite` alone.
+
+    Args:
+      directory: where the metrics are to be written.
+      checkpoint: the run or converted checkpoint that is evaluated.
+      config: the configuration of the evaluation.
+      fingerprint: that of the data; None where the data is not open yet.
+      overwrite: whether metrics of other settings may be replaced.
+
+    Raises:
+      WorkdirError: naming the settings that differ.
+    """
+    own = _recorded(directory)
+    recorded = _recorded(directory, EVALUATION_FILE) if own is None else own
+    if recorded is None:
+        return
+    if own is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
-            f"{workdir} holds a run on other data (other files, or their times changed in a copy):"
-            " correct config.data, or give the checkpoint by --checkpoint and another --workdir"
+            f"{directory} holds a run of its own, whose metrics stay: give another --workdir"
         )
+    if own is None and overwrite:
+        return
+    theirs = recorded.get("data_fingerprint")
+    if fingerprint is not None and theirs != fingerprint:
+        raise WorkdirError(
+            f"{directory} holds metrics of other data (other files, or their times changed in a"
+            " copy): correct config.data, or give the checkpoint by --checkpoint and another"
+            " --workdir"
+        )
+    differences = [
+        difference
+        for name, difference in _differences(
+            flat(recorded), flat(_wanted(config, theirs) | {"checkpoint": str(checkpoint)})
+        )
+        if _changes_metrics(name) and (own is None or name != "checkpoint")
+    ]
+    if differences:
+        shown = "; ".join(differences)
+        if own is None:
+            raise WorkdirError(
+                f"{directory} holds metrics that differ in {shown}: give another --workdir, or"
+                " --overwrite"
+            )
+        raise WorkdirError(
+            f"{directory} holds a run that differs in {shown}: leave --config out to evaluate it"
+            f" with its own settings, or give --checkpoint={directory} and another --workdir"
+        )
+
+
+def record_evaluation(
+    directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
+) -> None:
+    """Write what metrics in a directory are of, unless a run there says it already."""
+    if _recorded(directory) is None:
+        content = _wanted(config, fingerprint) | {"checkpoint": str(checkpoint)}
+        files.write_json(directory / EVALUATION_FILE, content)
+
+
+def _changes_metrics(name: str) -> bool:
+    """Return whether a field of a configuration, by its full name, changes test metrics."""
+    name = name.removeprefix("config.")
+    section = name.partition(".")[0]
+    if section in ("optim", "train") or name in ("seed", "compile_fast", "data_fingerprint"):
+        return False
+    if section == "loss":
+        return name in ("loss.min_radius", "loss.order")
+    return name not in (
+        "eval.select",
+        "eval.video_batch",
+        "eval.query_batch",
+        "eval.node_batch",
+        "trees.train_leaves",
+        "trees.train_subset",
+        "trees.validation",
+    )
 
 
 def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
@@ -378,7 +459,10 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
         return
     there = recorded.get("data_fingerprint")
     fingerprint = there if fingerprint is None else fingerprint
-    differences = _differences(flat(recorded), flat(_wanted(config, fingerprint)))
+    differences = [
+        difference
+        for name, difference in _differences(flat(recorded), flat(_wanted(config, fingerprint)))
+    ]
     if differences:
         hint = (
             " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
@@ -391,9 +475,9 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
         )
 
 
-def _recorded(workdir: Path) -> dict[str, Any] | None:
-    """The config.json of a directory; None where there is none."""
-    path = workdir / "config.json"
+def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
+    """Read the record of a directory's settings; None where there is none."""
+    path = workdir / file
     if not os.path.lexists(path):
         return None
     files.check_output(path, "any")  # no link
@@ -422,10 +506,11 @@ def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
-def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the names of fields that differ, each with both of its values in words."""
     movable = {f"config.{field}" for field in MOVABLE}
     return [
-        f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
+        (name, f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)")
         for name in sorted(recorded.keys() | wanted.keys())
         if name not in movable and recorded.get(name) != wanted.get(name)
     ]

@@ -237,13 +237,26 @@ class HOVER:
             return self.evaluator.report(params, test, self._time_direction(params))
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the names of their rows and columns."""
+        """Return test metrics and the scores of all nodes; see `Family`."""
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             scores = self.evaluator.scores(params, test)
         names = split.pool.names
-        arrays = {"scores": scores, "queries": names, "videos": names}
+        relevant = np.arange(len(names), dtype=np.int32)
+        arrays = {"scores": scores, "queries": names, "videos": names, "relevant": relevant}
         return self.test(params), arrays
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the points of the test split's nodes; see `Family`.
+
+        `text` and `video` [U, n] are coordinates of the space of `model.geometry`.
+        """
+        split = self.data.test
+        with contextlib.closing(self.evaluator.feed(split)) as test:
+            points = self.evaluator.encode(params, test)
+        return {name: parallel.to_host(x) for name, x in points._asdict().items()} | {
+            "nodes": split.pool.names
+        }
 
     def references(self) -> dict[str, Result]:
         """Nothing that the model is held against."""

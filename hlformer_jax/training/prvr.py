@@ -308,13 +308,46 @@ class PRVR:
             return self.evaluator.evaluate(params, test)
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the ids of their rows and columns."""
+        """Return test metrics and the scores of the test split; see `Family`."""
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             encoded = self.evaluator.encode(params, test)
         scores = self.evaluator.score(*encoded, split)
-        arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
+        arrays = {
+            "scores": scores,
+            "queries": split.caption_ids(),
+            "videos": split.video_ids,
+            "relevant": split.caption_video,
+        }
         return self.evaluator.rank(*encoded, split), arrays
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the embeddings of the test split; see `Family`.
+
+        `queries` [Q, H] (of DL-DKD a vector for each branch, side by side) and, for each of
+        `branches`, positions [V, L, H]: unit vectors, zero where padded. A score is the sum over
+        the branches of their `weights` times the largest cosine; of MS-SL with both branches, the
+        guided vector is that of the best proposal.
+        """
+        split = self.data.test
+        with contextlib.closing(self.evaluator.feed(split)) as test:
+            stored, queries = self.evaluator.encode(params, test, "float32")
+        branches = self.evaluator.positions(stored, split)
+        return {
+            "queries": parallel.to_host(queries.vectors),
+            "query_ids": split.caption_ids(),
+            "video_ids": split.video_ids,
+            "relevant": split.caption_video,
+            "branches": list(branches),
+            "weights": [
+                weight
+                for name, weight in zip(
+                    self.evaluator.scorer.branches, self.evaluator.scorer.weights, strict=True
+                )
+                if name in branches
+            ],
+            **branches,
+        }
 
     def references(self) -> dict[str, Result]:
         """The mean-pooled linear baseline and chance, where they are asked for; of CLIP itself."""
