@@ -18,7 +18,7 @@ import math
 import numbers
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +118,7 @@ PRESETS: Mapping[str, Values] = {
         },
         "optim": {"hyperbolic_rate": 1e-7, "scale_rate": 1e-7, "weight_decay": 0.3},
         "trees": {"short_video": "whole"},
+        "eval": {"select": "last"},
     },
     # What the paper prints.
     "printed": {
@@ -319,6 +320,9 @@ PRVR: Mapping[str, Any] = {
         "lorentz_window": Field("released", one_of("released", "corrected")),
         # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
         "head_merge": Field("released", one_of("released", "hyperboloid")),
+        # Divisor of the Lorentz attention's logits: "learned" from √(n + 1) on, with a bias, as
+        # released, or "fixed" at √(n + 1) without one, as printed.
+        "lorentz_divisor": Field("learned", one_of("learned", "fixed")),
         # Curvature of the Lorentz blocks: "fixed" at 1 as released, or "shared", one that all
         # learn together within x10 of that.
         "block_curvature": Field("fixed", one_of("fixed", "shared")),
@@ -336,8 +340,10 @@ PRVR: Mapping[str, Any] = {
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
         "input_dropout": Field(0.31, SHARE),
         "dropout": Field(0.31, SHARE),
-        # Initial curvature of the partial order loss, learned within x10.
+        # Initial curvature of the partial order loss, and whether it is learned, within x10, as
+        # released; printed: fixed at 1.
         "curvature": Field(1.0, CURVATURE),
+        "learned_curvature": Field(True, FLAG),
     },
     "loss": {  # a weight of 0 leaves its term out
         "clip_triplet": Field(1.0, WEIGHT),
@@ -359,7 +365,11 @@ PRVR: Mapping[str, Any] = {
         "diversity_gamma": Field(1.0, real(0, 100)),  # gamma
         # "pairs": a sum over pairs with the focal factor. "captions": GMMFormer's, a logarithm
         # of each caption's sum over the others, without it.
-        "diversity_form": Field("pairs", one_of("pairs", "captions")),
+        # "videos": GMMFormer v2's printed eq. 5, the sum of each video times 2 / (M (M - 1)).
+        "diversity_form": Field("pairs", one_of("pairs", "captions", "videos")),
+        # The mean of the optimal matching: over all pairs of the batch, as released, or, as
+        # printed, over the captions of each video and then over videos.
+        "matching_mean": Field("pairs", one_of("pairs", "videos")),
         # K of the entailment cones, whose half aperture is arcsin(2 K / (√c r)). Where √c r <= 2 K
         # a cone is a half-space; at 1 that is so up to a distance of asinh(2) = 1.4 / √c from the
         # origin, and far beyond it no order is left. Below 1e-6 a cone is a ray in float32.
@@ -392,7 +402,7 @@ PRVR: Mapping[str, Any] = {
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better; the names are
         # those that the evaluation of the model's family gives: SumR, R@1, R@5, R@10, R@100; with
-        # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU.
+        # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU. "last": the last epoch, however it is.
         "select": Field("SumR", LINE),
         # Times of the captions' moments, by which every evaluation adds the localisation of the
         # first moment (retrieval/localisation.py): a file (docs/data.md), of which a relative
@@ -506,6 +516,7 @@ HOVER: Mapping[str, Any] = {
     },
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better: t2v/MRR, v2t/R@1, …
+        # "last": the last epoch, however it is, as released.
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together
@@ -554,7 +565,7 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
             blocks = f"config.model.{geometry}_blocks, {model[f'{geometry}_blocks']}"
             yield f"model.{geometry}_widths", f"one width for all blocks, or as many as {blocks}"
     if not model.lorentz_blocks:
-        for name in ("lorentz_window", "head_merge", "block_curvature"):
+        for name in ("lorentz_window", "head_merge", "lorentz_divisor", "block_curvature"):
             default = PRVR["model"][name].default
             if model[name] != default:
                 yield f"model.{name}", f"{default!r} where there is no Lorentz block"
@@ -666,12 +677,99 @@ def family_of(config: ConfigDict) -> str:
     return "hover" if of_hover else "prvr"
 
 
+COMMON_NAMES: Mapping[str, str] = {
+    "lr": "optim.learning_rate",
+    "rate": "optim.learning_rate",
+    "wd": "optim.weight_decay",
+    "batch": "train.batch_size",
+    "bs": "train.batch_size",
+    "batchsize": "train.batch_size",
+    "epoch": "train.epochs",
+    "num_epochs": "train.epochs",
+    "n_epochs": "train.epochs",
+    "max_epochs": "train.epochs",
+    "early_stopping": "train.patience",
+    "grad_accum": "train.encode_parts",
+    "gradient_accumulation": "train.encode_parts",
+    "accumulate_grad_batches": "train.encode_parts",
+    "num_heads": "model.num_heads",
+    "heads": "model.num_heads",
+    "n_heads": "model.num_heads",
+    "hidden_dim": "model.hidden_size",
+    "dim": "model.hidden_size",
+    "d_model": "model.hidden_size",
+    "embed_dim": "model.hidden_size",
+    "drop": "model.dropout",
+    "dropout_rate": "model.dropout",
+    "tau": "model.temperature",
+    "num_blocks": "model.euclidean_blocks",
+    "layers": "model.euclidean_blocks",
+    "num_layers": "model.euclidean_blocks",
+    "dataset": "data.collection",
+    "data_path": "data.manual_dir",
+    "data_root": "data.manual_dir",
+    "root": "data.manual_dir",
+    "features": "data.feature",
+    "random_seed": "seed",
+    "amp": "dtype",
+    "fp16": "dtype",
+    "bf16": "dtype",
+    "mixed_precision": "dtype",
+    "metric": "eval.select",
+    "monitor": "eval.select",
+}
+"""Fields by names that other programs give them."""
+
+ENVIRONMENT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("num_devices", "devices", "num_gpus", "n_gpus", "gpus", "gpu", "gpu_ids", "device"),
+        "a run uses all devices that it sees: choose GPUs by the environment variable"
+        " CUDA_VISIBLE_DEVICES",
+    ),
+    **dict.fromkeys(
+        ("num_workers", "workers", "n_workers"), "the data needs no workers: leave it out"
+    ),
+    **dict.fromkeys(
+        ("workdir", "output_dir", "out_dir", "save_dir", "log_dir", "exp_dir"),
+        "the directory of a run is --workdir",
+    ),
+    **dict.fromkeys(
+        ("resume", "resume_from"), "a run resumes when the same command is given again"
+    ),
+    **dict.fromkeys(
+        ("checkpoint", "ckpt", "pretrained", "init"),
+        "parameters of another run are --init, a checkpoint to evaluate is --checkpoint",
+    ),
+}
+"""What is no field of a configuration, and what sets it, by names that other programs give it."""
+
+
+def field_suggestion(name: str, known: Collection[str]) -> str:
+    """Return the end of a line on a field that does not exist: what may be meant, or "".
+
+    Args:
+      name: full name of the field, such as "optim.lr".
+      known: full names of the fields.
+    """
+    key = name.rpartition(".")[2]
+    if key in ENVIRONMENT:
+        return f"; {ENVIRONMENT[key]}"
+    same = [field for field in known if field.rpartition(".")[2] == key]
+    if key in COMMON_NAMES and COMMON_NAMES[key] in known:
+        same.insert(0, COMMON_NAMES[key])
+    if same:
+        return f"; did you mean config.{same[0]}?"
+    section = name.rpartition(".")[0]
+    inside = [field for field in known if field.rpartition(".")[0] == section]
+    return suggestion(name, inside) or suggestion(name, known)
+
+
 def check(config: ConfigDict) -> None:
     """Refuses a configuration that no run could mean, naming the field, what it is and may be."""
     family = family_of(config)
     known, given = {name for name, _ in leaves(family)}, set(flat(config))
     for name in sorted(given - known):
-        raise ConfigError(f"config.{name}: there is no such field{suggestion(name, known)}")
+        raise ConfigError(f"config.{name}: there is no such field{field_suggestion(name, known)}")
     for name in sorted(known - given):
         start = "" if family == "prvr" else repr(family)
         raise ConfigError(
@@ -795,12 +893,12 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
     except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
     except Exception as error:  # whatever a file does wrong, its line says it best
-        raise ConfigError(_fault(path, error)) from error
+        raise ConfigError(fault(path, error)) from error
     return config
 
 
-def _fault(path: Path, error: Exception) -> str:
-    """Where a configuration file failed, what stands there, and the first line of the error."""
+def fault(path: Path, error: Exception) -> str:
+    """Return where a Python file failed, the code there, and the first line of the error."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"

@@ -36,6 +36,12 @@ CHECKPOINT = flags.DEFINE_string(
     None,
     "evaluate, query: a run's directory or a converted checkpoint; default workdir.",
 )
+INIT = flags.DEFINE_string(
+    "init",
+    None,
+    "train: start from the parameters of this run (of its best epoch) or converted checkpoint,"
+    " with a fresh optimiser, in a --workdir of its own.",
+)
 PROFILE = flags.DEFINE_bool(
     "profile", False, "train: trace the second (or the only) group of steps into WORKDIR/profile."
 )
@@ -106,8 +112,11 @@ def main(argv: Sequence[str]) -> int:
                     "--checkpoint, --scores and --embeddings go with --mode=evaluate"
                 )
             directory = Path(WORKDIR.value or command.default_workdir())
-            loop.train(config, directory, PROFILE.value)
+            init = Path(INIT.value) if INIT.value else None
+            loop.train(config, directory, PROFILE.value, init=init)
             return 0
+        if INIT.value:
+            return command.fail("--init goes with --mode=train")
         source = Path(source or command.default_workdir())
         if MODE.value == "query":
             return _query(config, source)

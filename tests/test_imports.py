@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "nn": {"lazy", "typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
     "retrieval": {
-        "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data", "models",
+        "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
+        "models",
     },
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",

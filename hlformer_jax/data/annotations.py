@@ -187,20 +187,37 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
 
 
 def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
-    """The sentences of caption lists by their ids, which several lists may share.
+    """Return the sentences of caption lists and files of moments by their ids.
 
-    A DataError where two lists give an id different sentences.
+    Several files may share an id with its sentence.
+
+    Args:
+      paths: lists of CAPTION_ID SENTENCE, and files of moments, which end in .jsonl.
+
+    Raises:
+      DataError: where two files give an id different sentences.
     """
     sentences: dict[str, str] = {}
     for path in paths:
-        for captions in read_captions(path).values():
-            for name, sentence, line in ((x.caption_id, x.sentence, x.line) for x in captions):
-                if sentences.setdefault(name, sentence) != sentence:
-                    raise DataError(
-                        f"{path}:{line}: caption {name!r} has another sentence in another list;"
-                        " rename one"
-                    )
+        for name, sentence, line in _listed_sentences(path):
+            if sentences.setdefault(name, sentence) != sentence:
+                raise DataError(
+                    f"{path}:{line}: caption {name!r} has another sentence in another list; rename"
+                    " one (moments by python -m hlformer_jax.data.moments --tag=TAG)"
+                )
     return sentences
+
+
+def _listed_sentences(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield the id, the sentence and the line of every caption or moment of a file."""
+    if path.suffix == ".jsonl":
+        for video, line in read_moments(path):
+            for moment in video.moments:
+                yield moment.moment_id, " ".join(moment.text.split()), line
+    else:
+        for captions in read_captions(path).values():
+            for caption in captions:
+                yield caption.caption_id, caption.sentence, caption.line
 
 
 # Moments

@@ -286,11 +286,14 @@ def query_diversity(
     margin: ArrayLike,
     scale: ArrayLike,
     gamma: ArrayLike,
+    per_video: bool = False,
 ) -> Float[Array, ""]:
-    """Pushes apart the captions of one video, with a focal factor.
+    """Push apart the captions of one video, with a focal factor.
 
     Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
-    margin))), summed and divided by the number of captions.
+    margin))), summed and divided by the number of captions, as released. As printed, the sum of
+    each video is multiplied by 2 / (M (M - 1)), M its number of captions; the mean is over videos
+    with at least two.
 
     Args:
       queries: sentence embeddings.
@@ -298,9 +301,10 @@ def query_diversity(
       margin: delta.
       scale: alpha.
       gamma: exponent of the focal factor; 0 is HLFormer's printed form.
+      per_video: whether the sum of each video is normalised, as GMMFormer v2 prints it.
 
     References:
-      HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
+      HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's released code.
     """
     cosine, same = _same_video(queries, pairs)
     # Rounding may put 1 + cos at or below 0, where a power has no gradient.
@@ -308,6 +312,12 @@ def query_diversity(
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
     terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
+    if per_video:
+        own = pairs.own()
+        count = _count(own, axis=0)
+        sums = jnp.sum(jnp.where(own, jnp.sum(terms, axis=-1)[:, None], 0), axis=0)
+        factor = 2 / jnp.maximum(count * (count - 1), 1).astype(terms.dtype)
+        return masked_mean(factor * sums, count > 1)
     return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask, dtype=terms.dtype), 1)
 
 
@@ -353,8 +363,9 @@ def optimal_matching(
     clips: Float[Array, "V C H"],
     pairs: Pairs,
     max_captions: int | None = None,
+    per_video: bool = False,
 ) -> Float[Array, ""]:
-    """Pulls captions to different clips of their video: to those of the best assignment.
+    """Pull captions to different clips of their video: to those of the best assignment.
 
     For every video with at least two captions, the assignment of its captions to its clips with
     the largest sum of cosines (no clip twice; where there are more captions than clips, the best
@@ -366,12 +377,14 @@ def optimal_matching(
       pairs: captions and videos.
       max_captions: at least the number of captions of any video, by which time and memory grow;
         None: the capacity of the batch.
+      per_video: whether the loss is the mean over a video's captions, as printed, and then over
+        the videos with at least two captions; otherwise over all pairs of the batch, as released.
 
     Returns:
       The loss; 0 where no video has two captions (the released code fails there).
 
     References:
-      GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
+      GMMFormer v2 eqs. 6, 7.
     """
     check_shape("clips", clips, (*pairs.video_mask.shape, *clips.shape[1:]))
     queries = zero_padding(queries, pairs.caption_mask)
@@ -397,6 +410,10 @@ def optimal_matching(
     clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
     matched = several & (clip >= 0)
     chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    if per_video:
+        among = own & matched[:, None]
+        each = masked_mean((1 - chosen)[:, None], among, axis=0)
+        return masked_mean(each, jnp.any(among, axis=0))
     return masked_mean(1 - chosen, matched)
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
+from hlformer_jax.config import ConfigError
+from hlformer_jax.errors import suggestion
 from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
 from hlformer_jax.typing import Array
 
@@ -25,6 +27,9 @@ RATIOS = (0.2, 0.4)
 
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 """Files of a run: metrics of the test split, and the rank and overlap of each of its queries."""
+
+LAST = "last"
+"""Value of `eval.select` that takes the last epoch for the best, without early stopping."""
 
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
@@ -110,6 +115,22 @@ def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
     return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}
 
 
+def chance(name: str, result: "Result") -> float | None:
+    """Return the expected value of a metric for a random ranking; None where it is not known.
+
+    Args:
+      name: name of a recall, of SumR or of MRR, also of a direction of HOVER, "t2v/R@1".
+      result: a result of the split, for the number of its candidates.
+    """
+    part, _, metric = name.rpartition("/")
+    candidates = {"": result.videos, "t2v": result.queries, "v2t": result.queries}.get(part)
+    if candidates is None:
+        return None
+    recalls = {f"R@{k}": 100.0 * min(k / candidates, 1.0) for k in RECALLS}
+    mean_reciprocal = float(np.mean(1.0 / np.arange(1, candidates + 1)))
+    return (recalls | {"SumR": sum(recalls.values()), "MRR": mean_reciprocal}).get(metric)
+
+
 def metrics_by_ratio(
     rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
 ) -> dict[str, float]:
@@ -126,6 +147,21 @@ def metrics_by_ratio(
         if np.any(group == k)
         for name, value in metrics(rank[group == k]).items()
     }
+
+
+def check_select(select: str, names: Sequence[str]) -> None:
+    """Refuse an `eval.select` that no validation gives.
+
+    Raises:
+      ConfigError: naming it and the metrics that there are.
+    """
+    if select != LAST and select not in names:
+        shown = ", ".join(name for name in names if "=" not in name)
+        raise ConfigError(
+            f"config.eval.select is {select!r}: a validation gives {shown}; {LAST} takes the last"
+            " epoch"
+            f"{suggestion(select, names)}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

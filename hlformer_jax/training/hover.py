@@ -16,12 +16,15 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import parallel
+from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
+from hlformer_jax.data.source import SPLITS
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import Cost, describe, hover
 from hlformer_jax.models.hover import Hover, Points, angles
+from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim
@@ -187,7 +190,27 @@ class HOVER:
         return self.data.train.num_items
 
     def check_trainable(self) -> None:
-        """Refuses what cannot be trained; every configuration that `config.check` accepts can."""
+        """Refuse a metric to select by that no validation gives; see `Family`."""
+        ranking.check_select(self._config.eval.select, self.metric_names())
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Return the names of the metrics that every validation gives."""
+        return hierarchy.metric_names()
+
+    def summary(self) -> str:
+        """Return the data in one line: what it is, its nodes and its subtrees."""
+        data, config = self.data, self._config.data
+        splits = [
+            f"{name} {len(split.pool.videos):,} videos, {split.num_nodes:,} nodes"
+            for name, split in zip(SPLITS, data[:3], strict=True)
+        ]
+        synthetic_data = synthetic.is_synthetic(config)
+        title = "synthetic corpus" if synthetic_data else f"{config.collection} ({config.feature})"
+        return f"{title}: {'; '.join(splits)}; {data.train.num_items:,} training subtrees"
+
+    def learning_rate(self, total_steps: int) -> optax.Schedule:
+        """Return the learning rate by the step, of a run of so many steps."""
+        return optim.learning_rate(self._config.optim, total_steps)
 
     def init_params(self) -> Any:
         """Initial parameters; see `Family`."""

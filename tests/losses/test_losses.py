@@ -556,3 +556,34 @@ def test_caption_of_a_missing_video_is_no_plausible_loss(name, video):
     padded = _pairs(extra_captions=0)._replace(caption_mask=np.arange(10) != 5)
     loss = of(padded._replace(video=wrong.video))
     assert np.isfinite(loss) and loss == of(padded)
+
+
+def test_printed_diversity_normalises_each_video():
+    queries, pairs = _rows(10), _pairs()
+    units = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+    cosine = units @ units.T
+    terms = (1 + cosine) * np.log1p(np.exp(8.0 * (cosine + 0.2)))
+    means = [  # GMMFormer v2 eq. 5
+        2 / (m * (m - 1)) * sum(terms[i, j] for i in rows for j in rows if i != j)
+        for rows in (np.flatnonzero(pairs.video == v) for v in range(len(COUNTS)))
+        if (m := len(rows)) > 1
+    ]
+    assert len(means) == 3
+    for padded in (pairs, _pairs(2, 3)):
+        given = np.pad(queries, ((0, len(padded.video) - 10), (0, 0)))
+        loss = retrieval.query_diversity(given, padded, 0.2, 8.0, 1.0, per_video=True)
+        np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
+
+
+def test_printed_matching_is_a_mean_over_videos():
+    queries, clips, pairs = _rows(10), _rows(4, 5), _pairs()
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    means = []
+    for video, count in enumerate(COUNTS):
+        cosine = unit(queries[pairs.video == video]) @ unit(clips[video]).T
+        chosen = scipy.optimize.linear_sum_assignment(-cosine)
+        means += [np.mean(1 - cosine[chosen])] if count > 1 else []  # eq. 7
+    loss = retrieval.optimal_matching(queries, clips, pairs, per_video=True)
+    np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
+    pooled = retrieval.optimal_matching(queries, clips, pairs)
+    assert abs(float(loss) - float(pooled)) > 1e-3
