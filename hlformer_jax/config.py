@@ -268,7 +268,7 @@ Fields = Mapping[str, Field | Mapping[str, Field]]
 PRVR: Mapping[str, Any] = {
     "seed": Field(0, whole(0, 2**31 - 1)),
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
-    # it is.
+    # it is. How much bfloat16 costs a trained model is not settled; nothing chooses it by default.
     "dtype": Field("float32", one_of("float32", "bfloat16")),
     # Of float32 products of dense layers on a GPU: all bits, or TensorFloat-32, with 10 of 23.
     "precision": Field("highest", one_of("highest", "tf32")),

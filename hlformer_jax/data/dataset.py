@@ -214,7 +214,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
         val = opened["val"].split(range(len(opened["val"].trees)))
     test = opened["test"].split(range(len(opened["test"].trees)))
     if options.validation == "val":
-        _warn_of_shared_videos(opened["val"].features.video_ids, opened["test"].features.video_ids)
+        _warn_of_shared_videos(val.features.video_ids, test.features.video_ids)
     return TreeData(train.split(chosen), val, test, prepared.fingerprint)
 
 

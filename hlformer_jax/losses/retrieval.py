@@ -304,7 +304,8 @@ def query_diversity(
       per_video: whether the sum of each video is normalised, as GMMFormer v2 prints it.
 
     References:
-      HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's released code.
+      HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's
+      released code.
     """
     cosine, same = _same_video(queries, pairs)
     # Rounding may put 1 + cos at or below 0, where a power has no gradient.

@@ -76,12 +76,10 @@ class HLFormer(TwoBranch):
             pooled.append(self.frame_pooling(videos.frames, None))
         if videos.clips is not None:
             pooled.append(self.clip_pooling(videos.clips, None))
-        options = self.options
-        c = (
-            jnp.exp(self.curv)
-            if options.learned_curvature
-            else jnp.asarray(options.curvature, queries.dtype)
-        )
+        if self.options.learned_curvature:
+            c = jnp.exp(self.curv)
+        else:
+            c = jnp.asarray(self.options.curvature, queries.dtype)
         return Lifted(
             lift(sum(pooled) / len(pooled) * jnp.exp(self.video_alpha), c),
             lift(queries * jnp.exp(self.textual_alpha), c),

@@ -767,8 +767,8 @@ def simulate(options: Options) -> None:
 @command(
     FOLDER,
     path("--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
-         ' known; with --text-only lines CAPTION_ID SENTENCE, or a file of moments; default all of the'
-         ' collection',
+         ' known; with --text-only lines CAPTION_ID SENTENCE, or a file of moments; default all'
+         ' of the collection',
          metavar="FILE"),
     path("--out", "where to write; with --text-only the file of the collection", metavar="DIR"),
     flag("--text-only",

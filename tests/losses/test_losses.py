@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import tiny
-from derivatives import check_curvature
+from derivatives import check_curvature, check_slopes
 from jax.test_util import check_grads
 
 from hlformer_jax.losses import retrieval, trees
@@ -537,6 +537,31 @@ def _float32_scores():
 
 def _rows(*shape):
     return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
+
+
+def test_first_derivatives_of_all_losses_agree_with_differences(float64):
+    pairs, rng = _pairs(1, 2), np.random.default_rng(7)
+    masks = np.ones((5, 3), bool)
+    teacher = rng.normal(size=(12, 3))
+
+    def losses(scores, queries, clips):
+        diversity = queries, pairs, 0.2, 4.0
+        lifted = lorentz.from_space(clips[:, 0]), lorentz.from_space(queries)
+        return {
+            "triplet": retrieval.triplet(scores[:, :5], pairs, _ranks(pairs), 0.9),
+            "nce": retrieval.nce(scores[:, :5], pairs),
+            "joint_nce": retrieval.joint_nce(scores, pairs.caption_mask),
+            "query_diversity": retrieval.query_diversity(*diversity, 1.5),
+            "printed": retrieval.query_diversity(*diversity, 1.5, per_video=True),
+            "caption_diversity": retrieval.caption_diversity(*diversity),
+            "optimal_matching": retrieval.optimal_matching(queries, clips, pairs),
+            "matching per video": retrieval.optimal_matching(queries, clips, pairs, per_video=True),
+            "partial_order": retrieval.partial_order(*lifted, 1.3, pairs, 0.1),
+            "distillation": retrieval.distillation(queries, clips, teacher, masks, pairs, 0.4),
+        }
+
+    draw = lambda *shape: rng.normal(size=shape)
+    check_slopes(losses, (draw(12, 12), draw(12, 6), draw(5, 3, 6)))
 
 
 @pytest.mark.parametrize("video", [4, -1])

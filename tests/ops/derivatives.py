@@ -4,6 +4,7 @@
 the formulas of this package takes a hundred times as long.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,9 +28,12 @@ def _dot(a, b):
 
 
 def _assert_close(got, want, rtol, atol):
-    for one, other in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        scale = 1 + abs(np.asarray(other)).max()
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * scale)
+    chex.assert_trees_all_equal_structs(got, want)
+    for (path, one), other in zip(
+        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+    ):
+        scale, name = 1 + abs(np.asarray(other)).max(), jax.tree_util.keystr(path)
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * scale, err_msg=name)
 
 
 def check_two_derivatives(function, args, rtol=1e-4, atol=1e-4, step=1e-5):

@@ -118,6 +118,18 @@ def test_parameters_of_another_shape_are_no_start(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
+def test_the_last_epoch_may_be_chosen(tmp_path, capsys):
+    config = runs.tree(**{"eval.select": "last", "train.patience": 1})
+    with runs.start(config, tmp_path) as trainer:
+        metrics = iter([50.0, 40.0, 30.0])
+        trainer.family.validate = lambda params: Result({"nearest": next(metrics)}, 10, 11)
+        trainer.run()
+        best = trainer.checkpoints.best.restore(trainer.state.params)
+        np.testing.assert_array_equal(best["space"], trainer.state.params["space"])
+    assert trainer.progress.epochs == 3 and trainer.progress.best_epoch == 2
+    assert "ended after epoch 3 of 3; the last epoch counts" in capsys.readouterr().err
+
+
 def test_patience_may_change_when_a_run_resumes(tmp_path):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
     with runs.start(first, tmp_path) as trainer:
