@@ -17,8 +17,8 @@ __getattr__, __dir__, __all__ = lazy.namespace(
         " attention concatenate embed layer_norm linear mlr residual",
         "blocks": "AttentionPooling BankOptions BlockOptions BlockWeights Concatenation"
         " DynamicWeights EuclideanAttention EuclideanBlock Fusion FusionInputs"
-        " GaussianBank LorentzAttention LorentzBlock LorentzLinear LorentzOptions Mean MeanGuided SingleQueryAttention"
-        " TemporalConsolidation Windows make_windows",
+        " GaussianBank LorentzAttention LorentzBlock LorentzLinear LorentzOptions Mean MeanGuided"
+        " SingleQueryAttention TemporalConsolidation Windows make_windows",
         "layers": "Dropout FeedForward InputProjection PositionEmbedding",
     },
 )

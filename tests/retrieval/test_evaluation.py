@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
+from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
-from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.retrieval import corpus, localisation, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.localisation import GAP, Moment, moments
 from hlformer_jax.retrieval.ranking import Result, print_table
@@ -310,6 +312,33 @@ def test_missing_relevant_column_ranks_last_under_jit(column):
     expected = np.asarray(ranking.ranks(SCORES, np.array([0, 0, 9])))
     found = np.asarray(jax.jit(ranking.ranks)(SCORES, columns))
     np.testing.assert_array_equal(found, [expected[0], 10, expected[2]])
+
+
+class TestCompiledOrNot(chex.TestCase):
+    """Ranks are the same with and without `jax.jit`."""
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_ranks_with_ties_and_nan(self):
+        scores = np.round(SCORES)  # ties
+        scores[2, 3] = np.nan
+        rank = self.variant(ranking.ranks)(scores, np.array([3, 0, 9], np.int32))
+        own = scores[np.arange(3), [3, 0, 9]][:, None]
+        equal = np.sum(scores == own, axis=1) - 1
+        ties = 1 + np.sum(scores > own, axis=1) + (equal + 1) // 2
+        expected = np.where([False, False, True], 10, ties).astype(np.int32)
+        chex.assert_trees_all_equal(np.asarray(rank), expected)
+
+
+def test_a_search_is_traced_once_for_queries_of_one_size(monkeypatch):
+    traced_once = chex.assert_max_traces(corpus._search_traced, n=1)
+    monkeypatch.setattr(corpus, "_search", jax.jit(traced_once, static_argnums=2))
+    frames = np.random.default_rng(0).normal(size=(5, 4, 6)).astype(np.float32)
+    library = corpus.build(VideoEncoding(None, frames))
+    for seed in range(3):
+        queries = np.random.default_rng(seed).normal(size=(2, 6)).astype(np.float32)
+        corpus.search(library, queries, 2)
+    with pytest.raises(AssertionError, match="trace"):
+        corpus.search(library, np.ones((3, 6), np.float32), 2)
 
 
 @pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, jnp.asarray])
