@@ -1,6 +1,6 @@
 """The configuration of a run that was made before.
 
-    python -m hlformer_jax.main --config=configs/run.py:RUN --mode=evaluate --workdir=DIR
+    python -m hlformer_jax.main --config=configs/run.py:RUN --mode=evaluate --workdir=DIR \
         --checkpoint=RUN --config.eval.corpus=int8
 
 RUN is the directory of the run. Further fields change it; a run with other fields has a directory

@@ -33,7 +33,13 @@ from hlformer_jax.training.step import Feed, Loss
 
 
 class Family(Protocol):
-    """A family of models on its data, as the trainer, evaluation and sweeps want one."""
+    """A family of models on its data, as the trainer, evaluation and sweeps want one.
+
+    The trainer also uses, where a family has them: `summary() -> str`, the data in one line;
+    `notes() -> list[str]`, lines on the data that an epoch has shown; `learning_rate(total_steps)`,
+    the schedule that is logged; and `any_length = True`, where no step depends on the number of
+    epochs, so that a run may be made longer.
+    """
 
     @property
     def fingerprint(self) -> str:

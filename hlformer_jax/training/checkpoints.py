@@ -464,19 +464,19 @@ def check_evaluation(
     Raises:
       WorkdirError: naming the settings that differ.
     """
-    own = _recorded(directory)
-    recorded = _recorded(directory, EVALUATION_FILE) if own is None else own
+    run_record = _recorded(directory)
+    recorded = run_record or _recorded(directory, EVALUATION_FILE)
     if recorded is None:
         return
-    if own is not None and directory.resolve() != checkpoint.resolve():
+    if run_record is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
             f"{directory} holds a run of its own, whose metrics stay: give another --workdir"
         )
-    if own is None and overwrite:
+    if run_record is None and overwrite:
         return
     recorded.pop("init", None)
-    theirs = recorded.get("data_fingerprint")
-    if fingerprint is not None and theirs != fingerprint:
+    recorded_fingerprint = recorded.get("data_fingerprint")
+    if fingerprint is not None and recorded_fingerprint != fingerprint:
         raise WorkdirError(
             f"{directory} holds metrics of other data (other files, or their times changed in a"
             " copy): correct config.data, or give the checkpoint by --checkpoint and another"
@@ -485,19 +485,20 @@ def check_evaluation(
     differences = [
         difference
         for name, difference in _differences(
-            flat(recorded), flat(_wanted(config, theirs) | {"checkpoint": str(checkpoint)})
+            flat(recorded),
+            flat(_wanted(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
         )
-        if _changes_metrics(name) and (own is None or name != "checkpoint")
+        if _changes_metrics(name) and (run_record is None or name != "checkpoint")
     ]
     if differences:
-        shown = "; ".join(differences)
-        if own is None:
+        listed = "; ".join(differences)
+        if run_record is None:
             raise WorkdirError(
-                f"{directory} holds metrics that differ in {shown}: give another --workdir, or"
+                f"{directory} holds metrics that differ in {listed}: give another --workdir, or"
                 " --overwrite"
             )
         raise WorkdirError(
-            f"{directory} holds a run that differs in {shown}: leave --config out to evaluate it"
+            f"{directory} holds a run that differs in {listed}: leave --config out to evaluate it"
             f" with its own settings, or give --checkpoint={directory} and another --workdir"
         )
 

@@ -250,13 +250,13 @@ class MetricsLogger:
         select = self._config.eval.select
         chance = ranking.chance(select, result)
         best = f"best {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
-        known = [best] if chance is None else [best, f"chance {chance:.4g}"]
+        compared = [best] if chance is None else [best, f"chance {chance:.4g}"]
         selected = (
             "the last epoch counts"
             if select == ranking.LAST
-            else f"validation {select} {result.metrics[select]:.4g} ({', '.join(known)})"
+            else f"validation {select} {result.metrics[select]:.4g} ({', '.join(compared)})"
         )
-        others = [
+        other_metrics = [
             f"{name} {value:.4g}"
             for name, value in result.metrics.items()
             if name != select and not name.startswith(("ratio=", "leaves="))
@@ -264,7 +264,7 @@ class MetricsLogger:
         rate = [] if self._rates is None else [f"learning rate {self._rates[step]:.3g}"]
         parts = [
             selected,
-            *others,
+            *other_metrics,
             f"loss {self._loss:.4g}",
             *rate,
             f"{seconds:.1f} s",
