@@ -81,8 +81,8 @@ def main(argv: Sequence[str]) -> int:
         return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
     if MODE.value == "ensemble":
         return _ensemble()
-    source = CHECKPOINT.value or WORKDIR.value
-    if CONFIG.value is None and (MODE.value == "train" or not source):
+    named: str = CHECKPOINT.value or WORKDIR.value or ""
+    if CONFIG.value is None and (MODE.value == "train" or not named):
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
     from hlformer_jax import parallel
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     from hlformer_jax.training import loaded_run, loop
 
     try:
-        config = loaded_run.read_config(Path(source)) if CONFIG.value is None else CONFIG.value
+        config = loaded_run.read_config(Path(named)) if CONFIG.value is None else CONFIG.value
     except UserError as error:
         return command.fail(f"--config is missing, and {error}")
     try:
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
             return 0
         if INIT.value:
             return command.fail("--init goes with --mode=train")
-        source = Path(source or command.default_workdir())
+        source = Path(named or command.default_workdir())
         if MODE.value == "query":
             return _query(config, source)
         directory = Path(WORKDIR.value or source)

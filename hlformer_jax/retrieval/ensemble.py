@@ -140,4 +140,6 @@ def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.
 
 def _result(scores: np.ndarray, relevant: np.ndarray) -> Result:
     rank = np.asarray(ranking.ranks(scores.astype(np.float32), relevant))
-    return Result(ranking.metrics(rank), *scores.shape, {"ranks": rank, "videos": relevant})
+    queries, videos = scores.shape
+    per_query = {"ranks": rank, "videos": relevant}
+    return Result(ranking.metrics(rank), queries, videos, per_query)

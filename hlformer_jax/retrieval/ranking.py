@@ -53,7 +53,7 @@ def ranks(
       ValueError: for arrays of other shapes, indices that are not integers, and, outside of
         `jax.jit`, a column that does not exist.
     """
-    scores = as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
+    scores = _as_scores(scores)
     width = scores.shape[-1]
     column = as_indices("relevant", relevant, width)
     check_shape("scores", scores, (len(column), width))
@@ -83,7 +83,7 @@ def rank_among(
     Raises:
       ValueError: for arrays of other shapes.
     """
-    scores = as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
+    scores = _as_scores(scores)
     own = jnp.asarray(own, scores.dtype)
     other = jnp.asarray(other, bool)
     check_shape("own", own, (*scores.shape[:-1], 1))
@@ -93,6 +93,11 @@ def rank_among(
     rank = 1 + higher + (equal + 1) // 2
     broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(own[..., 0])
     return jnp.where(broken, scores.shape[-1], rank)
+
+
+def _as_scores(scores: Any) -> Float[Array, "Q V"]:
+    """Return scores as a floating array of JAX, float32 at least; lists are taken too."""
+    return as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
