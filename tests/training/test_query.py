@@ -174,7 +174,9 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search([*arguments, "--overwrite"]) == 0
     with h5py.File(collection.text_features) as file:
         assert len(file) == 7
-        np.testing.assert_array_equal(file["video0#val_2#0"], encoder.tokens(["a person sings"])[0])
+        # In another batch sums are rounded otherwise.
+        expected = encoder.tokens(["a person sings"])[0]
+        np.testing.assert_allclose(file["video0#val_2#0"], expected, atol=1e-5)
     collection.captions("test").write_text("video0#enc#0 another\n")
     assert search([*arguments, "--overwrite"]) == 1
     assert "another sentence" in capsys.readouterr().err
