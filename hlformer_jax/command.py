@@ -15,16 +15,9 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import (
-    COMMON_NAMES,
-    ENVIRONMENT,
-    ConfigError,
-    field_suggestion,
-    flat,
-    load,
-    locate,
-)
+from hlformer_jax.config import ConfigError, flat, load, locate
 from hlformer_jax.errors import suggestion
+from hlformer_jax.field_names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 
 
 def fail(message: str) -> int:

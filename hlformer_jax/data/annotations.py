@@ -16,7 +16,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files
-from hlformer_jax.data.source import Caption, DataError, Reader
+from hlformer_jax.data.source import Caption, Captions, DataError, Reader
 
 FROM_DATA = "data"
 """The value of `config.eval.moments` that asks for the data set's own times."""
@@ -184,6 +184,30 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
         caption = Caption(caption_id, sentence.lstrip(), line=number)
         videos.setdefault(video, []).append(caption)
     return {video: tuple(captions) for video, captions in videos.items()}
+
+
+def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path]) -> None:
+    """Check that no id names two sentences, since it has one set of features.
+
+    Args:
+      splits: the captions of every split.
+      place: gives the file of a split's captions.
+
+    Raises:
+      DataError: naming the caption and both splits.
+    """
+    known: dict[str, tuple[str, str]] = {}
+    for split, videos in splits.items():
+        for caption in (caption for captions in videos.values() for caption in captions):
+            name, sentence = caption.caption_id, " ".join(caption.sentence.split())
+            first, other = known.setdefault(name, (split, sentence))
+            if other != sentence:
+                raise DataError(
+                    f"{place(split)}:{caption.line}: caption {name!r} has another sentence in the"
+                    f" split {first}, and the features of one; give the captions of one split other"
+                    " ids (moments by python -m hlformer_jax.data.moments --tag=TAG) and make"
+                    " their features"
+                )
 
 
 def read_sentences(paths: Sequence[Path]) -> dict[str, str]:

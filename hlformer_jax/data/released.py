@@ -9,7 +9,6 @@ prepared. Every error names the file, the line or the id, and what to do.
 import ast
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 import re
@@ -372,7 +371,7 @@ class ReleasedReader(Reader):
         self.collection = collection
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
-        self._check_shared_ids()
+        annotations.check_shared_ids(self._splits, collection.captions)
         with contextlib.ExitStack() as stack:
 
             def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:
@@ -399,21 +398,6 @@ class ReleasedReader(Reader):
                 self._check_teacher()
             self._files = stack.pop_all()
         self._warn_of_shared_videos()
-
-    def _check_shared_ids(self) -> None:
-        """Refuse an id that two splits give to different sentences: it has one set of features."""
-        known: dict[str, tuple[str, str]] = {}
-        for split, videos in self._splits.items():
-            for caption in itertools.chain.from_iterable(videos.values()):
-                name, sentence = caption.caption_id, " ".join(caption.sentence.split())
-                first, other = known.setdefault(name, (split, sentence))
-                if other != sentence:
-                    raise DataError(
-                        f"{self.collection.captions(split)}:{caption.line}: caption {name!r} has"
-                        f" another sentence in the split {first}, and the features of one; give the"
-                        " captions of one split other ids (moments by python -m"
-                        " hlformer_jax.data.moments --tag=TAG) and make their features"
-                    )
 
     @property
     def splits(self) -> Mapping[str, Captions]:
