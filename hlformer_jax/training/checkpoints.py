@@ -44,11 +44,11 @@ WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES
 EVALUATION_FILE = "evaluation.json"
 """Settings of the metrics in a directory that is not a run's: configuration, data, checkpoint."""
 
+PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
+"""Fields that say where data lies and fits, not what it is."""
+
 MOVABLE = (
-    "data.manual_dir",
-    "data.data_dir",
-    "data.cache_gib",
-    "data.resident",
+    *PLACES,
     "train.checkpoint_seconds",
     "train.patience",
     "train.log_every",
@@ -487,6 +487,7 @@ def check_evaluation(
         for name, difference in _differences(
             flat(recorded),
             flat(_wanted(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
+            PLACES,
         )
         if _changes_metrics(name) and (run_record is None or name != "checkpoint")
     ]
@@ -604,9 +605,11 @@ def _defaults(wanted: dict[str, Any]) -> dict[str, Any]:
     return {f"config.{name}": value for name, value in fields.items()}
 
 
-def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
+def _differences(
+    recorded: dict[str, Any], wanted: dict[str, Any], ignored: Sequence[str] = MOVABLE
+) -> list[tuple[str, str]]:
     """Return the names of fields that differ, each with both of its values in words."""
-    movable = {f"config.{field}" for field in MOVABLE}
+    movable = {f"config.{field}" for field in ignored}
     # A field that the package did not have when the run began stands for its default.
     added = {name: value for name, value in _defaults(wanted).items() if name in wanted}
     recorded = added | recorded
