@@ -274,3 +274,35 @@ def test_the_gradient_of_a_repeated_position_goes_to_the_first():
     largest = lambda x: repeat_first(x, mask).max()
     assert largest(encoded) == 2
     np.testing.assert_allclose(jax.grad(largest)(encoded)[0, :, 0], [1, 0, 0, 0], atol=1e-6)
+
+
+def test_printed_divisor_and_curvature_are_constants():
+    fixed = tiny.config(**{"model.lorentz_divisor": "fixed", "model.learned_curvature": False})
+    learned, params = tiny.params(tiny.config()), tiny.params(fixed)
+    names = lambda tree: {
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    gone = names(learned) - names(params)
+    assert names(params) < names(learned)
+    assert any("curv" in name for name in gone)
+    assert all(name.endswith(("['scale']", "['bias']", "['curv']")) for name in gone)
+    # At the start both are the same function.
+    batch = tiny.batch()
+    same = jax.tree_util.tree_map_with_path(lambda path, x: _at(learned, path), params)
+    one, other = (
+        models.encode_video(models.build(config), values, batch.videos)
+        for config, values in ((tiny.config(), learned), (fixed, same))
+    )
+    np.testing.assert_allclose(one.clips, other.clips, atol=1e-6)
+    lifted = models.lift(models.build(fixed), same, other, _queries(fixed, same, batch))
+    assert float(lifted.curvature) == fixed.model.curvature
+
+
+def _at(tree, path):
+    for entry in path:
+        tree = tree[entry.key]
+    return tree
+
+
+def _queries(config, params, batch):
+    return models.encode_query(models.build(config), params, batch.captions)
