@@ -15,8 +15,9 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import ConfigError, load, locate
+from hlformer_jax.config import ConfigError, flat, load, locate
 from hlformer_jax.errors import suggestion
+from hlformer_jax.field_names import COMMON_NAMES, ENVIRONMENT, field_suggestion
 
 
 def fail(message: str) -> int:
@@ -137,12 +138,19 @@ def _split(file: str) -> tuple[str, str]:
     return path, name
 
 
+def _meant(name: str, key: str, known: Collection[str], config: ConfigDict) -> str:
+    """Return what may be meant by a name that no field or section has."""
+    if key in ENVIRONMENT or key in COMMON_NAMES:
+        return field_suggestion(key, flat(config))
+    return suggestion(key, known) or field_suggestion(name, flat(config))
+
+
 def _unknown(name: str, config: ConfigDict) -> str:
     """What is wrong with the name of a field; "" where there is such a field."""
     section: Any = config
     for key in name.split("."):
         known = section.keys() if isinstance(section, ConfigDict) else ()
         if key not in known:
-            return f"config.{name}: there is no such field{suggestion(key, known)}"
+            return f"config.{name}: there is no such field{_meant(name, key, known, config)}"
         section = section[key]
     return ""

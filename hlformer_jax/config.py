@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from hlformer_jax.errors import UserError, suggestion
+from hlformer_jax.field_names import field_suggestion
 
 # Published models, data sets and forms
 
@@ -118,6 +119,7 @@ PRESETS: Mapping[str, Values] = {
         },
         "optim": {"hyperbolic_rate": 1e-7, "scale_rate": 1e-7, "weight_decay": 0.3},
         "trees": {"short_video": "whole"},
+        "eval": {"select": "last"},
     },
     # What the paper prints.
     "printed": {
@@ -267,7 +269,7 @@ Fields = Mapping[str, Field | Mapping[str, Field]]
 PRVR: Mapping[str, Any] = {
     "seed": Field(0, whole(0, 2**31 - 1)),
     # Compute dtype of the encoders. Parameters, geometry, softmax and losses are float32 whatever
-    # it is.
+    # it is. How much bfloat16 costs a trained model is not settled; nothing chooses it by default.
     "dtype": Field("float32", one_of("float32", "bfloat16")),
     # Of float32 products of dense layers on a GPU: all bits, or TensorFloat-32, with 10 of 23.
     "precision": Field("highest", one_of("highest", "tf32")),
@@ -319,6 +321,9 @@ PRVR: Mapping[str, Any] = {
         "lorentz_window": Field("released", one_of("released", "corrected")),
         # "released": heads concatenated, off the hyperboloid. "hyperboloid": merged on it.
         "head_merge": Field("released", one_of("released", "hyperboloid")),
+        # Divisor of the Lorentz attention's logits: "learned" from √(n + 1) on, with a bias, as
+        # released, or "fixed" at √(n + 1) without one, as printed.
+        "lorentz_divisor": Field("learned", one_of("learned", "fixed")),
         # Curvature of the Lorentz blocks: "fixed" at 1 as released, or "shared", one that all
         # learn together within x10 of that.
         "block_curvature": Field("fixed", one_of("fixed", "shared")),
@@ -336,8 +341,10 @@ PRVR: Mapping[str, Any] = {
         "clip_weight": Field(0.7, WEIGHT),  # alpha_c of the ranking score
         "input_dropout": Field(0.31, SHARE),
         "dropout": Field(0.31, SHARE),
-        # Initial curvature of the partial order loss, learned within x10.
+        # Initial curvature of the partial order loss, and whether it is learned, within x10, as
+        # released; printed: fixed at 1.
         "curvature": Field(1.0, CURVATURE),
+        "learned_curvature": Field(True, FLAG),
     },
     "loss": {  # a weight of 0 leaves its term out
         "clip_triplet": Field(1.0, WEIGHT),
@@ -359,7 +366,11 @@ PRVR: Mapping[str, Any] = {
         "diversity_gamma": Field(1.0, real(0, 100)),  # gamma
         # "pairs": a sum over pairs with the focal factor. "captions": GMMFormer's, a logarithm
         # of each caption's sum over the others, without it.
-        "diversity_form": Field("pairs", one_of("pairs", "captions")),
+        # "videos": GMMFormer v2's printed eq. 5, the sum of each video times 2 / (M (M - 1)).
+        "diversity_form": Field("pairs", one_of("pairs", "captions", "videos")),
+        # The mean of the optimal matching: over all pairs of the batch, as released, or, as
+        # printed, over the captions of each video and then over videos.
+        "matching_mean": Field("pairs", one_of("pairs", "videos")),
         # K of the entailment cones, whose half aperture is arcsin(2 K / (√c r)). Where √c r <= 2 K
         # a cone is a half-space; at 1 that is so up to a distance of asinh(2) = 1.4 / √c from the
         # origin, and far beyond it no order is left. Below 1e-6 a cone is a ray in float32.
@@ -378,8 +389,8 @@ PRVR: Mapping[str, Any] = {
         "epochs": Field(100, whole(1, 10**6)),
         "batch_size": Field(128, SIZE),  # videos, with all their captions
         # Parts of a batch whose videos are encoded one after another, and again for the gradient:
-        # memory for arithmetic. Changes results by rounding alone. Divides the videos of each
-        # device.
+        # less memory for more arithmetic. The masks of dropout are those of the whole batch, so
+        # that results differ by rounding alone. Divides the videos of each device.
         "encode_parts": Field(1, SIZE),
         # Epochs without a better eval.select before the run stops. The released code says 10, and
         # stops after 11.
@@ -392,7 +403,7 @@ PRVR: Mapping[str, Any] = {
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better; the names are
         # those that the evaluation of the model's family gives: SumR, R@1, R@5, R@10, R@100; with
-        # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU.
+        # `moments` IoU 0.3, IoU 0.5, IoU 0.7 and mIoU. "last": the last epoch, however it is.
         "select": Field("SumR", LINE),
         # Times of the captions' moments, by which every evaluation adds the localisation of the
         # first moment (retrieval/localisation.py): a file (docs/data.md), of which a relative
@@ -506,6 +517,7 @@ HOVER: Mapping[str, Any] = {
     },
     "eval": {
         # Validation metric that chooses the best epoch, the higher the better: t2v/MRR, v2t/R@1, …
+        # "last": the last epoch, however it is, as released.
         "select": Field("t2v/MRR", LINE),
         "node_batch": Field(256, SIZE),  # nodes that are encoded together
         "query_batch": Field(256, SIZE),  # queries that are ranked together
@@ -554,7 +566,7 @@ def _prvr_conflicts(config: ConfigDict) -> Iterator[tuple[str, str]]:
             blocks = f"config.model.{geometry}_blocks, {model[f'{geometry}_blocks']}"
             yield f"model.{geometry}_widths", f"one width for all blocks, or as many as {blocks}"
     if not model.lorentz_blocks:
-        for name in ("lorentz_window", "head_merge", "block_curvature"):
+        for name in ("lorentz_window", "head_merge", "lorentz_divisor", "block_curvature"):
             default = PRVR["model"][name].default
             if model[name] != default:
                 yield f"model.{name}", f"{default!r} where there is no Lorentz block"
@@ -671,7 +683,7 @@ def check(config: ConfigDict) -> None:
     family = family_of(config)
     known, given = {name for name, _ in leaves(family)}, set(flat(config))
     for name in sorted(given - known):
-        raise ConfigError(f"config.{name}: there is no such field{suggestion(name, known)}")
+        raise ConfigError(f"config.{name}: there is no such field{field_suggestion(name, known)}")
     for name in sorted(known - given):
         start = "" if family == "prvr" else repr(family)
         raise ConfigError(
@@ -792,15 +804,15 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
         if name and not takes_name:
             raise ConfigError(f"it has no variant {name!r}: its get_config takes no name")
         config: ConfigDict = module.get_config(name) if takes_name else module.get_config()
-    except ConfigError as error:
+    except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
     except Exception as error:  # whatever a file does wrong, its line says it best
-        raise ConfigError(_fault(path, error)) from error
+        raise ConfigError(fault(path, error)) from error
     return config
 
 
-def _fault(path: Path, error: Exception) -> str:
-    """Where a configuration file failed, what stands there, and the first line of the error."""
+def fault(path: Path, error: Exception) -> str:
+    """Return where a Python file failed, the code there, and the first line of the error."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"

@@ -18,7 +18,13 @@ from hlformer_jax.errors import UserError, command_line, optional
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration file, for example configs/anet.py or configs/anet.py:debug."
 )
-MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "query"], "What to do.")
+MODE = flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "evaluate", "query", "ensemble"],
+    "train; evaluate a checkpoint on the test split; rank videos for a query; or rank the test"
+    " split by the scores of several runs together.",
+)
 WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
@@ -29,6 +35,12 @@ CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
     None,
     "evaluate, query: a run's directory or a converted checkpoint; default workdir.",
+)
+INIT = flags.DEFINE_string(
+    "init",
+    None,
+    "train: start from the parameters of this run (of its best epoch) or converted checkpoint,"
+    " with a fresh optimiser, in a --workdir of its own.",
 )
 PROFILE = flags.DEFINE_bool(
     "profile", False, "train: trace the second (or the only) group of steps into WORKDIR/profile."
@@ -50,8 +62,16 @@ ENCODER = flags.DEFINE_string(
 SPLIT = flags.DEFINE_enum("split", "test", ["train", "val", "test"], "query: what is ranked.")
 TOP = flags.DEFINE_integer("top", 10, "query: how many videos are shown.", lower_bound=1)
 SCORES = flags.DEFINE_string("scores", None, "evaluate: write the test scores to this .npz file.")
+EMBEDDINGS = flags.DEFINE_string(
+    "embeddings", None, "evaluate: write the embeddings of the test split to this .npz file."
+)
+MEMBER = flags.DEFINE_multi_string(
+    "member", [], "ensemble: a file that --scores wrote; give two or more."
+)
 OVERWRITE = flags.DEFINE_bool(
-    "overwrite", False, "evaluate: replace scores or metrics that are there."
+    "overwrite",
+    False,
+    "evaluate, ensemble: replace files that exist; the metrics of a run stay in any case.",
 )
 
 
@@ -59,14 +79,20 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; a wrong input ends it with one line and exit status 1."""
     if len(argv) > 1:
         return command.fail(f"unexpected argument {argv[1]!r}: options begin with --")
-    if CONFIG.value is None:
+    if MODE.value == "ensemble":
+        return _ensemble()
+    named: str = CHECKPOINT.value or WORKDIR.value or ""
+    if CONFIG.value is None and (MODE.value == "train" or not named):
         return command.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax import files, parallel
+    from hlformer_jax import parallel
     from hlformer_jax.retrieval import ranking
     from hlformer_jax.training import loaded_run, loop
 
-    config = CONFIG.value
+    try:
+        config = loaded_run.read_config(Path(named)) if CONFIG.value is None else CONFIG.value
+    except UserError as error:
+        return command.fail(f"--config is missing, and {error}")
     try:
         config.to_dict()  # a file that could not be read is reported at its first use
     except OSError as error:
@@ -81,24 +107,28 @@ def main(argv: Sequence[str]) -> int:
         parallel.join_processes(COORDINATOR.value, PROCESSES.value, PROCESS.value)
         parallel.configure(config)
         if MODE.value == "train":
-            if CHECKPOINT.value or SCORES.value:
-                return command.fail("--checkpoint and --scores go with --mode=evaluate")
+            if CHECKPOINT.value or SCORES.value or EMBEDDINGS.value:
+                return command.fail(
+                    "--checkpoint, --scores and --embeddings go with --mode=evaluate"
+                )
             directory = Path(WORKDIR.value or command.default_workdir())
-            loop.train(config, directory, PROFILE.value)
+            init = Path(INIT.value) if INIT.value else None
+            loop.train(config, directory, PROFILE.value, init=init)
             return 0
-        source = Path(CHECKPOINT.value or WORKDIR.value or command.default_workdir())
+        if INIT.value:
+            return command.fail("--init goes with --mode=train")
+        source = Path(named or command.default_workdir())
         if MODE.value == "query":
             return _query(config, source)
         directory = Path(WORKDIR.value or source)
-        scores = Path(SCORES.value) if SCORES.value else None
-        overwrite = OVERWRITE.value
+        scores, embeddings = (Path(x) if x else None for x in (SCORES.value, EMBEDDINGS.value))
         result = loaded_run.evaluate_checkpoint(
-            config, source, scores, print, directory, overwrite=overwrite
+            config, source, scores, print, directory, OVERWRITE.value, embeddings
         )
         if parallel.is_first():
             title = f"Test split: {result.queries} queries, {result.videos} videos"
             ranking.print_table(title, {"checkpoint": result.metrics})
-            ranking.write_result(result, directory, files.replacing(overwrite, own=True))
+            print(f"metrics: {directory / ranking.METRICS_FILE}")
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -107,6 +137,23 @@ def main(argv: Sequence[str]) -> int:
         return command.interrupted()
     except (UserError, OSError) as error:
         return command.fail(str(error))
+
+
+def _ensemble() -> int:
+    from hlformer_jax.retrieval import ensemble, ranking
+
+    workdir = Path(WORKDIR.value) if WORKDIR.value else None
+    members = [Path(member) for member in MEMBER.value]
+    try:
+        results = ensemble.evaluate(members, workdir, OVERWRITE.value)
+    except (UserError, OSError) as error:
+        return command.fail(str(error))
+    last = results["ensemble"]
+    title = f"Test split: {last.queries} queries, {last.videos} videos"
+    ranking.print_table(title, {name: result.metrics for name, result in results.items()})
+    if workdir is not None:
+        print(f"metrics: {workdir / ranking.METRICS_FILE}")
+    return 0
 
 
 def _query(config: Any, source: Path) -> int:

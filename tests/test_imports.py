@@ -15,8 +15,9 @@ MAY_IMPORT = {
     "errors": set(),
     "lazy": set(),
     "files": {"errors"},
-    "config": {"errors"},
-    "command": {"errors", "config"},
+    "field_names": {"errors"},
+    "config": {"errors", "field_names"},
+    "command": {"errors", "field_names", "config"},
     "ops": {"lazy", "typing", "errors"},
     "parallel": {"typing", "errors"},
     "data": {"typing", "errors", "config", "parallel", "files"},
@@ -24,7 +25,8 @@ MAY_IMPORT = {
     "nn": {"lazy", "typing", "ops"},
     "models": {"typing", "config", "ops", "parallel", "nn"},
     "retrieval": {
-        "lazy", "typing", "command", "config", "ops", "parallel", "files", "data", "models",
+        "lazy", "typing", "errors", "command", "config", "ops", "parallel", "files", "data",
+        "models",
     },
     "training": {
         "typing", "errors", "files", "config", "ops", "losses", "parallel", "data", "models",

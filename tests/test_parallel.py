@@ -89,15 +89,15 @@ TAUGHT = {**NO_LIFT, "model.name": "dl_dkd", "loss.distillation": 0.1, "data.tea
 
 
 class Case(NamedTuple):
-    """A run: on so many devices, of a batch in so many parts, which have masks of their own."""
+    """A run: on so many devices, of a batch in so many parts, with that rate of dropout."""
 
     devices: int
     parts: int = 1
     dropout: float = 0.0
 
 
-FEW = (Case(1), Case(4, parts=2))
-MORE = (*FEW, Case(1, dropout=0.1), Case(8, dropout=0.1))
+FEW = (Case(1, dropout=0.1), Case(4, parts=2, dropout=0.1))
+MORE = (*FEW, Case(1), Case(8))
 
 
 def _result(program, *arguments, timeout=300):

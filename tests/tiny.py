@@ -72,7 +72,7 @@ def params(config):
 def config_files():
     """The configurations of the family that need nothing behind their colon."""
     paths = (Path(__file__).parents[1] / "configs").glob("*.py")
-    return sorted(path for path in paths if path.stem not in ("own", "hover", "hover_own"))
+    return sorted(path for path in paths if path.stem not in ("own", "run", "hover", "hover_own"))
 
 
 class LinearModule:
@@ -137,12 +137,10 @@ def loss(config, params, batch, key=None):
 
 
 @functools.cache
-def value_and_gradient(name, parts=1, without_dropout=False):
+def value_and_gradient(name, parts=1):
     """Parameters of a case, its loss with the terms, and the gradient."""
     fields = case(name)
     fields.train.encode_parts = parts
-    if without_dropout:
-        fields.model.update(dropout=0.0, input_dropout=0.0)
     drawn = params(fields)
     data = batch(taught=fields.data.teacher_dim > 0)
     of = lambda params: loss(fields, params, data, jax.random.key(3))

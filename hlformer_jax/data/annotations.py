@@ -16,7 +16,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files
-from hlformer_jax.data.source import Caption, DataError, Reader
+from hlformer_jax.data.source import Caption, Captions, DataError, Reader
 
 FROM_DATA = "data"
 """The value of `config.eval.moments` that asks for the data set's own times."""
@@ -186,21 +186,62 @@ def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
     return {video: tuple(captions) for video, captions in videos.items()}
 
 
-def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
-    """The sentences of caption lists by their ids, which several lists may share.
+def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path]) -> None:
+    """Check that no id names two sentences, since it has one set of features.
 
-    A DataError where two lists give an id different sentences.
+    Args:
+      splits: the captions of every split.
+      place: gives the file of a split's captions.
+
+    Raises:
+      DataError: naming the caption and both splits.
+    """
+    known: dict[str, tuple[str, str]] = {}
+    for split, videos in splits.items():
+        for caption in (caption for captions in videos.values() for caption in captions):
+            name, sentence = caption.caption_id, " ".join(caption.sentence.split())
+            first, other = known.setdefault(name, (split, sentence))
+            if other != sentence:
+                raise DataError(
+                    f"{place(split)}:{caption.line}: caption {name!r} has another sentence in the"
+                    f" split {first}, and the features of one; give the captions of one split other"
+                    " ids (moments by python -m hlformer_jax.data.moments --tag=TAG) and make"
+                    " their features"
+                )
+
+
+def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
+    """Return the sentences of caption lists and files of moments by their ids.
+
+    Several files may share an id with its sentence.
+
+    Args:
+      paths: lists of CAPTION_ID SENTENCE, and files of moments, which end in .jsonl.
+
+    Raises:
+      DataError: where two files give an id different sentences.
     """
     sentences: dict[str, str] = {}
     for path in paths:
-        for captions in read_captions(path).values():
-            for name, sentence, line in ((x.caption_id, x.sentence, x.line) for x in captions):
-                if sentences.setdefault(name, sentence) != sentence:
-                    raise DataError(
-                        f"{path}:{line}: caption {name!r} has another sentence in another list;"
-                        " rename one"
-                    )
+        for name, sentence, line in _listed_sentences(path):
+            if sentences.setdefault(name, sentence) != sentence:
+                raise DataError(
+                    f"{path}:{line}: caption {name!r} has another sentence in another list; rename"
+                    " one (moments by python -m hlformer_jax.data.moments --tag=TAG)"
+                )
     return sentences
+
+
+def _listed_sentences(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield the id, the sentence and the line of every caption or moment of a file."""
+    if path.suffix == ".jsonl":
+        for video, line in read_moments(path):
+            for moment in video.moments:
+                yield moment.moment_id, " ".join(moment.text.split()), line
+    else:
+        for captions in read_captions(path).values():
+            for caption in captions:
+                yield caption.caption_id, caption.sentence, caption.line
 
 
 # Moments

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
+from hlformer_jax.config import fault
 from hlformer_jax.data import annotations, extracted, qvhighlights, synthetic, trees
 from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.released import (
@@ -27,6 +29,7 @@ from hlformer_jax.data.released import (
 from hlformer_jax.data.source import SPLITS, DataError, Source, teacher_width
 from hlformer_jax.data.split import PreparedVideos, Split
 from hlformer_jax.data.trees import Pool, Tree
+from hlformer_jax.errors import UserError
 
 SOURCES: dict[str, Callable[[ConfigDict], Source]] = {
     extracted.COLLECTION: lambda data: extracted.ExtractedSource(
@@ -85,7 +88,19 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
     train, val, test = (Split(*split) for split in zip(videos, [data] * 3, spans, strict=True))
     for name, split in (("val", val), ("test", test)):
         split.check_spans(name)  # now, and not when a training has come to its evaluation
+    _warn_of_shared_videos(val.video_ids, test.video_ids)
     return Data(train, val, test, prepared.fingerprint)
+
+
+def _warn_of_shared_videos(val: Sequence[str], test: Sequence[str]) -> None:
+    """Warn where the best epoch is chosen on videos that are tested."""
+    if shared := len(set(val) & set(test)):
+        logging.warning(
+            "%d of %d test videos are validation videos too: the best epoch is chosen on what is"
+            " tested; the metrics of the last epoch are not",
+            shared,
+            len(test),
+        )
 
 
 def choose_source(data: ConfigDict) -> Source:
@@ -130,7 +145,16 @@ def _prepare(source: Source, data: ConfigDict) -> Prepared:
                 f"data.{field} is {data[field]} and the features of {source.name} are {width} "
                 f"wide; set data.{field} to {width}"
             )
-    return prepare(source, data.data_dir, data.storage)
+    try:
+        return prepare(source, data.data_dir, data.storage)
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        path = Path(type(source).fingerprint.__code__.co_filename)
+        if path.is_relative_to(Path(__file__).parents[1]):
+            raise
+        # A data set of somebody's own: its line says what is wrong.
+        raise DataError(fault(path, error)) from error
 
 
 # Trees of actions
@@ -189,6 +213,8 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     else:
         val = opened["val"].split(range(len(opened["val"].trees)))
     test = opened["test"].split(range(len(opened["test"].trees)))
+    if options.validation == "val":
+        _warn_of_shared_videos(val.features.video_ids, test.features.video_ids)
     return TreeData(train.split(chosen), val, test, prepared.fingerprint)
 
 

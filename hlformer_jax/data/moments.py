@@ -8,6 +8,7 @@ MOMENTS.jsonl as {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,24 @@ def listed(read: Annotations, captions: Path) -> Annotations:
     return read._replace(videos=tuple(known[name] for name in wanted))
 
 
+def tagged(read: Annotations, tag: str) -> Annotations:
+    """Return annotations whose moments have the ids VIDEO#TAG#K in place of VIDEO#enc#K.
+
+    Two files of annotations of the same videos, as ActivityNet Captions' val_1 and val_2, would
+    otherwise give the same id to different sentences.
+    """
+    videos = [
+        video._replace(
+            moments=tuple(
+                moment._replace(moment_id=f"{video.video}#{tag}#{k}")
+                for k, moment in enumerate(video.moments)
+            )
+        )
+        for video in read.videos
+    ]
+    return read._replace(videos=tuple(videos))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -67,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="only the videos of a list {collection}{split}.caption.txt",
     )  # fmt: skip
     parser.add_argument(
+        "--tag", default="enc",
+        help="middle part of the moments' ids, VIDEO#TAG#K (default: enc, as the published features"
+        " name them); give another where two splits describe the same videos",
+    )  # fmt: skip
+    parser.add_argument(
         "--form", choices=tuple(trees.FORMS), default="released", help="how leaves are composed"
     )
     options = parser.parse_args(argv)
@@ -79,6 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         read = annotations.read_published(options.file, options.durations)
         if options.captions is not None:
             read = listed(read, options.captions)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", options.tag):
+            raise DataError(f"--tag={options.tag}: give letters, digits, _, . and - alone")
+        if options.tag != "enc":
+            read = tagged(read, options.tag)
         built = list(trees.build_all(read.videos, options.form))
         if options.out is not None:
             annotations.write_moments(options.out, read.videos, replace)

@@ -371,6 +371,7 @@ class ReleasedReader(Reader):
         self.collection = collection
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
+        annotations.check_shared_ids(self._splits, collection.captions)
         with contextlib.ExitStack() as stack:
 
             def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:

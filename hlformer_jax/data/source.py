@@ -15,7 +15,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -77,16 +77,20 @@ class Reader(Protocol):
     """A data set that is open. It is read by one thread at a time.
 
     A class that names `Reader` as its base inherits the methods that have a body.
+
+    Attributes:
+      splits: the splits train, val and test, in the order in which their videos are prepared; an
+        attribute or a property. Each has at least one video, and each video at least one caption.
+        A video may be in several splits, with other captions or with the same.
     """
 
-    @property
-    def splits(self) -> Mapping[str, Captions]:
-        """The splits train, val and test, in the order in which their videos are prepared.
+    if TYPE_CHECKING:
 
-        Each has at least one video, and each video at least one caption. A video may be in several
-        splits, with other captions or with the same.
-        """
-        ...
+        @property
+        def splits(self) -> Mapping[str, Captions]: ...  # noqa: D102
+
+    else:  # a property here could not be set in the `__init__` of a subclass
+        splits: Mapping[str, Captions]
 
     def num_frames(self, video: str) -> int:
         """The number of frames of a video, at least 1; asked before any feature is read."""
@@ -137,27 +141,33 @@ class Source(Protocol):
     """A data set that can be opened.
 
     Name, feature, widths and fingerprint together name the directory of the prepared set.
+
+    Attributes:
+      name: the data set, such as activitynet; an attribute or a property, as the others.
+      feature: the extractor of its frames' features, such as i3d.
+      visual_dim: D, the width of a frame's features.
+      text_dim: E, the width of a word's features.
     """
 
-    @property
-    def name(self) -> str:
-        """The data set, such as activitynet."""
-        ...
+    if TYPE_CHECKING:
 
-    @property
-    def feature(self) -> str:
-        """The extractor of its frames' features, such as i3d."""
-        ...
+        @property
+        def name(self) -> str: ...  # noqa: D102
 
-    @property
-    def visual_dim(self) -> int:
-        """D, the width of a frame's features."""
-        ...
+        @property
+        def feature(self) -> str: ...  # noqa: D102
 
-    @property
-    def text_dim(self) -> int:
-        """E, the width of a word's features."""
-        ...
+        @property
+        def visual_dim(self) -> int: ...  # noqa: D102
+
+        @property
+        def text_dim(self) -> int: ...  # noqa: D102
+
+    else:  # properties here could not be set in the `__init__` of a subclass
+        name: str
+        feature: str
+        visual_dim: int
+        text_dim: int
 
     def fingerprint(self) -> str:
         """Identifies the content, cheaply: asked at every start, and before and after preparing.

@@ -191,6 +191,7 @@ class Split:
         self.widths: tuple[int, int] = (data.visual_dim, data.text_dim)
         self._budget = int(data.cache_gib * 2**30)
         self._cache: dict[int, Example] = {}
+        self._cut_captions: dict[int, int] = {}  # by the index of each video that was read
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -218,7 +219,13 @@ class Split:
     def read(self, index: int | np.integer) -> Example:
         """Returns a video, read from the prepared set, without keeping it."""
         sizes = self.max_clips, self.max_frames, self.max_words
-        return transform(self._videos[int(index)], *sizes, self.dtype)
+        record = self._videos[int(index)]
+        self._cut_captions[int(index)] = int(np.sum(record.word_counts > self.max_words))
+        return transform(record, *sizes, self.dtype)
+
+    def num_cut_captions(self) -> int | None:
+        """Return the number of captions longer than `max_words`; None before all were read."""
+        return sum(self._cut_captions.values()) if len(self._cut_captions) == len(self) else None
 
     def caption_ids(self) -> list[str]:
         """Ids of all captions, in the order of `caption_video`; reads the whole split, once."""

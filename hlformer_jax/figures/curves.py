@@ -48,6 +48,9 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -
     if path.exists():
         content = _parse(path.read_text(encoding="utf-8"), str(path))
         metric = str(content.get("config", {}).get("eval", {}).get("select", metric))
+    if metric == "last":  # no metric: the last epoch is taken
+        names = [name for record in records for name in record if name.startswith("validation/")]
+        metric = names[0].partition("/")[2] if names else metric
     with drawing.styled():
         figure = run_figure(records, title or directory.name, metric)
     drawing.write(figure, directory / "curves", replace=replace)

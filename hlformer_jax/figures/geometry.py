@@ -46,7 +46,9 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
     figure = Figure(figsize=(8.2, 0.5 + 3.5 * len(measured)), layout="constrained")
     rows = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(6, 5))
     for (subject, tangents), (histogram, plane) in zip(measured, rows, strict=True):
-        c = float(np.exp(subject.run.params["curv"]))
+        model = subject.run.config.model
+        fixed = not model.learned_curvature
+        c = model.curvature if fixed else float(np.exp(subject.run.params["curv"]))
         points = {kind: np.asarray(_lift(rows, c)) for kind, rows in tangents.items()}
         distances = {
             kind: np.sqrt(c) * np.asarray(lorentz.distance0(jnp.asarray(own), c))

@@ -10,23 +10,30 @@ capacity they fill does not matter. Every mean is over real captions or real vid
 a comparison to make gives 0.
 """
 
-from typing import NamedTuple
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import cones
-from hlformer_jax.ops.numerics import check_shape, exact_precision, unit
+from hlformer_jax.ops.numerics import as_indices, check_shape, exact_precision, unit
 from hlformer_jax.typing import Array, Batch
 
 
 class Pairs(NamedTuple):
     """Which caption belongs to which video, with padding; what every loss needs to know.
 
+    Fields may be arrays of NumPy or JAX, or lists. A real caption whose video does not exist is a
+    ValueError in every loss; inside `jax.jit`, where values are not known, the loss is NaN.
+
     Attributes:
-      video: column of each caption's video.
+      video: column of each caption's video, of any integer dtype.
       caption_mask: True for real captions.
       video_mask: True for real videos.
     """
@@ -37,26 +44,71 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> "Pairs":
-        """The captions and videos of a batch."""
+        """Return the captions and videos of a batch."""
         return cls(batch.captions.video, batch.captions.mask, batch.videos.mask)
 
+    def checked(self) -> "Pairs":
+        """Return the pairs as arrays of JAX.
+
+        Raises:
+          ValueError: for a real caption whose video does not exist, where values are known.
+        """
+        video_mask = jnp.asarray(self.video_mask, bool)
+        caption_mask = self.caption_mask
+        if not isinstance(caption_mask, jax.Array):
+            caption_mask = np.asarray(caption_mask, bool)
+        video = as_indices("Pairs.video", self.video, len(video_mask), caption_mask)
+        check_shape("Pairs.caption_mask", caption_mask, video.shape)
+        return Pairs(video, jnp.asarray(caption_mask), video_mask)
+
+    def exist(self) -> Bool[Array, ""]:
+        """Return whether the videos of all real captions exist."""
+        exists = (self.video >= 0) & (self.video < len(self.video_mask))
+        return jnp.all(exists | ~self.caption_mask)
+
     def own(self) -> Bool[Array, "Q V"]:
-        """True where a real caption meets its own video."""
-        columns = jnp.arange(self.video_mask.shape[0], dtype=self.video.dtype)
-        return (self.video[:, None] == columns[None]) & self.caption_mask[:, None]
+        """Return True where a real caption meets its own video."""
+        video, caption_mask, video_mask = self.checked()
+        columns = jnp.arange(len(video_mask), dtype=video.dtype)
+        return (video[:, None] == columns[None]) & caption_mask[:, None]
 
     def check(self, scores: Float[Array, "Q V"]) -> None:
-        """Raises ValueError where scores have other captions or videos than these."""
+        """Raise ValueError where scores have other captions or videos than these."""
         check_shape("scores", scores, (*self.video.shape, *self.video_mask.shape))
 
     def real(self) -> Bool[Array, "Q V"]:
-        """True where a real caption meets a real video."""
-        return self.caption_mask[:, None] & self.video_mask[None]
+        """Return True where a real caption meets a real video."""
+        _, caption_mask, video_mask = self.checked()
+        return caption_mask[:, None] & video_mask[None]
+
+
+Loss = TypeVar("Loss", bound=Callable[..., Array])
+
+
+def _checks_pairs(loss: Loss) -> Loss:
+    """Decorate a loss so that a caption without an existing video is an error or makes it NaN."""
+    place = list(inspect.signature(loss).parameters).index("pairs")
+
+    @functools.wraps(loss)
+    def checked_loss(*args: Any, **kwargs: Any) -> Array:
+        given = args[place] if place < len(args) else kwargs["pairs"]
+        pairs = given.checked()
+        if place < len(args):
+            args = (*args[:place], pairs, *args[place + 1 :])
+        else:
+            kwargs = kwargs | {"pairs": pairs}
+        value = loss(*args, **kwargs)
+        if not any(isinstance(x, jax.core.Tracer) for x in given):
+            return value
+        return jnp.where(pairs.exist(), value, jnp.nan)
+
+    return cast(Loss, checked_loss)
 
 
 def identity_pairs(pairs: Pairs) -> Pairs:
-    """Captions paired with columns of which every caption has one of its own."""
-    columns = jnp.arange(len(pairs.video), dtype=pairs.video.dtype)
+    """Pair every caption with a column of its own."""
+    pairs = pairs.checked()
+    columns = jnp.arange(len(pairs.video), dtype=jnp.int32)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
 
@@ -94,6 +146,7 @@ def draw_negative_ranks(
     Returns:
       Ranks below the number of negatives there are (0 where there are none).
     """
+    pairs = pairs.checked()
     own = pairs.own()
     other_videos = _count(pairs.video_mask) - 1
     other_captions = _count(pairs.caption_mask) - _count(own, axis=0)
@@ -113,6 +166,7 @@ def _draw(key: Array, counts: Int[Array, " M"]) -> Int[Array, " M"]:
     return jax.vmap(draw)(keys, counts)
 
 
+@_checks_pairs
 def triplet(
     scores: Float[Array, "Q V"], pairs: Pairs, negatives: NegativeRanks, margin: ArrayLike
 ) -> Float[Array, ""]:
@@ -157,6 +211,7 @@ def _at_rank(
     return jnp.where(exists, value, 0), exists
 
 
+@_checks_pairs
 def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     """Contrastive loss on un-normalised dot products, both directions, no temperature.
 
@@ -224,17 +279,21 @@ def _count(mask: Array, axis: int | None = None) -> Array:
 # Embeddings
 
 
+@_checks_pairs
 def query_diversity(
     queries: Float[Array, "Q H"],
     pairs: Pairs,
     margin: ArrayLike,
     scale: ArrayLike,
     gamma: ArrayLike,
+    per_video: bool = False,
 ) -> Float[Array, ""]:
-    """Pushes apart the captions of one video, with a focal factor.
+    """Push apart the captions of one video, with a focal factor.
 
     Over ordered pairs i != j of captions of one video: (1 + cos)^gamma log(1 + e^(scale (cos +
-    margin))), summed and divided by the number of captions.
+    margin))), summed and divided by the number of captions, as released. As printed, the sum of
+    each video is multiplied by 2 / (M (M - 1)), M its number of captions; the mean is over videos
+    with at least two.
 
     Args:
       queries: sentence embeddings.
@@ -242,9 +301,11 @@ def query_diversity(
       margin: delta.
       scale: alpha.
       gamma: exponent of the focal factor; 0 is HLFormer's printed form.
+      per_video: whether the sum of each video is normalised, as GMMFormer v2 prints it.
 
     References:
-      HLFormer eq. 32; the focal factor is GMMFormer v2's and in HLFormer's released code.
+      HLFormer eq. 32, GMMFormer v2 eqs. 4, 5; the focal factor is GMMFormer v2's and in HLFormer's
+      released code.
     """
     cosine, same = _same_video(queries, pairs)
     # Rounding may put 1 + cos at or below 0, where a power has no gradient.
@@ -252,9 +313,16 @@ def query_diversity(
     positive = focal > 0
     focal = jnp.where(positive, jnp.where(positive, focal, 1.0) ** gamma, 0.0)
     terms = jnp.where(same, focal * jax.nn.softplus(scale * (cosine + margin)), 0)
+    if per_video:
+        own = pairs.own()
+        count = _count(own, axis=0)
+        sums = jnp.sum(jnp.where(own, jnp.sum(terms, axis=-1)[:, None], 0), axis=0)
+        factor = 2 / jnp.maximum(count * (count - 1), 1).astype(terms.dtype)
+        return masked_mean(factor * sums, count > 1)
     return jnp.sum(terms) / jnp.maximum(jnp.sum(pairs.caption_mask, dtype=terms.dtype), 1)
 
 
+@_checks_pairs
 def caption_diversity(
     queries: Float[Array, "Q H"], pairs: Pairs, margin: ArrayLike, scale: ArrayLike
 ) -> Float[Array, ""]:
@@ -290,13 +358,15 @@ def _same_video(
     return jnp.einsum("ih,jh->ij", units, units, precision=exact_precision()), same
 
 
+@_checks_pairs
 def optimal_matching(
     queries: Float[Array, "Q H"],
     clips: Float[Array, "V C H"],
     pairs: Pairs,
     max_captions: int | None = None,
+    per_video: bool = False,
 ) -> Float[Array, ""]:
-    """Pulls captions to different clips of their video: to those of the best assignment.
+    """Pull captions to different clips of their video: to those of the best assignment.
 
     For every video with at least two captions, the assignment of its captions to its clips with
     the largest sum of cosines (no clip twice; where there are more captions than clips, the best
@@ -308,12 +378,14 @@ def optimal_matching(
       pairs: captions and videos.
       max_captions: at least the number of captions of any video, by which time and memory grow;
         None: the capacity of the batch.
+      per_video: whether the loss is the mean over a video's captions, as printed, and then over
+        the videos with at least two captions; otherwise over all pairs of the batch, as released.
 
     Returns:
       The loss; 0 where no video has two captions (the released code fails there).
 
     References:
-      GMMFormer v2 eq. 6, 7, as in the released code: the mean is over the batch's pairs.
+      GMMFormer v2 eqs. 6, 7.
     """
     check_shape("clips", clips, (*pairs.video_mask.shape, *clips.shape[1:]))
     queries = zero_padding(queries, pairs.caption_mask)
@@ -339,9 +411,14 @@ def optimal_matching(
     clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
     matched = several & (clip >= 0)
     chosen = jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    if per_video:
+        among = own & matched[:, None]
+        each = masked_mean((1 - chosen)[:, None], among, axis=0)
+        return masked_mean(each, jnp.any(among, axis=0))
     return masked_mean(1 - chosen, matched)
 
 
+@_checks_pairs
 def partial_order(
     videos: Float[Array, "V n1"],
     captions: Float[Array, "Q n1"],
@@ -370,6 +447,7 @@ def partial_order(
     return masked_mean(outside, pairs.caption_mask)
 
 
+@_checks_pairs
 def distillation(
     queries: Float[Array, "Q H"],
     frames: Float[Array, "V F H"],
@@ -397,7 +475,7 @@ def distillation(
     References:
       DL-DKD's distillation loss, as in the released code.
     """
-    real = frame_mask[pairs.video] & pairs.caption_mask[:, None]
+    real = jnp.asarray(frame_mask)[pairs.video] & pairs.caption_mask[:, None]
     queries = zero_padding(queries, pairs.caption_mask)
     own = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]
     cosine = jnp.einsum("qh,qfh->qf", unit(queries), unit(own), precision=exact_precision())

@@ -36,7 +36,7 @@ from hlformer_jax.models.two_branch import (
     VideoEncoding,
     block_widths,
 )
-from hlformer_jax.ops.dropout import derive_key
+from hlformer_jax.ops.dropout import derive_key, part_of_batch
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 __all__ = [
@@ -166,8 +166,8 @@ def encode_video(
       videos: a batch of videos.
       dropout_key: random key of the dropout; None switches it off.
       parts: number of parts of the batch, of equal size, that are encoded one after another, and
-        once more when a gradient is asked for: memory for arithmetic. Without dropout, changes
-        results by rounding alone; the masks of dropout are each part's own.
+        once more for the gradient: less memory for more arithmetic. Results differ by rounding
+        alone: a video has the same mask of dropout in a part as in the whole batch.
 
     Returns:
       The encoded videos, float32 at least: a `VideoEncoding`, or what the model has in its place.
@@ -188,8 +188,8 @@ def encode_video(
     # In a loop XLA need not be kept from taking the second computation for the first.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def encode_part(index: Array, part: Videos) -> Any:
-        key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
-        return encode(part, key)
+        with part_of_batch(index, parts):
+            return encode(part, dropout_key)
 
     # Part p has videos p, p + parts, …, so that each device has its share of every part.
     split = lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)

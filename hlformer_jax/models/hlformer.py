@@ -52,8 +52,9 @@ class HLFormer(TwoBranch):
         log_scale = nn.initializers.constant(-0.5 * math.log(self.options.hidden_size))
         self.video_alpha = self.param("video_alpha", log_scale, ())
         self.textual_alpha = self.param("textual_alpha", log_scale, ())
-        log_curvature = nn.initializers.constant(math.log(self.options.curvature))
-        self.curv = self.param("curv", log_curvature, ())
+        if self.options.learned_curvature:
+            log_curvature = nn.initializers.constant(math.log(self.options.curvature))
+            self.curv = self.param("curv", log_curvature, ())
 
     def __call__(
         self,
@@ -66,7 +67,7 @@ class HLFormer(TwoBranch):
         return self.lift(*super().__call__(videos, captions, hyperparameters, train))
 
     def lift(self, videos: VideoEncoding, queries: Float[Array, "Q H"]) -> Lifted:
-        """Lifts pooled videos and sentences onto the hyperboloid of the learned curvature.
+        """Lift pooled videos and sentences onto the hyperboloid of the model's curvature.
 
         Pooling runs over all positions, frame padding not masked, as released.
         """
@@ -75,7 +76,10 @@ class HLFormer(TwoBranch):
             pooled.append(self.frame_pooling(videos.frames, None))
         if videos.clips is not None:
             pooled.append(self.clip_pooling(videos.clips, None))
-        c = jnp.exp(self.curv)
+        if self.options.learned_curvature:
+            c = jnp.exp(self.curv)
+        else:
+            c = jnp.asarray(self.options.curvature, queries.dtype)
         return Lifted(
             lift(sum(pooled) / len(pooled) * jnp.exp(self.video_alpha), c),
             lift(queries * jnp.exp(self.textual_alpha), c),

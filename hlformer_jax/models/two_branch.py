@@ -48,7 +48,8 @@ class TwoBranchOptions:
     """Options of a `TwoBranch`; the fields of `config.model`, see config.py.
 
     Positions of either branch share a table of `max_frames` rows. With `shared_curvature` all
-    Lorentz blocks learn one curvature, from 1, else fixed; `curvature` is that of the lift.
+    Lorentz blocks learn one curvature, from 1, else fixed; `curvature` is that of the lift, and
+    learned too unless `learned_curvature` is False.
     """
 
     hidden_size: int
@@ -62,6 +63,7 @@ class TwoBranchOptions:
     video_level: bool
     shared_curvature: bool
     curvature: float
+    learned_curvature: bool = True
 
 
 class Hyperparameters(NamedTuple):
@@ -199,7 +201,12 @@ class TwoBranch(nn.Module):
                     expansion=cls.expansion,
                     dtype=jnp.dtype(config.dtype),
                 ),
-                lorentz=LorentzOptions(model.lorentz_dim, model.lorentz_window, model.head_merge),
+                lorentz=LorentzOptions(
+                    model.lorentz_dim,
+                    model.lorentz_window,
+                    model.head_merge,
+                    model.lorentz_divisor == "learned",
+                ),
                 euclidean_blocks=model.euclidean_blocks,
                 lorentz_blocks=model.lorentz_blocks,
             ),
@@ -210,6 +217,7 @@ class TwoBranch(nn.Module):
             video_level=model.video_level,
             shared_curvature=model.block_curvature == "shared",
             curvature=model.curvature,
+            learned_curvature=model.learned_curvature,
         )
         return cls(options)
 

@@ -63,6 +63,7 @@ class LorentzOptions:
     dim: int  # n; points have n + 1 coordinates, divisible by the number of heads
     window: str  # a key of `LORENTZ_WINDOWS`
     head_merge: str  # a key of `HEAD_MERGES`
+    learned_divisor: bool = True  # of the logits, with a bias; False: √(n + 1), without one
 
 
 class EuclideanAttention(nn.Module):
@@ -216,8 +217,11 @@ class LorentzAttention(nn.Module):
     ) -> Float[Array, "*batch L H"]:
         options, dim = self.options, self.lorentz.dim
         log_beta = self.param("scale_alpha", nn.initializers.constant(-0.5 * math.log(dim)), ())
-        scale = self.param("scale", nn.initializers.constant(math.sqrt(dim + 1)), ())
-        bias = self.param("bias", nn.initializers.zeros, ())
+        scale: Any = math.sqrt(dim + 1)
+        bias: Any = 0.0
+        if self.lorentz.learned_divisor:
+            scale = self.param("scale", nn.initializers.constant(math.sqrt(dim + 1)), ())
+            bias = self.param("bias", nn.initializers.zeros, ())
         project = InputProjection(dim, options.dropout, options.dtype, name="input_proj")
         tangent = project(x, train)
         beta = jnp.exp(log_beta)

@@ -27,7 +27,7 @@ def euclidean_attention(
     query: Float[Array, "*#batch #N M d"],
     key: Float[Array, "*#batch #N L d"],
     value: Float[Array, "*#batch #N L dv"],
-    window: Float[Array, "#M #L"] | None = None,
+    window: Float[Array, "*#heads #M #L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
@@ -38,7 +38,8 @@ def euclidean_attention(
       query: queries at M positions, per head.
       key: keys at L positions, per head.
       value: values at L positions, per head.
-      window: factor of the logits before the softmax; None is a window of ones.
+      window: factor of the logits before the softmax, for all heads or [N, M, L] one for each;
+        None is a window of ones.
       mask: True for real keys.
       dropout_key: random key of the dropout of the attention weights; None switches it off.
       rate: rate of that dropout.
@@ -115,8 +116,8 @@ def lorentz_attention(
     value: Float[Array, "*#batch #N L dv"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
-    window: Float[Array, "#M #L"] | None = None,
-    log_window: Float[Array, "#M #L"] | None = None,
+    window: Float[Array, "*#heads #M #L"] | None = None,
+    log_window: Float[Array, "*#heads #M #L"] | None = None,
     mask: Bool[Array, "*#batch L"] | None = None,
 ) -> Float[Array, "*#batch N M dv"]:
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
@@ -131,7 +132,8 @@ def lorentz_attention(
       value: points at L positions, per head.
       scale: a number, divides the squared distance; learned, sqrt(n + 1) at the start.
       bias: a number, added to the logits before the window.
-      window: factor of the logits (as released); not together with ``log_window`` (ValueError).
+      window: factor of the logits (as released), for all or for each head; not together with
+        ``log_window`` (ValueError).
       log_window: term of the logits (corrected).
       mask: True for real keys.
 
@@ -218,8 +220,9 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
     return heads.reshape(*heads.shape[:-2], -1)
 
 
-def _broadcast_window(window: Float[Array, "#M #L"], logits: Array) -> Array:
-    return window.astype(logits.dtype).reshape((1,) * (logits.ndim - 2) + window.shape)
+def _broadcast_window(window: Float[Array, "*#heads #M #L"], logits: Array) -> Array:
+    missing = max(logits.ndim - window.ndim, 0)
+    return window.astype(logits.dtype).reshape((1,) * missing + window.shape)
 
 
 def _masked(mask: Bool[Array, "*#batch L"], logits: Array) -> Array:

@@ -3,17 +3,21 @@
 Element i is kept or dropped by a hash of (key, i): a 32-bit finaliser (two multiply and xor-shift
 rounds of the kind used in hash tables), run once for each half of the key. These dozen integer
 operations compile into the kernel that uses them, where JAX's default generator takes about a
-hundred. Masks are the same however an array is sharded. The streams pass the tests of uniformity
-and independence that dropout needs, not those of cryptography.
+hundred. Masks are the same however an array is sharded, and, inside of `part_of_batch`, however a
+batch is split. The streams pass the tests of uniformity and independence that dropout needs, not
+those of cryptography.
 """
 
+import contextlib
+import contextvars
 import functools
 import zlib
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, UInt32
+from jaxtyping import Int, Integer, UInt32
 
 from hlformer_jax.ops.numerics import check_floating
 from hlformer_jax.typing import Array
@@ -25,10 +29,34 @@ def derive_key(seed: int | Int[Array, ""], name: str, step: Int[Array, ""] | int
     return jax.random.fold_in(key, step)
 
 
+_PART: contextvars.ContextVar[tuple[Integer[Array, ""] | int, int]] = contextvars.ContextVar(
+    "part of a batch", default=(0, 1)
+)
+
+
+@contextlib.contextmanager
+def part_of_batch(part: Integer[Array, ""] | int, parts: int) -> Iterator[None]:
+    """Give each array inside the bits that its rows have in the whole batch.
+
+    For functions that are traced inside the block, whose arrays have the rows part, part + parts,
+    part + 2 parts, … of the batch along their first axis.
+
+    Args:
+      part: number of the part, from 0; it may be traced.
+      parts: number of parts of the batch.
+    """
+    token = _PART.set((part, parts))
+    try:
+        yield
+    finally:
+        _PART.reset(token)
+
+
 def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """32 random bits for every element of an array of fewer than 2^32 elements.
 
-    Row-major element i is a function of the key, typed or raw, and i alone.
+    Row-major element i is a function of the key, typed or raw, and i alone. Inside of
+    `part_of_batch`, i is the element of the whole batch.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     data = jax.random.key_data(key) if typed else jnp.asarray(key)
@@ -37,6 +65,10 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     index = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(strides):
         counter = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if axis == 0:
+            part, parts = _PART.get()
+            if parts > 1:
+                counter = counter * jnp.uint32(parts) + jnp.asarray(part, jnp.uint32)
         index = index + counter * jnp.uint32(stride % 2**32)
     return _mix(_mix(index ^ low) ^ high)
 

@@ -11,11 +11,13 @@ NaN.
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import ArrayLike, Bool, Float
+from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.typing import Array
 
@@ -88,6 +90,42 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     """Raises ValueError for an array of another shape."""
     if x.shape != shape:
         raise ValueError(f"{name} {x.shape}: the other arguments ask for {shape}")
+
+
+def as_indices(name: str, indices: Any, count: int, where: Any = None) -> Int[Array, "*shape"]:
+    """Cast indices to int32 and refuse those that do not exist, where values are known.
+
+    Args:
+      name: argument that the error names.
+      indices: indices of any integer dtype: a list, or an array of NumPy or JAX.
+      count: number of elements that are indexed; indices from 0 to count - 1 exist.
+      where: True for the indices that matter; None for all.
+
+    Returns:
+      The indices. Inside `jax.jit`, where values are not known, those that do not exist may be
+      among them, and the caller decides what they mean.
+
+    Raises:
+      ValueError: for another dtype, and for an index that does not exist.
+    """
+    if not isinstance(indices, jax.Array):
+        indices = np.asarray(indices)
+        indices = indices if indices.size else indices.astype(np.int32)
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise ValueError(f"{name} has dtype {indices.dtype}: give integers")
+    if not isinstance(indices, jax.core.Tracer) and not isinstance(where, jax.core.Tracer):
+        missing = (indices < 0) | (indices >= count)
+        missing = np.asarray(missing if where is None else missing & np.asarray(where))
+        if missing.any():
+            place = tuple(int(axis[0]) for axis in np.nonzero(missing))
+            raise ValueError(
+                f"{name}[{', '.join(map(str, place))}] is {int(indices[place])}: it must be from 0"
+                f" to {count - 1}"
+            )
+    if isinstance(indices, np.ndarray):
+        # JAX would warn of int64 and wrap what int32 does not hold; clipped, it stays out of range.
+        indices = np.clip(indices, -(2**31), 2**31 - 1).astype(np.int32)
+    return jnp.asarray(indices, jnp.int32)
 
 
 def same_length(x: Array, y: Array) -> None:

@@ -5,6 +5,7 @@
     ranking        ranks, recalls, SumR, and the table of results
     evaluation     encodes a split once and ranks every caption against every video; the baseline
     hierarchy      the same of the nodes of action trees, and metrics of their hierarchy (HOVER)
+    ensemble       a split ranked by the scores of several runs together
     localisation   moments of a video by the scores of its frames, against annotated ones
 
 docs/training.md has an example.
@@ -20,6 +21,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
         "corpus": "",
         "evaluation": "",
         "hierarchy": "",
+        "ensemble": "",
         "localisation": "",
     },
 )

@@ -159,6 +159,16 @@ class Evaluator:
             scores[start : start + len(rows)] = rows
         return scores
 
+    def positions(self, stored: Corpus, split: Split) -> dict[str, Float[np.ndarray, "V L H"]]:
+        """Return the unit vectors of all positions of a split's videos, by branch.
+
+        Args:
+          stored: a corpus of `encode`, float32.
+          split: the split that it holds.
+        """
+        whole = {name: parallel.to_host(branch.values) for name, branch in stored.stored.items()}
+        return {name: x.reshape(-1, *x.shape[2:])[: len(split)] for name, x in whole.items()}
+
     def evaluate(self, params: Any, feed: VideoFeed, dtype: str | None = None) -> Result:
         """Metrics of a split, with a corpus of that dtype; its scores never leave the devices."""
         return self.rank(*self.encode(params, feed, dtype), feed.split)

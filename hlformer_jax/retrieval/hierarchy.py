@@ -142,6 +142,12 @@ def node_metrics(rank: Int[np.ndarray, " U"]) -> dict[str, float]:
     }
 
 
+def metric_names() -> tuple[str, ...]:
+    """Return the names of the metrics over all nodes that every evaluation gives."""
+    names = node_metrics(np.ones(1, np.int32))
+    return tuple(f"{direction}/{name}" for direction in ("t2v", "v2t") for name in names)
+
+
 def metrics_by_leaves(
     ranks: Mapping[str, NodeRanks], leaves: Int[np.ndarray, " U"]
 ) -> dict[str, float]:

@@ -6,15 +6,18 @@ scores all candidates equal gets chance, not R@1 = 100.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.ops.numerics import check_shape
+from hlformer_jax.config import ConfigError
+from hlformer_jax.errors import suggestion
+from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
 from hlformer_jax.typing import Array
 
 RECALLS = (1, 5, 10, 100)
@@ -25,27 +28,76 @@ RATIOS = (0.2, 0.4)
 METRICS_FILE, QUERIES_FILE = "test_metrics.json", "test_queries.npz"
 """Files of a run: metrics of the test split, and the rank and overlap of each of its queries."""
 
+LAST = "last"
+"""Value of `eval.select` that takes the last epoch for the best, without early stopping."""
+
 SHARES = ("MRR", "RadiusTau")
 """Metrics that are not in percent, and at most 1."""
 
 
-def ranks(scores: Float[Array, "Q V"], relevant: Int[Array, " Q"]) -> Int[Array, " Q"]:
-    """int32 rank of each query's own candidate, from 1; the worst where a score is NaN."""
-    check_shape("scores", scores, (len(relevant), scores.shape[-1]))
-    columns = jnp.arange(scores.shape[-1], dtype=relevant.dtype)
-    own = jnp.take_along_axis(scores, relevant[:, None], axis=-1)
-    return rank_among(scores, own, columns[None] != relevant[:, None])
+def ranks(
+    scores: Float[Array, "Q V"] | Sequence[Any],
+    relevant: Integer[Array, " Q"] | Sequence[int],
+) -> Int[Array, " Q"]:
+    """Rank every query's relevant candidate, from 1.
+
+    Args:
+      scores: a score for every query and candidate; higher is better.
+      relevant: column of each query's relevant candidate, any integer dtype.
+
+    Returns:
+      int32 ranks; the worst rank, the number of candidates, for a row with a NaN. Inside `jax.jit`,
+      where values are not known, also for a column that does not exist.
+
+    Raises:
+      ValueError: for arrays of other shapes, indices that are not integers, and, outside of
+        `jax.jit`, a column that does not exist.
+    """
+    scores = _as_scores(scores)
+    width = scores.shape[-1]
+    column = as_indices("relevant", relevant, width)
+    check_shape("scores", scores, (len(column), width))
+    exists = (column >= 0) & (column < width)
+    own = jnp.take_along_axis(scores, jnp.where(exists, column, 0)[:, None], axis=-1)
+    own = jnp.where(exists[:, None], own, jnp.nan)
+    columns = jnp.arange(width, dtype=column.dtype)
+    return rank_among(scores, own, columns[None] != column[:, None])
 
 
 def rank_among(
-    scores: Float[Array, "Q V"], own: Float[Array, "Q 1"], other: Bool[Array, "Q V"]
+    scores: Float[Array, "Q V"] | Sequence[Any],
+    own: Float[Array, "Q 1"] | Sequence[Any],
+    other: Bool[Array, "Q V"] | Sequence[Any],
 ) -> Int[Array, " Q"]:
-    """int32 rank of one candidate of each query, of score `own`, among the `other` candidates."""
+    """Rank one candidate of each query among others.
+
+    Args:
+      scores: a score for every query and candidate; higher is better.
+      own: the score of the candidate that is ranked.
+      other: True for the candidates that it is ranked among.
+
+    Returns:
+      int32 ranks, from 1; the worst, the number of candidates, where a score of the row or `own`
+      is NaN.
+
+    Raises:
+      ValueError: for arrays of other shapes.
+    """
+    scores = _as_scores(scores)
+    own = jnp.asarray(own, scores.dtype)
+    other = jnp.asarray(other, bool)
+    check_shape("own", own, (*scores.shape[:-1], 1))
+    check_shape("other", other, scores.shape)
     higher = jnp.sum(other & (scores > own), axis=-1, dtype=jnp.int32)
     equal = jnp.sum(other & (scores == own), axis=-1, dtype=jnp.int32)
     rank = 1 + higher + (equal + 1) // 2
-    broken = jnp.any(jnp.isnan(scores), axis=-1)
+    broken = jnp.any(jnp.isnan(scores), axis=-1) | jnp.isnan(own[..., 0])
     return jnp.where(broken, scores.shape[-1], rank)
+
+
+def _as_scores(scores: Any) -> Float[Array, "Q V"]:
+    """Return scores as a floating array of JAX, float32 at least; lists are taken too."""
+    return as_float(np.asarray(scores) if isinstance(scores, list | tuple) else scores)
 
 
 def recall_at_k(rank: Int[Array, " Q"] | np.ndarray, k: int) -> float:
@@ -68,6 +120,22 @@ def metrics(rank: Int[Array, " Q"] | np.ndarray) -> dict[str, float]:
     return {f"R@{k}": recall_at_k(rank, k) for k in RECALLS} | {"SumR": sum_recall(rank)}
 
 
+def chance(name: str, result: "Result") -> float | None:
+    """Return the expected value of a metric for a random ranking; None where it is not known.
+
+    Args:
+      name: name of a recall, of SumR or of MRR, also of a direction of HOVER, "t2v/R@1".
+      result: a result of the split, for the number of its candidates.
+    """
+    part, _, metric = name.rpartition("/")
+    candidates = {"": result.videos, "t2v": result.queries, "v2t": result.queries}.get(part)
+    if candidates is None:
+        return None
+    recalls = {f"R@{k}": 100.0 * min(k / candidates, 1.0) for k in RECALLS}
+    mean_reciprocal = float(np.mean(1.0 / np.arange(1, candidates + 1)))
+    return (recalls | {"SumR": sum(recalls.values()), "MRR": mean_reciprocal}).get(metric)
+
+
 def metrics_by_ratio(
     rank: Int[np.ndarray, " Q"], ratio: Float[np.ndarray, " Q"]
 ) -> dict[str, float]:
@@ -84,6 +152,21 @@ def metrics_by_ratio(
         if np.any(group == k)
         for name, value in metrics(rank[group == k]).items()
     }
+
+
+def check_select(select: str, names: Sequence[str]) -> None:
+    """Refuse an `eval.select` that no validation gives.
+
+    Raises:
+      ConfigError: naming it and the metrics that there are.
+    """
+    if select != LAST and select not in names:
+        shown = ", ".join(name for name in names if "=" not in name)
+        raise ConfigError(
+            f"config.eval.select is {select!r}: a validation gives {shown}; {LAST} takes the last"
+            " epoch"
+            f"{suggestion(select, names)}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -766,7 +766,8 @@ def simulate(options: Options) -> None:
 @command(
     FOLDER,
     path("--captions", 'lines {"video": …, "sentence": …}, with "start", "end" and "split" where'
-         ' known; with --text-only lines CAPTION_ID SENTENCE, default those of the collection',
+         ' known; with --text-only lines CAPTION_ID SENTENCE, or a file of moments; default all'
+         ' of the collection',
          metavar="FILE"),
     path("--out", "where to write; with --text-only the file of the collection", metavar="DIR"),
     flag("--text-only",
@@ -809,8 +810,10 @@ def _text_features(options: Options) -> None:
 
     folder = options.folder.resolve()
     collection = released.Collection(folder.parent, folder.name, "-", 0, 0)
+    moments = released.MomentCollection(folder.parent, folder.name, "-", 0, 0)
     lists = [options.captions] if options.captions else [
-        path for path in map(collection.captions, source.SPLITS) if path.is_file()
+        path for kind in (collection, moments) for path in map(kind.captions, source.SPLITS)
+        if path.is_file()
     ]  # fmt: skip
     if not lists:
         raise SearchError(f"{collection.captions('train')} is not there: give lists of captions")

@@ -33,7 +33,13 @@ from hlformer_jax.training.step import Feed, Loss
 
 
 class Family(Protocol):
-    """A family of models on its data, as the trainer, evaluation and sweeps want one."""
+    """A family of models on its data, as the trainer, evaluation and sweeps want one.
+
+    The trainer also uses, where a family has them: `summary() -> str`, the data in one line;
+    `notes() -> list[str]`, lines on the data that an epoch has shown; `learning_rate(total_steps)`,
+    the schedule that is logged; and `any_length = True`, where no step depends on the number of
+    epochs, so that a run may be made longer.
+    """
 
     @property
     def fingerprint(self) -> str:
@@ -80,7 +86,14 @@ class Family(Protocol):
         """The fields of `describe` in a form in which those of equal models are equal."""
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the names of their rows and columns."""
+        """Return test metrics and the arrays of a score file.
+
+        The arrays are `scores` [Q, V], the names of their rows and columns, `queries` and
+        `videos`, and `relevant`, the column of each query's own.
+        """
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the embeddings of the test split with the names of their rows."""
 
     def cost(self) -> Cost:
         """What the model costs: its parameters, and the operations of encoding."""

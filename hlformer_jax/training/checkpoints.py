@@ -17,8 +17,9 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, parallel
-from hlformer_jax.config import flat
+from hlformer_jax.config import family_of, flat, leaves
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.training.step import TrainState
@@ -40,14 +41,24 @@ _SUMS = "SHA256SUMS"
 WRITTEN = ("checkpoints", "metrics.jsonl", ranking.METRICS_FILE, ranking.QUERIES_FILE)
 """Names in a run's directory, beside config.json, which marks it as one."""
 
+EVALUATION_FILE = "evaluation.json"
+"""Settings of the metrics in a directory that is not a run's: configuration, data, checkpoint."""
+
+PLACES = ("data.manual_dir", "data.data_dir", "data.cache_gib", "data.resident")
+"""Fields that say where data lies and fits, not what it is."""
+
 MOVABLE = (
-    "data.manual_dir",
-    "data.data_dir",
-    "data.cache_gib",
-    "data.resident",
+    *PLACES,
     "train.checkpoint_seconds",
+    "train.patience",
+    "train.log_every",
+    "train.baseline",
+    "eval.moments",
+    "eval.video_batch",
+    "eval.query_batch",
+    "eval.node_batch",
 )
-"""Fields that may differ when a run resumes: where things lie and fit, not what they are."""
+"""Fields that may differ when a run resumes: they change no parameter of any step."""
 
 RETIRED = {
     "kernels": ...,
@@ -66,10 +77,6 @@ RETIRED = {
     "trees.shared_concepts": 0,
 }
 """Fields that earlier versions recorded with a run, and the value that still is so; … for any."""
-
-
-ADDED = {"precision": "highest"}
-"""Fields that earlier versions did not record, and the value that they stand for."""
 
 
 class CheckpointError(UserError, ValueError):
@@ -128,6 +135,7 @@ class Series:
             tree=ocp.args.StandardSave(tree), info=ocp.args.JsonSave(dict(info))
         )
         with self._explained(f"step {step} cannot be written", "make room there and resume"):
+            _check_room(Path(self._manager.directory), tree)
             self._manager.save(step, args=args)
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
@@ -162,7 +170,14 @@ class Series:
     def _read(self, read: Callable[[int], Any]) -> Any:
         step = self.latest()
         if step is None:
-            raise CheckpointError(f"{self._manager.directory} holds no checkpoint")
+            directory = Path(self._manager.directory)
+            newest = directory.parent / "newest"
+            hint = (
+                f" ({newest} has the state of the last epoch: put a copy of {directory.name} back)"
+                if directory.name == "best" and newest.is_dir() and any(newest.glob("[0-9]*"))
+                else ""
+            )
+            raise CheckpointError(f"{directory} holds no checkpoint{hint}")
         with self._explained(f"step {step} is damaged", "put a copy of it there or start anew"):
             return read(step)
 
@@ -182,6 +197,12 @@ class Series:
             name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)
         ):
             name = differing[0]
+            if all(name.startswith("optimiser.") for name in differing):
+                raise CheckpointError(
+                    f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
+                    f" checkpoint and {wanted.get(name, 'none')} now: the run was trained with"
+                    " another optimiser; resume it with the program that started it"
+                )
             raise CheckpointError(
                 f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
                 f" checkpoint and {wanted.get(name, 'none')} in the configured model"
@@ -293,6 +314,21 @@ class RunCheckpoints:
         self._saved = time.monotonic()
 
 
+CHECKPOINT_OVERHEAD_BYTES = 2**16
+"""Bytes of a checkpoint beside its arrays, at most: indices, JSON and checksums."""
+
+
+def _check_room(directory: Path, tree: Any) -> None:
+    """Raise OSError where the disk has no room for a checkpoint of a tree.
+
+    Orbax reports a full disk from several threads, each with tracebacks.
+    """
+    needed = parallel.nbytes(tree) + CHECKPOINT_OVERHEAD_BYTES
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
+
+
 def _write_sums(directory: Path) -> None:
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     lines = [f"{files.digest(path)}  {path.relative_to(directory).as_posix()}\n" for path in paths]
@@ -329,11 +365,31 @@ def _not_orbax(record: Any) -> bool:
 
 
 def claim_workdir(
-    workdir: Path, config: ConfigDict, fingerprint: str, writes: bool = True
+    workdir: Path,
+    config: ConfigDict,
+    fingerprint: str,
+    writes: bool = True,
+    init: Path | None = None,
+    movable: Sequence[str] = (),
 ) -> contextlib.ExitStack:
-    """Makes the directory this run's, or finds that it is; saves the resolved configuration."""
+    """Make the directory this run's, or find that it is; save the resolved configuration.
+
+    Args:
+      workdir: the directory.
+      config: the configuration of the run.
+      fingerprint: that of its data.
+      writes: whether this process writes what a run leaves outside of checkpoints.
+      init: run or checkpoint whose parameters the run starts from; None: the recorded one.
+      movable: fields beside `MOVABLE` that may differ when the run resumes.
+
+    Returns:
+      A context that keeps other processes out of the directory until it is closed.
+
+    Raises:
+      WorkdirError: when the directory holds another run.
+    """
     if not writes:
-        _compare(workdir, config, fingerprint)
+        _compare(workdir, config, fingerprint, init, movable)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -342,14 +398,35 @@ def claim_workdir(
             raise OccupiedError(
                 f"a run is under way in {workdir}: wait for it, or choose another --workdir"
             ) from None
-        check_workdir(workdir, config, fingerprint)
+        begun = check_workdir(workdir, config, fingerprint, init, movable)
         ranking.check_place(workdir)
-        files.write_json(workdir / "config.json", _wanted(config, fingerprint))
+        content = _wanted(config, fingerprint)
+        if begun and init is None:
+            init = recorded_init(workdir)
+        if init is not None:
+            content["init"] = str(init)
+        files.write_json(workdir / "config.json", content)
         return stack.pop_all()
 
 
-def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = None) -> None:
-    """Finds whether the directory is free, without a checkpoint, or this run's; changes nothing."""
+def recorded_init(workdir: Path) -> Path | None:
+    """Return the run or checkpoint whose parameters a run started from; None for none."""
+    recorded = _recorded(workdir) or {}
+    return Path(recorded["init"]) if "init" in recorded else None
+
+
+def check_workdir(
+    workdir: Path,
+    config: ConfigDict,
+    fingerprint: str | None = None,
+    init: Path | None = None,
+    movable: Sequence[str] = (),
+) -> bool:
+    """Check that the directory is free, without a checkpoint, or this run's; change nothing.
+
+    Returns:
+      Whether the run has begun there.
+    """
     recorded = _recorded(workdir)
     theirs = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if theirs and recorded is None:
@@ -358,27 +435,126 @@ def check_workdir(workdir: Path, config: ConfigDict, fingerprint: str | None = N
             " --workdir"
         )
     tested = (workdir / ranking.METRICS_FILE).exists()  # of a run without its checkpoints, even
-    if tested or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*")):
-        _compare(workdir, config, fingerprint)
+    begun = tested or any(child.name.isdigit() for child in (workdir / "checkpoints").glob("*/*"))
+    if begun:
+        _compare(workdir, config, fingerprint, init, movable)
+    return begun
 
 
-def check_workdir_data(workdir: Path, fingerprint: str) -> None:
-    """Refuses to mix results on other data with those of the directory's run, if it has one."""
-    recorded = _recorded(workdir)
-    if recorded is not None and recorded.get("data_fingerprint") != fingerprint:
+def check_evaluation(
+    directory: Path,
+    checkpoint: Path,
+    config: ConfigDict,
+    fingerprint: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Check that an evaluation may write its metrics into a directory; change nothing.
+
+    A run's directory takes the metrics of its own checkpoint with its own settings alone, so that
+    test_metrics.json always agrees with config.json. Elsewhere the metrics of other settings are
+    replaced with `overwrite` alone.
+
+    Args:
+      directory: where the metrics are to be written.
+      checkpoint: the run or converted checkpoint that is evaluated.
+      config: the configuration of the evaluation.
+      fingerprint: that of the data; None where the data is not open yet.
+      overwrite: whether metrics of other settings may be replaced.
+
+    Raises:
+      WorkdirError: naming the settings that differ.
+    """
+    run_record = _recorded(directory)
+    recorded = run_record or _recorded(directory, EVALUATION_FILE)
+    if recorded is None:
+        return
+    if run_record is not None and directory.resolve() != checkpoint.resolve():
         raise WorkdirError(
-            f"{workdir} holds a run on other data (other files, or their times changed in a copy):"
-            " correct config.data, or give the checkpoint by --checkpoint and another --workdir"
+            f"{directory} holds a run of its own, whose metrics stay: give another --workdir"
+        )
+    if run_record is None and overwrite:
+        return
+    recorded.pop("init", None)
+    recorded_fingerprint = recorded.get("data_fingerprint")
+    if fingerprint is not None and recorded_fingerprint != fingerprint:
+        raise WorkdirError(
+            f"{directory} holds metrics of other data (other files, or their times changed in a"
+            " copy): correct config.data, or give the checkpoint by --checkpoint and another"
+            " --workdir"
+        )
+    differences = [
+        difference
+        for name, difference in _differences(
+            flat(recorded),
+            flat(_wanted(config, recorded_fingerprint) | {"checkpoint": str(checkpoint)}),
+            PLACES,
+        )
+        if _changes_metrics(name) and (run_record is None or name != "checkpoint")
+    ]
+    if differences:
+        listed = "; ".join(differences)
+        if run_record is None:
+            raise WorkdirError(
+                f"{directory} holds metrics that differ in {listed}: give another --workdir, or"
+                " --overwrite"
+            )
+        raise WorkdirError(
+            f"{directory} holds a run that differs in {listed}: leave --config out to evaluate it"
+            f" with its own settings, or give --checkpoint={directory} and another --workdir"
         )
 
 
-def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None:
+def record_evaluation(
+    directory: Path, checkpoint: Path, config: ConfigDict, fingerprint: str
+) -> None:
+    """Write what metrics in a directory are of, unless a run there says it already."""
+    if _recorded(directory) is None:
+        content = _wanted(config, fingerprint) | {"checkpoint": str(checkpoint)}
+        files.write_json(directory / EVALUATION_FILE, content)
+
+
+def _changes_metrics(name: str) -> bool:
+    """Return whether a field of a configuration, by its full name, changes test metrics."""
+    name = name.removeprefix("config.")
+    section = name.partition(".")[0]
+    if section in ("optim", "train") or name in ("seed", "compile_fast", "data_fingerprint"):
+        return False
+    if section == "loss":
+        return name in ("loss.min_radius", "loss.order")
+    return name not in (
+        "eval.select",
+        "eval.video_batch",
+        "eval.query_batch",
+        "eval.node_batch",
+        "trees.train_leaves",
+        "trees.train_subset",
+        "trees.validation",
+    )
+
+
+def _compare(
+    workdir: Path,
+    config: ConfigDict,
+    fingerprint: str | None,
+    init: Path | None = None,
+    movable: Sequence[str] = (),
+) -> None:
     recorded = _recorded(workdir)
     if recorded is None:
         return
+    theirs = recorded.pop("init", None)
+    if init is not None and theirs != str(init):
+        raise WorkdirError(
+            f"{workdir} holds a run that started from {theirs or 'its own initial parameters'},"
+            f" and --init is {init}: choose another --workdir, or leave --init out to resume it"
+        )
     there = recorded.get("data_fingerprint")
     fingerprint = there if fingerprint is None else fingerprint
-    differences = _differences(flat(recorded), flat(_wanted(config, fingerprint)))
+    differences = [
+        difference
+        for name, difference in _differences(flat(recorded), flat(_wanted(config, fingerprint)))
+        if name.removeprefix("config.") not in movable
+    ]
     if differences:
         hint = (
             " (the data's files are others, or their times changed in a copy: cp -a keeps them)"
@@ -387,13 +563,14 @@ def _compare(workdir: Path, config: ConfigDict, fingerprint: str | None) -> None
         )
         raise WorkdirError(
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
-            " another --workdir, or give what it was started with to resume it"
+            f" another --workdir (with --init={workdir} to start from its parameters), or give"
+            " what it was started with to resume it"
         )
 
 
-def _recorded(workdir: Path) -> dict[str, Any] | None:
-    """The config.json of a directory; None where there is none."""
-    path = workdir / "config.json"
+def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
+    """Read the record of a directory's settings; None where there is none."""
+    path = workdir / file
     if not os.path.lexists(path):
         return None
     files.check_output(path, "any")  # no link
@@ -403,8 +580,7 @@ def _recorded(workdir: Path) -> dict[str, Any] | None:
         raise WorkdirError(f"{path} is not JSON: remove {workdir} or choose another") from None
     if not isinstance(recorded, dict) or not {"config", "data_fingerprint"} <= recorded.keys():
         raise WorkdirError(f"{path} is not of a run: choose another --workdir")
-    config = without_retired(recorded["config"])
-    return recorded | {"config": ADDED | config if isinstance(config, dict) else config}
+    return recorded | {"config": without_retired(recorded["config"])}
 
 
 def without_retired(config: Any, prefix: str = "") -> Any:
@@ -422,10 +598,23 @@ def _wanted(config: ConfigDict, fingerprint: str | None) -> dict[str, Any]:
     return {"config": json.loads(config.to_json()), "data_fingerprint": fingerprint}
 
 
-def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    movable = {f"config.{field}" for field in MOVABLE}
+def _defaults(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the family of a configuration, as JSON, by their full names."""
+    family = family_of(ConfigDict({"model": {"name": wanted.get("config.model.name")}}))
+    fields = json.loads(json.dumps({name: field.default for name, field in leaves(family)}))
+    return {f"config.{name}": value for name, value in fields.items()}
+
+
+def _differences(
+    recorded: dict[str, Any], wanted: dict[str, Any], ignored: Sequence[str] = MOVABLE
+) -> list[tuple[str, str]]:
+    """Return the names of fields that differ, each with both of its values in words."""
+    movable = {f"config.{field}" for field in ignored}
+    # A field that the package did not have when the run began stands for its default.
+    added = {name: value for name, value in _defaults(wanted).items() if name in wanted}
+    recorded = added | recorded
     return [
-        f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)"
+        (name, f"{name} ({recorded.get(name, 'absent')} there, {wanted.get(name, 'absent')} now)")
         for name in sorted(recorded.keys() | wanted.keys())
         if name not in movable and recorded.get(name) != wanted.get(name)
     ]

@@ -16,12 +16,15 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import parallel
+from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees
 from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
+from hlformer_jax.data.source import SPLITS
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import Cost, describe, hover
 from hlformer_jax.models.hover import Hover, Points, angles
+from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.retrieval.hierarchy import NodeEvaluator
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import optim
@@ -187,7 +190,27 @@ class HOVER:
         return self.data.train.num_items
 
     def check_trainable(self) -> None:
-        """Refuses what cannot be trained; every configuration that `config.check` accepts can."""
+        """Refuse a metric to select by that no validation gives; see `Family`."""
+        ranking.check_select(self._config.eval.select, self.metric_names())
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Return the names of the metrics that every validation gives."""
+        return hierarchy.metric_names()
+
+    def summary(self) -> str:
+        """Return the data in one line: what it is, its nodes and its subtrees."""
+        data, config = self.data, self._config.data
+        splits = [
+            f"{name} {len(split.pool.videos):,} videos, {split.num_nodes:,} nodes"
+            for name, split in zip(SPLITS, data[:3], strict=True)
+        ]
+        synthetic_data = synthetic.is_synthetic(config)
+        title = "synthetic corpus" if synthetic_data else f"{config.collection} ({config.feature})"
+        return f"{title}: {'; '.join(splits)}; {data.train.num_items:,} training subtrees"
+
+    def learning_rate(self, total_steps: int) -> optax.Schedule:
+        """Return the learning rate by the step, of a run of so many steps."""
+        return optim.learning_rate(self._config.optim, total_steps)
 
     def init_params(self) -> Any:
         """Initial parameters; see `Family`."""
@@ -237,13 +260,26 @@ class HOVER:
             return self.evaluator.report(params, test, self._time_direction(params))
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the names of their rows and columns."""
+        """Return test metrics and the scores of all nodes; see `Family`."""
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             scores = self.evaluator.scores(params, test)
         names = split.pool.names
-        arrays = {"scores": scores, "queries": names, "videos": names}
+        relevant = np.arange(len(names), dtype=np.int32)
+        arrays = {"scores": scores, "queries": names, "videos": names, "relevant": relevant}
         return self.test(params), arrays
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the points of the test split's nodes; see `Family`.
+
+        `text` and `video` [U, n] are coordinates of the space of `model.geometry`.
+        """
+        split = self.data.test
+        with contextlib.closing(self.evaluator.feed(split)) as test:
+            points = self.evaluator.encode(params, test)
+        return {name: parallel.to_host(x) for name, x in points._asdict().items()} | {
+            "nodes": split.pool.names
+        }
 
     def references(self) -> dict[str, Result]:
         """Nothing that the model is held against."""

@@ -86,31 +86,50 @@ def evaluate_checkpoint(
     report: Callable[[str], None],
     directory: Path | None = None,
     overwrite: bool = False,
+    embeddings_file: Path | None = None,
 ) -> Result:
-    """Evaluates a run's directory or a converted checkpoint on the test split.
+    """Evaluate a run's directory or a converted checkpoint on the test split.
 
     Args:
       config: the configuration it was trained with.
       path: the checkpoint.
-      scores_file: where to write the score matrix (`scores`, `queries`, `videos`), if anywhere.
-      report: takes one line about what was loaded.
-      directory: where the result is to be written, if anywhere; not where a run on other data is.
-      overwrite: whether scores and a result that are there may be replaced.
+      scores_file: file for the score matrix, .npz; see `Family.test_scores`. None for none.
+      report: takes one line about the checkpoint.
+      directory: directory for the metrics; see `checkpoints.check_evaluation`. None for none.
+      overwrite: whether files may be replaced that are there.
+      embeddings_file: file for the embeddings of the test split, .npz; see
+        `Family.test_embeddings`. None for none.
+
+    Returns:
+      The metrics of the test split.
+
+    Raises:
+      UserError: when a file must not be replaced, before anything is computed.
     """
     with parallel.first_alone("scores"):
         if parallel.is_first():  # now, and not when all is computed
-            if scores_file is not None:
-                files.check_output(scores_file, files.replacing(overwrite))
+            for file in (scores_file, embeddings_file):
+                if file is not None:
+                    files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
+                checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
                 ranking.check_place(directory, files.replacing(overwrite, own=True))
     family, params = open_checkpoint(config, path, report, parallel.mesh())
     if directory is not None:
-        checkpoints.check_workdir_data(directory, family.fingerprint)
+        checkpoints.check_evaluation(directory, path, config, family.fingerprint, overwrite)
+    if embeddings_file is not None:
+        arrays = family.test_embeddings(params)
+        if parallel.is_first():
+            files.write_npz(embeddings_file, arrays, files.replacing(overwrite))
     if scores_file is None:
-        return family.test(params)
-    result, arrays = family.test_scores(params)
-    if parallel.is_first():
-        files.write_npz(scores_file, arrays, files.replacing(overwrite))
+        result = family.test(params)
+    else:
+        result, arrays = family.test_scores(params)
+        if parallel.is_first():
+            files.write_npz(scores_file, arrays, files.replacing(overwrite))
+    if directory is not None and parallel.is_first():
+        ranking.write_result(result, directory, files.replacing(overwrite, own=True))
+        checkpoints.record_evaluation(directory, path, config, family.fingerprint)
     return result
 
 

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
+from jaxtyping import Float
 from ml_collections import ConfigDict
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -137,7 +139,10 @@ class ScalarLog:
 
 
 class MetricsLogger:
-    """Logs the scalars of the steps, one chunk behind the devices, and shows the progress bar."""
+    """Logs the scalars of the steps, one chunk behind the devices, and reports the progress.
+
+    A terminal has a progress bar, and a file a line a minute; either has a line an epoch.
+    """
 
     def __init__(
         self,
@@ -146,20 +151,34 @@ class MetricsLogger:
         steps_per_epoch: int,
         first: int,
         progress: Progress,
+        rates: Float[np.ndarray, " steps"] | None = None,
     ) -> None:
+        """Open the log of a run.
+
+        Args:
+          directory: directory of the run.
+          config: its configuration.
+          steps_per_epoch: number of steps of an epoch.
+          first: index of the first step.
+          progress: progress of the run so far.
+          rates: learning rate of every step; None where it is not known.
+        """
         self._directory, self._config = directory, config
-        self._steps_per_epoch = steps_per_epoch
+        self._steps_per_epoch, self._rates = steps_per_epoch, rates
         self._log = ScalarLog(directory, progress.log_position, first, parallel.is_first())
         self._pending: list[tuple[Chunk, Scalars]] = []
         self._best, self._since, self._first = progress.best_metric, time.monotonic(), first
+        self._epoch_start = self._reported = time.monotonic()
+        self._loss = np.nan
+        self._has_bar = sys.stderr.isatty()
         self._bar = tqdm(
             total=steps_per_epoch * config.train.epochs,
             initial=first,
             desc="Training",
             unit="step",
             dynamic_ncols=True,
-            disable=not parallel.is_first(),
-            mininterval=0.2 if sys.stderr.isatty() else 30.0,
+            disable=not (parallel.is_first() and self._has_bar),
+            mininterval=0.2,
         )
 
     def steps(self, chunk: Chunk, scalars: Scalars, wait: bool) -> None:
@@ -178,8 +197,11 @@ class MetricsLogger:
             epoch = step // self._steps_per_epoch
             values = {name: float(column[index]) for name, column in columns.items()}
             self._check_finite(step, epoch, values)
+            if self._rates is not None:
+                values["learning_rate"] = float(self._rates[step])
             if (step + 1) % self._config.train.log_every == 0:
                 self._log.write(step, values, epoch=epoch)
+        self._loss = values["loss"]
         speed = (step + 1 - self._first) / (time.monotonic() - self._since)
         rate = speed * self._config.train.batch_size
         self._log.board(step, {"rate/examples_per_second": rate})
@@ -194,6 +216,10 @@ class MetricsLogger:
             },
             refresh=False,
         )
+        if not self._has_bar and time.monotonic() - self._reported >= REPORT_SECONDS:
+            self._reported = time.monotonic()
+            last = self._steps_per_epoch * self._config.train.epochs
+            report(f"step {step + 1} of {last}: loss {values['loss']:.4g}, {rate:.0f} examples/s")
 
     def _check_finite(self, step: int, epoch: int, values: dict[str, float]) -> None:
         broken = [name for name, value in values.items() if not np.isfinite(value)]
@@ -213,6 +239,37 @@ class MetricsLogger:
         self._log.write(step, scalars, epoch=epoch)
         self._log.board(step, {"rate/validation_seconds": seconds})
         self._best = progress.best_metric
+        now = time.monotonic()
+        report(self._epoch_line(step, epoch, result, now - self._epoch_start, progress))
+        self._epoch_start = self._reported = now
+
+    def _epoch_line(
+        self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
+    ) -> str:
+        """Return the report of an epoch."""
+        select = self._config.eval.select
+        chance = ranking.chance(select, result)
+        best = f"best {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
+        compared = [best] if chance is None else [best, f"chance {chance:.4g}"]
+        selected = (
+            "the last epoch counts"
+            if select == ranking.LAST
+            else f"validation {select} {result.metrics[select]:.4g} ({', '.join(compared)})"
+        )
+        other_metrics = [
+            f"{name} {value:.4g}"
+            for name, value in result.metrics.items()
+            if name != select and not name.startswith(("ratio=", "leaves="))
+        ]
+        rate = [] if self._rates is None else [f"learning rate {self._rates[step]:.3g}"]
+        parts = [
+            selected,
+            *other_metrics,
+            f"loss {self._loss:.4g}",
+            *rate,
+            f"{seconds:.1f} s",
+        ]
+        return f"epoch {epoch + 1} of {self._config.train.epochs}: {', '.join(parts)}"
 
     def restart_clock(self, step: int) -> None:
         """Rates are those of the steps from this one on."""
@@ -226,6 +283,16 @@ class MetricsLogger:
         """Closes the log and the bar."""
         self._log.close()
         self._bar.close()
+
+
+REPORT_SECONDS = 60.0
+"""Seconds between two reports of the steps where there is no progress bar."""
+
+
+def report(line: str) -> None:
+    """Print a line on standard error, above a progress bar, in the first process alone."""
+    if parallel.is_first():
+        tqdm.write(line, file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -255,20 +322,34 @@ class Outcome(NamedTuple):
 
 
 def train(
-    config: ConfigDict, directory: Path, profile: bool = False, family: Family | None = None
+    config: ConfigDict,
+    directory: Path,
+    profile: bool = False,
+    family: Family | None = None,
+    init: Path | None = None,
 ) -> Outcome:
-    """Trains, or resumes, then reports the test split: a table, and `ranking.write_result`'s files.
+    """Train, or resume, then report the test split: a table, and `ranking.write_result`'s files.
 
-    With `profile` a chunk of steps is traced into that directory, for TensorBoard or Perfetto.
+    Args:
+      config: the configuration of the run.
+      directory: the directory of the run.
+      profile: whether to trace a chunk of steps into the directory, for TensorBoard or Perfetto.
+      family: the family of models; by default that of the configuration.
+      init: run or checkpoint whose parameters the run starts from, see `start`.
     """
-    with start(config, directory, family=family) as trainer:
+    with start(config, directory, family=family, init=init) as trainer:
         trainer.run(profile)
-    rows = trainer.test()
-    first = next(iter(rows.values()))
-    if parallel.is_first():
-        ranking.write_result(first, directory)
-        title = f"Test split: {first.queries} queries, {first.videos} videos"
-        ranking.print_table(title, {name: result.metrics for name, result in rows.items()})
+        rows = trainer.test()
+        first = next(iter(rows.values()))
+        if parallel.is_first():
+            trainer.record_test(rows)
+            ranking.write_result(first, directory)
+            title = f"Test split: {first.queries} queries, {first.videos} videos"
+            ranking.print_table(title, {name: result.metrics for name, result in rows.items()})
+    report(
+        f"metrics: {directory / ranking.METRICS_FILE}; log: {directory / 'metrics.jsonl'};"
+        f" parameters: {directory / 'checkpoints' / 'best'}"
+    )
     return Outcome(rows, trainer.progress)
 
 
@@ -278,17 +359,33 @@ def start(
     directory: Path,
     mesh: Mesh | None = None,
     family: Family | None = None,
+    init: Path | None = None,
 ) -> Iterator["Trainer"]:
-    """Claims the directory of a run, restores or initialises its state, and compiles its steps.
+    """Claim the directory of a run, restore or initialise its state, and compile its steps.
 
     No other process may use the directory until the block ends.
+
+    Args:
+      config: the configuration of the run.
+      directory: the directory of the run.
+      mesh: the devices; all by default.
+      family: the family of models; by default that of the configuration.
+      init: run or converted checkpoint whose parameters, those of its best epoch, the run starts
+        from, with a fresh optimiser. It is recorded in config.json; a run that resumes has it from
+        there.
     """
     mesh = parallel.mesh() if mesh is None else mesh
     family = family or training.build(config, mesh)
     family.check_trainable()
+    if init is not None:
+        init = init.resolve()
+        checkpoints.open_params(init).close()  # refused now, and not when the data is prepared
     fingerprint, train = family.fingerprint, config.train
+    movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
     with parallel.first_alone("workdir"):
-        claim = checkpoints.claim_workdir(directory, config, fingerprint, parallel.is_first())
+        claim = checkpoints.claim_workdir(
+            directory, config, fingerprint, parallel.is_first(), init, movable
+        )
     with claim:
         schedule = Schedule(family.num_examples, train.batch_size, config.seed)
         steps_per_epoch = schedule.steps_per_epoch
@@ -300,14 +397,32 @@ def start(
         initial = jax.jit(lambda: init_state(family.init_params(), optimiser)).trace()
         template = parallel.abstract(mesh, initial.out_info)
         restored = saved.restore(template)
+        origin = None if restored else init or checkpoints.recorded_init(directory)
+        params = None if origin is None else _initial_params(origin, template.params, family)
         with (
             parallel.without_garbage_collection(),
             ThreadPoolExecutor(1, "state") as aside,  # both take long, to compile
         ):
             fresh = lambda: parallel.replicate(mesh, initial.lower().compile()())
-            state = aside.submit((lambda: restored[0]) if restored else fresh)
+            future = aside.submit((lambda: restored[0]) if restored else fresh)
             loss = family.loss(steps_per_epoch)
             compiled = compile_steps(loss, optimiser, family.project, feed, template, config)
+        state = future.result()
+        if params is not None:
+            state = state.replace(params=params)
+        progress = restored[1] if restored else Progress()
+        step = int(state.step)
+        size = sum(x.size for x in jax.tree.leaves(template.params))
+        peak = parallel.memory_plan(compiled.program).get("peak", 0)
+        for line in (
+            f"directory: {directory}",
+            f"data: {_data_of(family)}",
+            f"model: {size:,} parameters; {mesh.size} x {mesh.devices.flat[0].device_kind};"
+            f" a step takes {(peak + feed.bytes_ahead) / 1e9:.2f} GB on each",
+            f"steps: {steps_per_epoch} an epoch, {train.epochs} epochs at most"
+            + (f"; resumed after step {step}, in epoch {progress.epochs + 1}" if step else ""),
+        ):
+            report(line)
         yield Trainer(
             config=config,
             directory=directory,
@@ -316,9 +431,28 @@ def start(
             feed=feed,
             checkpoints=saved,
             steps=compiled.steps,
-            state=state.result(),
-            progress=restored[1] if restored else Progress(),
+            state=state,
+            progress=progress,
         )
+
+
+def _initial_params(origin: Path, template: Any, family: Family) -> Any:
+    """Return the parameters of a run or checkpoint; report how its model's fields differ."""
+    with contextlib.closing(checkpoints.open_params(origin)) as saved:
+        info, params = saved.info(), saved.restore(template)
+    differing = [
+        f"{name} ({info[name]} there, {value} now)"
+        for name, value in family.describe().items()
+        if name in info and info[name] != value
+    ]
+    note = f"; other fields: {', '.join(differing)}" if differing else ""
+    report(f"initial parameters: {origin} (epoch {info.get('epoch', '?')}){note}")
+    return family.project(params)
+
+
+def _data_of(family: Family) -> str:
+    summary = getattr(family, "summary", None)
+    return summary() if summary else f"{family.num_examples:,} training examples"
 
 
 @dataclasses.dataclass
@@ -335,12 +469,15 @@ class Trainer:
     state: TrainState
     progress: Progress
     _epoch_start: float = dataclasses.field(default=0.0, init=False)
+    _noted: bool = dataclasses.field(default=False, init=False)
 
     def run(self, profile: bool = False) -> None:
         """Trains to the end; `profile` traces the second chunk, or the first if it is the last."""
         first, steps_per_epoch = int(self.state.step), self.steps_per_epoch
         last = steps_per_epoch * self.config.train.epochs
-        log = MetricsLogger(self.directory, self.config, steps_per_epoch, first, self.progress)
+        log = MetricsLogger(
+            self.directory, self.config, steps_per_epoch, first, self.progress, self._rates(last)
+        )
         with (
             contextlib.closing(log),
             contextlib.closing(self.feed),
@@ -367,6 +504,7 @@ class Trainer:
                     self.progress = self._clocked()
                     break
             self._save(log)
+            report(self._end())
             # Also of a run that has come to its end: its test, or another run, would be next.
             if parallel.any_process(received() is not None):
                 by = received() or signal.SIGTERM  # or another process received it
@@ -376,22 +514,57 @@ class Trainer:
                     by,
                 )
 
+    def _rates(self, last: int) -> Float[np.ndarray, " steps"] | None:
+        """Return the learning rate of every step, where the family tells it."""
+        schedule = getattr(self.family, "learning_rate", None)
+        return None if schedule is None else np.asarray(jax.vmap(schedule(last))(jnp.arange(last)))
+
+    def _end(self) -> str:
+        """Return why the run ended, and its best epoch."""
+        progress, train = self.progress, self.config.train
+        if not progress.epochs:
+            return "ended before the first validation"
+        select = self.config.eval.select
+        best = f"best {select} {progress.best_metric:.4g} in epoch {progress.best_epoch + 1}"
+        if select == ranking.LAST:
+            best = "the last epoch counts"
+        if progress.epochs < train.epochs and progress.is_over(train.patience):
+            return (
+                f"stopped after epoch {progress.epochs} of {train.epochs}: no better {select} in"
+                f" {train.patience} epochs (config.train.patience); {best}"
+            )
+        return f"ended after epoch {progress.epochs} of {train.epochs}; {best}"
+
+    def record_test(self, rows: Mapping[str, Result]) -> None:
+        """Add the test metrics of the best and the last epoch to the log."""
+        step = int(self.state.step)
+        log = ScalarLog(self.directory, self.progress.log_position, step)
+        with contextlib.closing(log):
+            for name, result in zip(("best", "last"), rows.values(), strict=False):
+                scalars = {f"test/{name}/{key}": value for key, value in result.metrics.items()}
+                log.write(step, scalars)
+
     def _validate(self, log: MetricsLogger) -> None:
         epoch, step = self.progress.epochs, int(self.state.step)  # of the next step
         progress, start = self._clocked(), time.monotonic()
         result = self.family.validate(self.state.params)
         select = self.config.eval.select
-        if select not in result.metrics:
+        if select != ranking.LAST and select not in result.metrics:
             raise ConfigError(
                 f"config.eval.select is {select!r}: a validation gives {', '.join(result.metrics)}"
             )
-        metric = result.metrics[select]
+        metric = float(epoch) if select == ranking.LAST else result.metrics[select]
         self.progress = progress.validated(epoch, metric)
         if self.progress.best_epoch == epoch:
             info = {"epoch": epoch, "step": step, f"validation_{select}": metric}
             self.checkpoints.keep_best(step, self.state.params, info | self.family.describe())
         seconds = time.monotonic() - start
         log.validation(step - 1, epoch, result, seconds, self.progress)
+        if not self._noted:
+            self._noted = True
+            notes = getattr(self.family, "notes", None)
+            for note in notes() if notes else ():
+                report(note)
         if self.checkpoints.due():
             self._save(log)
         self._epoch_start = time.monotonic()

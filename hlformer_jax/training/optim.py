@@ -153,14 +153,19 @@ def _names(path: tuple) -> list[str]:
     return [str(entry.key) for entry in path if hasattr(entry, "key")]
 
 
+def learning_rate(fields: ConfigDict, total_steps: int) -> optax.Schedule:
+    """Return the learning rate of `config.optim` at every step of a run of so many steps."""
+    form = "warmup_cosine" if "global_clip" in fields else "linear"
+    return schedule(form, fields.learning_rate, fields.warmup, total_steps)
+
+
 def build(fields: ConfigDict, module: Any, total_steps: int) -> optax.GradientTransformation:
     """The optimiser of `config.optim` for a model.
 
     With `global_clip` (HOVER) all gradients are clipped together first, and the rate falls by a
     cosine instead of linearly.
     """
-    form = "warmup_cosine" if "global_clip" in fields else "linear"
-    rate = schedule(form, fields.learning_rate, fields.warmup, total_steps)
+    rate = learning_rate(fields, total_steps)
     chain = [
         clip_by_tensor_norm(fields.clip_norm, module.stacked),
         scale_by_bert_adam(fields.beta1, fields.beta2, fields.epsilon),

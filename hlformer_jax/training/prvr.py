@@ -2,13 +2,13 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
@@ -16,16 +16,18 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax import models, parallel
 from hlformer_jax.config import ConfigError
+from hlformer_jax.data import synthetic
 from hlformer_jax.data.dataset import Data, open_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.released import CLIP_SPACE
+from hlformer_jax.data.source import SPLITS
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
 from hlformer_jax.losses.retrieval import NegativeRanks, Pairs
 from hlformer_jax.models import Cost, Model, cost, meaning
 from hlformer_jax.ops.dropout import derive_key
 from hlformer_jax.ops.numerics import wide
-from hlformer_jax.retrieval import evaluation, scoring
+from hlformer_jax.retrieval import evaluation, localisation, scoring
 from hlformer_jax.retrieval import ranking as ranks
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.retrieval.ranking import Result
@@ -124,8 +126,8 @@ class Objective:
             constants = values["diversity_margin"], values["diversity_scale"]
             if self.options.diversity_form == "captions":
                 return retrieval.caption_diversity(queries, pairs, *constants)
-            gamma = values["diversity_gamma"]
-            return retrieval.query_diversity(queries, pairs, *constants, gamma)
+            gamma, per_video = values["diversity_gamma"], self.options.diversity_form == "videos"
+            return retrieval.query_diversity(queries, pairs, *constants, gamma, per_video)
 
         def partial_order() -> Float[Array, ""]:
             lifted = models.lift(model, params, videos, queries)
@@ -152,7 +154,11 @@ class Objective:
             "query_diversity": query_diversity,
             "partial_order": partial_order,
             "optimal_matching": lambda: retrieval.optimal_matching(
-                clip_queries, videos.clips, pairs, self.max_captions
+                clip_queries,
+                videos.clips,
+                pairs,
+                self.max_captions,
+                self.options.matching_mean == "videos",
             ),
             "distillation": divergence,
         }
@@ -262,6 +268,45 @@ class PRVR:
     def check_trainable(self) -> None:
         """Refuses what cannot be trained; see `Family`."""
         check_trainable(self._config, self._mesh.size)
+        ranks.check_select(self._config.eval.select, self.metric_names())
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Return the names of the metrics that every validation gives."""
+        names = [*(f"R@{k}" for k in ranks.RECALLS), "SumR"]
+        if self.model.module.has_lift:
+            names.append("InCone")
+        if self._config.eval.moments:
+            bounds = (0.0, *ranks.RATIOS, 1.0)
+            groups = [f"ratio={low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
+            recalls = [f"{group}/{name}" for group in groups for name in names[:5]]
+            names += [*localisation.METRICS, *recalls]
+        return tuple(names)
+
+    def summary(self) -> str:
+        """Return the data in one line: what it is, its videos and its captions."""
+        data, config = self.data, self._config.data
+        splits = [
+            f"{name} {len(split):,} videos, {len(split.caption_video):,} captions"
+            for name, split in zip(SPLITS, data[:3], strict=True)
+        ]
+        synthetic_data = synthetic.is_synthetic(config)
+        title = "synthetic corpus" if synthetic_data else f"{config.collection} ({config.feature})"
+        return f"{title}: {'; '.join(splits)}"
+
+    def notes(self) -> list[str]:
+        """Return what an epoch has shown of the data: captions that are cut."""
+        notes, data = [], self.data
+        for name, split in zip(SPLITS, data[:3], strict=True):
+            if cut := split.num_cut_captions():
+                notes.append(
+                    f"{cut:,} of {len(split.caption_video):,} captions of {name} have more than"
+                    f" {split.max_words} words, and are cut there (config.data.max_words)"
+                )
+        return notes
+
+    def learning_rate(self, total_steps: int) -> optax.Schedule:
+        """Return the learning rate by the step, of a run of so many steps."""
+        return optim.learning_rate(self._config.optim, total_steps)
 
     def init_params(self) -> Any:
         """Initial parameters; see `Family`."""
@@ -308,13 +353,46 @@ class PRVR:
             return self.evaluator.evaluate(params, test)
 
     def test_scores(self, params: Any) -> tuple[Result, dict[str, Any]]:
-        """Metrics of the test split, and its scores with the ids of their rows and columns."""
+        """Return test metrics and the scores of the test split; see `Family`."""
         split = self.data.test
         with contextlib.closing(self.evaluator.feed(split)) as test:
             encoded = self.evaluator.encode(params, test)
         scores = self.evaluator.score(*encoded, split)
-        arrays = {"scores": scores, "queries": split.caption_ids(), "videos": split.video_ids}
+        arrays = {
+            "scores": scores,
+            "queries": split.caption_ids(),
+            "videos": split.video_ids,
+            "relevant": split.caption_video,
+        }
         return self.evaluator.rank(*encoded, split), arrays
+
+    def test_embeddings(self, params: Any) -> dict[str, Any]:
+        """Return the embeddings of the test split; see `Family`.
+
+        `queries` [Q, H] (of DL-DKD a vector for each branch, side by side) and, for each of
+        `branches`, positions [V, L, H]: unit vectors, zero where padded. A score is the sum over
+        the branches of their `weights` times the largest cosine; of MS-SL with both branches, the
+        guided vector is that of the best proposal.
+        """
+        split = self.data.test
+        with contextlib.closing(self.evaluator.feed(split)) as test:
+            stored, queries = self.evaluator.encode(params, test, "float32")
+        branches = self.evaluator.positions(stored, split)
+        return {
+            "queries": parallel.to_host(queries.vectors),
+            "query_ids": split.caption_ids(),
+            "video_ids": split.video_ids,
+            "relevant": split.caption_video,
+            "branches": list(branches),
+            "weights": [
+                weight
+                for name, weight in zip(
+                    self.evaluator.scorer.branches, self.evaluator.scorer.weights, strict=True
+                )
+                if name in branches
+            ],
+            **branches,
+        }
 
     def references(self) -> dict[str, Result]:
         """The mean-pooled linear baseline and chance, where they are asked for; of CLIP itself."""
@@ -350,6 +428,7 @@ def check_trainable(config: ConfigDict, num_devices: int) -> None:
 
 
 def _chance(linear: Result) -> Result:
-    """Expected metrics of a random ranking of the same videos."""
-    recalls = {f"R@{k}": 100.0 * float(np.minimum(k / linear.videos, 1)) for k in ranks.RECALLS}
-    return Result(recalls | {"SumR": sum(recalls.values())}, linear.queries, linear.videos)
+    """Return the expected metrics of a random ranking of the same videos."""
+    names = (*(f"R@{k}" for k in ranks.RECALLS), "SumR")
+    expected = {name: ranks.chance(name, linear) or 0.0 for name in names}
+    return Result(expected, linear.queries, linear.videos)

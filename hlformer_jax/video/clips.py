@@ -334,6 +334,7 @@ def _shown(
     shown: dict[int, Fraction] = {}
     lengths: dict[int, Fraction] = {}
     waiting: dict[int, int | None] = {}  # presentation times of packets that are being decoded
+    hidden: dict[int, Fraction] = {}  # by place: frames that others need and no player shows
 
     def note(place: int, frame: av.VideoFrame | av.Packet, coming: int) -> Fraction:
         time = clock.time(frame, coming)
@@ -353,7 +354,10 @@ def _shown(
             continue
         frames: list[av.VideoFrame] = []
         if packet is not None:
-            waiting[place] = packet.pts
+            if packet.is_discard and packet.pts is not None:  # outside of the file's edit list
+                hidden[place] = _second(video, packet.pts)
+            else:
+                waiting[place] = packet.pts
             packet.pts = place  # which the decoder gives to the frame
         with contextlib.suppress(av.FFmpegError, EOFError):
             frames = context.decode(packet)
@@ -366,7 +370,7 @@ def _shown(
         needed = max((place for place, time in shown.items() if time < last), default=0)
         if past > _REORDERED or (past and min(waiting, default=needed) >= needed):
             break
-    return shown, lengths
+    return hidden | shown, dict.fromkeys(hidden, video.period) | lengths
 
 
 def _with_decoding_times(stamps: list[int | None], period: int) -> list[tuple[int, int] | None]:

@@ -438,6 +438,16 @@ def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys)
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
 
 
+def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
+    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
+    out = tmp_path / "m.jsonl"
+    assert moments.main([str(given), f"--out={out}", "--tag=val_2"]) == 0
+    [(video, _)] = annotations.read_moments(out)
+    assert [moment.moment_id for moment in video.moments] == ["v_a#val_2#0", "v_a#val_2#1"]
+    assert moments.main([str(given), f"--out={out}", "--tag=a/b", "--overwrite"]) == 1
+    assert "--tag=a/b" in capsys.readouterr().err
+
+
 def test_only_the_videos_of_a_caption_list_are_kept_in_its_order(tmp_path, capsys):
     given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]])
     captions = tmp_path / "activitynettrain.caption.txt"

@@ -1,5 +1,6 @@
 """The data set of a configuration: source, splits, chosen trees; every layout is trained on."""
 
+import contextlib
 import json
 
 import corpora
@@ -12,7 +13,7 @@ from hlformer_jax.data import annotations, dataset, synthetic, trees
 from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
 from hlformer_jax.data.released import Collection
-from hlformer_jax.data.source import SPLITS, DataError
+from hlformer_jax.data.source import SPLITS, Caption, DataError, Reader, Source, digest
 from hlformer_jax.training import loop
 
 
@@ -42,6 +43,62 @@ def test_a_configuration_names_its_source(monkeypatch):
     own = synthetic.Corpus()
     monkeypatch.setitem(dataset.SOURCES, "mine", lambda data: own)
     assert choose_source(config.data) is own
+
+
+class Attributes(Source, Reader):
+    """A data set as people write one: its attributes are set in `__init__`."""
+
+    def __init__(self, faulty=False):
+        self.name, self.feature, self.visual_dim, self.text_dim = "mine", "random", 6, 4
+        self.splits = {
+            split: {f"{split}{k}": [Caption(f"{split}{k}#0", "x")] for k in range(2)}
+            for split in SPLITS
+        }
+        self.faulty = faulty
+
+    def fingerprint(self):
+        return digest(self.name, self.faulty)
+
+    def open(self):
+        return contextlib.nullcontext(self)
+
+    def num_frames(self, video):
+        return 5
+
+    def num_words(self, caption_id):
+        return 2
+
+    def read_frames(self, video):
+        return {"key": np.ones((5, 6), np.float32)}["no key" if self.faulty else "key"]
+
+    def read_words(self, caption_id):
+        return np.ones((2, 4), np.float32)
+
+
+def test_a_data_set_may_set_its_attributes_in_init(tmp_path):
+    config = default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    assert open_data(config, Attributes()).train.video_ids == ("train0", "train1")
+    source = Attributes()
+    assert isinstance(source, Source) and isinstance(source, Reader)
+
+
+def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path):
+    config = default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
+        open_data(config, Attributes(faulty=True))
+
+
+def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
+    source, config = Attributes(), default()
+    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    open_data(config, source)
+    assert "validation videos too" not in caplog.text
+    source.name = "shared"
+    source.splits["test"]["val1"] = [Caption("val1#1", "y")]
+    open_data(config, source)
+    assert "1 of 3 test videos are validation videos too" in caplog.text
 
 
 # Trees

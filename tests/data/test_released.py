@@ -99,10 +99,22 @@ def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
 
 
 def test_video_in_train_and_test_is_warned_of(tiny, write):
-    tiny.captions["test"].append(("train_1#enc#0", "again"))
+    tiny.captions["test"].append(("train_1#enc#9", "again"))
+    tiny.words["train_1#enc#9"] = tiny.words["train_1#enc#0"]
     warned = warnings_of(write(tiny))
     assert len(warned) == 1
     assert "tinytest.caption.txt" in warned[0] and "'" not in warned[0] and "train_1" in warned[0]
+
+
+def test_an_id_of_two_sentences_is_refused(tiny, write):
+    tiny.captions["test"].append(("train_1#enc#0", "another sentence"))
+    collection = write(tiny)
+    with pytest.raises(DataError, match=r"tinytest.*'train_1#enc#0'.*in the split train.*--tag"):
+        collection.open()
+    first = dict(tiny.captions["train"])["train_1#enc#0"].encode()
+    edit(collection.captions("test"), lambda data: data.replace(b"another sentence", first))
+    with collection.open() as reader:  # the same sentence may stand in several splits
+        assert "train_1" in reader.splits["test"]
 
 
 # id.txt and video2frames.txt

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import tiny
-from derivatives import check_curvature
+from derivatives import check_curvature, check_gradient
 from jax.test_util import check_grads
 
 from hlformer_jax.losses import retrieval, trees
@@ -514,3 +514,101 @@ def test_padding_is_put_to_the_origin_and_its_gradient_with_it():
     found, gradient = jax.value_and_grad(value)(points)
     assert found == 5
     np.testing.assert_array_equal(gradient, [[2, 4], [0, 0]])
+
+
+LOSSES_OF_PAIRS = {
+    "triplet": lambda pairs: retrieval.triplet(_float32_scores(), pairs, _ranks(_pairs()), 0.2),
+    "nce": lambda pairs: retrieval.nce(_float32_scores(), pairs),
+    "query_diversity": lambda pairs: retrieval.query_diversity(_rows(10), pairs, 0.2, 32.0, 1.0),
+    "caption_diversity": lambda pairs: retrieval.caption_diversity(_rows(10), pairs, 0.2, 32.0),
+    "optimal_matching": lambda pairs: retrieval.optimal_matching(_rows(10), _rows(4, 5), pairs),
+    "partial_order": lambda pairs: retrieval.partial_order(
+        lorentz.from_space(_rows(4)), lorentz.from_space(_rows(10)), np.float32(1), pairs, 0.1
+    ),
+    "distillation": lambda pairs: retrieval.distillation(
+        _rows(10), _rows(4, 5), _rows(10)[:, :5], np.ones((4, 5), bool), pairs, 0.2
+    ),
+}
+
+
+def _float32_scores():
+    return _scores(_pairs()).astype(np.float32)
+
+
+def _rows(*shape):
+    return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
+
+
+def test_first_derivatives_of_all_losses_agree_with_differences(float64):
+    pairs, rng = _pairs(1, 2), np.random.default_rng(7)
+    masks = np.ones((5, 3), bool)
+    teacher, curvature = rng.normal(size=(12, 3)), jnp.asarray(1.3)
+
+    def losses(scores, queries, clips):
+        diversity = queries, pairs, 0.2, 4.0
+        lifted = lorentz.from_space(clips[:, 0]), lorentz.from_space(queries)
+        return {
+            "triplet": retrieval.triplet(scores[:, :5], pairs, _ranks(pairs), 0.9),
+            "nce": retrieval.nce(scores[:, :5], pairs),
+            "joint_nce": retrieval.joint_nce(scores, pairs.caption_mask),
+            "query_diversity": retrieval.query_diversity(*diversity, 1.5),
+            "printed": retrieval.query_diversity(*diversity, 1.5, per_video=True),
+            "caption_diversity": retrieval.caption_diversity(*diversity),
+            "optimal_matching": retrieval.optimal_matching(queries, clips, pairs),
+            "matching per video": retrieval.optimal_matching(queries, clips, pairs, per_video=True),
+            "partial_order": retrieval.partial_order(*lifted, curvature, pairs, 0.1),
+            "distillation": retrieval.distillation(queries, clips, teacher, masks, pairs, 0.4),
+        }
+
+    draw = lambda *shape: rng.normal(size=shape)
+    check_gradient(losses, (draw(12, 12), draw(12, 6), draw(5, 3, 6)))
+
+
+@pytest.mark.parametrize("video", [4, -1])
+@pytest.mark.parametrize("name", LOSSES_OF_PAIRS)
+def test_caption_of_a_missing_video_is_no_plausible_loss(name, video):
+    of, pairs = LOSSES_OF_PAIRS[name], _pairs()
+    wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
+    with pytest.raises(ValueError, match=rf"Pairs.video\[5\] is {video}: .* from 0 to 3"):
+        of(wrong)
+    compiled = jax.jit(of)
+    assert np.isnan(compiled(wrong._replace(video=wrong.video.astype(np.int32))))
+    right = compiled(pairs)
+    np.testing.assert_allclose(right, of(pairs), rtol=1e-5)
+    # Lists and int64 are taken; a padded caption may name any video.
+    lists = Pairs(*(field.tolist() for field in pairs))
+    np.testing.assert_allclose(of(lists), right, rtol=1e-5)
+    padded = _pairs(extra_captions=0)._replace(caption_mask=np.arange(10) != 5)
+    loss = of(padded._replace(video=wrong.video))
+    assert np.isfinite(loss) and loss == of(padded)
+
+
+def test_printed_diversity_normalises_each_video():
+    queries, pairs = _rows(10), _pairs()
+    units = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+    cosine = units @ units.T
+    terms = (1 + cosine) * np.log1p(np.exp(8.0 * (cosine + 0.2)))
+    means = [  # GMMFormer v2 eq. 5
+        2 / (m * (m - 1)) * sum(terms[i, j] for i in rows for j in rows if i != j)
+        for rows in (np.flatnonzero(pairs.video == v) for v in range(len(COUNTS)))
+        if (m := len(rows)) > 1
+    ]
+    assert len(means) == 3
+    for padded in (pairs, _pairs(2, 3)):
+        given = np.pad(queries, ((0, len(padded.video) - 10), (0, 0)))
+        loss = retrieval.query_diversity(given, padded, 0.2, 8.0, 1.0, per_video=True)
+        np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
+
+
+def test_printed_matching_is_a_mean_over_videos():
+    queries, clips, pairs = _rows(10), _rows(4, 5), _pairs()
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    means = []
+    for video, count in enumerate(COUNTS):
+        cosine = unit(queries[pairs.video == video]) @ unit(clips[video]).T
+        chosen = scipy.optimize.linear_sum_assignment(-cosine)
+        means += [np.mean(1 - cosine[chosen])] if count > 1 else []  # eq. 7
+    loss = retrieval.optimal_matching(queries, clips, pairs, per_video=True)
+    np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)
+    pooled = retrieval.optimal_matching(queries, clips, pairs)
+    assert abs(float(loss) - float(pooled)) > 1e-3

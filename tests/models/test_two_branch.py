@@ -274,3 +274,37 @@ def test_the_gradient_of_a_repeated_position_goes_to_the_first():
     largest = lambda x: repeat_first(x, mask).max()
     assert largest(encoded) == 2
     np.testing.assert_allclose(jax.grad(largest)(encoded)[0, :, 0], [1, 0, 0, 0], atol=1e-6)
+
+
+def test_printed_divisor_and_curvature_are_constants():
+    fixed = tiny.config(**{"model.lorentz_divisor": "fixed", "model.learned_curvature": False})
+    learned, params = tiny.params(tiny.config()), tiny.params(fixed)
+    gone = _names(learned) - _names(params)
+    assert _names(params) < _names(learned) and any("curv" in name for name in gone)
+    assert all(name.endswith(("['scale']", "['bias']", "['curv']")) for name in gone)
+    # With the constants in their place the learned ones give the same.
+    divisor = np.sqrt(np.float32(fixed.model.lorentz_dim + 1))
+
+    def constant(path, x):
+        name = jax.tree_util.keystr(path)
+        value = divisor if name.endswith("['scale']") else 0.0
+        return np.full_like(x, value) if name in gone else x
+
+    learned = jax.tree_util.tree_map_with_path(constant, learned)
+    same = jax.tree_util.tree_map_with_path(lambda path, _: _at(learned, path), params)
+    batch, model = tiny.batch(), models.build(fixed)
+    videos = models.encode_video(model, same, batch.videos)
+    expected = models.encode_video(models.build(tiny.config()), learned, batch.videos)
+    np.testing.assert_allclose(videos.clips, expected.clips, atol=1e-5)
+    queries = models.encode_query(model, same, batch.captions)
+    assert float(models.lift(model, same, videos, queries).curvature) == fixed.model.curvature
+
+
+def _names(tree):
+    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _at(tree, path):
+    for entry in path:
+        tree = tree[entry.key]
+    return tree

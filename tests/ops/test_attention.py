@@ -1,5 +1,8 @@
 """Attention against NumPy, its windows and masks, head merges, gradients; dropout's generator."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +12,7 @@ from jax.test_util import check_grads
 from scipy import stats
 
 from hlformer_jax.ops import attention
-from hlformer_jax.ops.dropout import derive_key, dropout, random_bits
+from hlformer_jax.ops.dropout import derive_key, dropout, part_of_batch, random_bits
 from hlformer_jax.ops.windows import KINDS, attention_windows, log_attention_windows
 
 HEADS, LENGTH, DIM = 2, 5, 4
@@ -175,6 +178,47 @@ def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
     function = getattr(attention, merge)
     gradient = jax.jit(jax.grad(lambda p: jnp.sum(function(p))))(origin)
     assert np.all(np.isfinite(gradient))
+
+
+def test_a_window_for_each_head_is_that_head_s(float64):
+    query, key, value = (_vectors(seed, 3, HEADS, LENGTH, DIM) for seed in range(3))
+    windows = attention_windows(tuple(range(1, HEADS + 1)), LENGTH, dtype=jnp.float64)
+    together = attention.euclidean_attention(query, key, value, windows)
+    assert together.shape == query.shape
+    for head, window in enumerate(windows):
+        one = lambda x, head=head: x[:, head : head + 1]
+        alone = attention.euclidean_attention(one(query), one(key), one(value), window)
+        np.testing.assert_allclose(one(together), alone, rtol=1e-12)
+
+
+WINDOW = log_attention_windows((2.0,), 3)[0]
+REAL = np.array([True, True, False])
+
+FIRST_ORDER = {
+    "euclidean": lambda x: attention.euclidean_attention(x, x + 0.1, x, jnp.exp(WINDOW), REAL),
+    "single query": lambda x: attention.single_query_attention(
+        x[:, 0],
+        jnp.concatenate(list(x), axis=-1),
+        *[attention.Projection(_vectors(n, HEADS * DIM, HEADS, DIM), x[:, n]) for n in (1, 2)],
+        REAL,
+    ),
+    "lorentz, released": lambda x: attention.lorentz_attention(
+        *[lorentz.from_space(x)] * 3, 2.0, 0.1, window=jnp.exp(WINDOW), mask=REAL
+    ),
+    "lorentz, corrected": lambda x: attention.lorentz_attention(
+        *[lorentz.from_space(x)] * 3, 2.0, log_window=WINDOW
+    ),
+    "heads, released": lambda x: attention.concatenate_heads_released(lorentz.from_space(x)),
+    "heads, hyperboloid": lambda x: attention.merge_heads_on_hyperboloid(lorentz.from_space(x)),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_ORDER)
+def test_first_derivatives_agree_with_differences(name, float64):
+    x = jnp.asarray(_vectors(6, HEADS, 3, DIM))
+    # Differences of step 6e-6 (chex's) in float64 are right to 1e-8 or better here.
+    check = functools.partial(chex.assert_numerical_grads, order=1, atol=1e-9, rtol=1e-5)
+    check(jax.jit(FIRST_ORDER[name]), (x,), modes=["rev"])
 
 
 @pytest.mark.slow
@@ -390,6 +434,20 @@ def test_bits_depend_on_the_row_major_index_alone():
     np.testing.assert_array_equal(random_bits(jax.random.key_data(key), (24,)), flat)
     rows = jax.vmap(lambda key: random_bits(key, (24,)))(jax.random.split(key, 2))
     np.testing.assert_array_equal(rows[1], random_bits(jax.random.split(key, 2)[1], (24,)))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_rows_of_a_part_have_the_bits_of_the_batch(parts):
+    key, whole = jax.random.key(7), np.asarray(random_bits(jax.random.key(7), (6, 2, 5)))
+
+    @jax.jit
+    def bits_of_part(part):
+        with part_of_batch(part, parts):
+            return random_bits(key, (6 // parts, 2, 5))
+
+    for part in range(parts):
+        np.testing.assert_array_equal(bits_of_part(np.int32(part)), whole[part::parts])
+    np.testing.assert_array_equal(random_bits(key, (6, 2, 5)), whole)  # outside, as before
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.31, 0.9])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 from compiled import lorentz
-from derivatives import check_curvature, check_finite
+from derivatives import check_curvature, check_finite, check_gradient
 from mpmath import mpf
 from reference import (
     BOUND,
@@ -176,6 +176,12 @@ AWKWARD = {
     "collinear": ([3.0, -6.0, 2.0], [1.5, -3.0, 1.0]),
     "antipodal": ([0.3, -0.7, 0.2], [-0.3, 0.7, -0.2]),
 }
+
+
+def test_first_derivatives_agree_with_differences():
+    x, y = (jnp.array([points]) for points in AWKWARD["generic"])
+    every = lambda x, y, c: {name: op(x, y, c) for name, op in OPS.items()}
+    check_gradient(every, (x, y, jnp.full(1, 0.7)))
 
 
 @pytest.mark.slow

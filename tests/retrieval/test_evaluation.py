@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import chex
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from hlformer_jax.config import default
 from hlformer_jax.data.annotations import Span
 from hlformer_jax.data.source import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
+from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
-from hlformer_jax.retrieval import localisation, ranking
+from hlformer_jax.retrieval import corpus, localisation, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.localisation import GAP, Moment, moments
 from hlformer_jax.retrieval.ranking import Result, print_table
@@ -292,6 +295,81 @@ def test_ranks_equal_sorting():
     order = np.argsort(-scores, axis=1)
     expected = [list(row).index(video) + 1 for row, video in zip(order, own, strict=True)]
     np.testing.assert_array_equal(ranking.ranks(scores, own), expected)
+
+
+SCORES = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("column", [10, -1, -10, 2**40])
+def test_missing_relevant_column_is_refused(column):
+    with pytest.raises(ValueError, match=rf"relevant\[1\] is {column}: .* from 0 to 9"):
+        ranking.ranks(SCORES, np.array([0, column, 9]))
+
+
+@pytest.mark.parametrize("column", [10, -1, -10])
+def test_missing_relevant_column_ranks_last_under_jit(column):
+    columns = np.array([0, column, 9], np.int32)
+    expected = np.asarray(ranking.ranks(SCORES, np.array([0, 0, 9])))
+    found = np.asarray(jax.jit(ranking.ranks)(SCORES, columns))
+    np.testing.assert_array_equal(found, [expected[0], 10, expected[2]])
+
+
+class TestCompiledOrNot(chex.TestCase):
+    """Ranks are the same with and without `jax.jit`."""
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_ranks_with_ties_and_nan(self):
+        scores = np.round(SCORES)  # ties
+        scores[2, 3] = np.nan
+        rank = self.variant(ranking.ranks)(scores, np.array([3, 0, 9], np.int32))
+        own = scores[np.arange(3), [3, 0, 9]][:, None]
+        equal = np.sum(scores == own, axis=1) - 1
+        ties = 1 + np.sum(scores > own, axis=1) + (equal + 1) // 2
+        expected = np.where([False, False, True], 10, ties).astype(np.int32)
+        chex.assert_trees_all_equal(np.asarray(rank), expected)
+
+
+def test_a_search_is_traced_once_for_queries_of_one_size(monkeypatch):
+    traced_once = chex.assert_max_traces(corpus._search_traced, n=1)
+    monkeypatch.setattr(corpus, "_search", jax.jit(traced_once, static_argnums=2))
+    frames = np.random.default_rng(0).normal(size=(5, 4, 6)).astype(np.float32)
+    library = corpus.build(VideoEncoding(None, frames))
+    for seed in range(3):
+        queries = np.random.default_rng(seed).normal(size=(2, 6)).astype(np.float32)
+        corpus.search(library, queries, 2)
+    with pytest.raises(AssertionError, match="trace"):
+        corpus.search(library, np.ones((3, 6), np.float32), 2)
+
+
+@pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, jnp.asarray])
+def test_ranks_take_any_integer_columns(kind):
+    columns = [3, 0, 9]
+    given = columns if kind is list else kind(np.array(columns, np.int32))
+    expected = 1 + np.sum(SCORES > SCORES[np.arange(3), columns][:, None], axis=1)
+    np.testing.assert_array_equal(ranking.ranks(SCORES, given), expected)
+    np.testing.assert_array_equal(ranking.ranks(SCORES.tolist(), given), expected)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ranks_refuse_columns_that_are_not_integers():
+    with pytest.raises(ValueError, match="relevant has dtype float"):
+        ranking.ranks(SCORES, [0.0, 1.0, 2.0])
+
+
+def test_nan_score_of_the_ranked_candidate_ranks_last():
+    own, other = np.array([[np.nan], [9.0], [9.0]], np.float32), np.ones((3, 10), bool)
+    np.testing.assert_array_equal(ranking.rank_among(SCORES, own, other), [10, 1, 1])
+    np.testing.assert_array_equal(jax.jit(ranking.rank_among)(SCORES, own, other), [10, 1, 1])
+    given = SCORES.tolist(), own.tolist(), other.tolist()
+    np.testing.assert_array_equal(ranking.rank_among(*given), [10, 1, 1])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rank_among_refuses_other_shapes():
+    with pytest.raises(ValueError, match=r"own \(3, 2\)"):
+        ranking.rank_among(SCORES, SCORES[:, :2], np.ones((3, 10), bool))
+    with pytest.raises(ValueError, match=r"other \(3, 9\)"):
+        ranking.rank_among(SCORES, SCORES[:, :1], np.ones((3, 9), bool))
 
 
 def test_metrics_of_known_ranks():

@@ -56,8 +56,14 @@ def test_the_same_run_resumes_whatever_of_it_was_moved(started):
         _claim(started)
     content["config"]["loss"].pop("distillation_decay")
     path.write_text(json.dumps(content))
-    texts = {"data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never"}
-    _claim(started, **{field: texts.get(field, 7.0) for field in checkpoints.MOVABLE}).close()
+    moved = {
+        "data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never",
+        "data.cache_gib": 7.0, "eval.moments": "data", "train.checkpoint_seconds": 7.0,
+        "train.baseline": True, "train.patience": 7, "train.log_every": 7,
+        "eval.video_batch": 7, "eval.query_batch": 7,
+    }  # fmt: skip
+    assert {*moved, "eval.node_batch"} == set(checkpoints.MOVABLE)  # the latter is of HOVER
+    _claim(started, **moved).close()
 
 
 @pytest.mark.parametrize(
@@ -122,10 +128,11 @@ def test_a_run_that_is_under_way_is_refused(tmp_path):
 
 
 def test_results_on_other_data_are_not_mixed(started, tmp_path_factory):
-    checkpoints.check_workdir_data(started, "data")
-    checkpoints.check_workdir_data(tmp_path_factory.mktemp("new"), "other data")
+    config, new = runs.tree(), tmp_path_factory.mktemp("new")
+    checkpoints.check_evaluation(started, started, config, "data")
+    checkpoints.check_evaluation(new, started, config, "other data")
     with pytest.raises(WorkdirError, match="other data"):
-        checkpoints.check_workdir_data(started, "other data")
+        checkpoints.check_evaluation(started, started, config, "other data")
 
 
 def test_a_record_that_is_no_json_is_refused(started):
@@ -337,13 +344,6 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_field_to_set(retrieva
     config.model.hidden_size = 16
     with pytest.raises(checkpoints.CheckpointError, match="hidden_size=8"):
         evaluate_checkpoint(config, retrieval.path, None, print)
-
-
-def test_an_evaluation_does_not_overwrite_the_result_on_other_data(retrieval, data_dir, tmp_path):
-    saved = json.loads((retrieval.path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(saved | {"data_fingerprint": "other"}))
-    with pytest.raises(checkpoints.WorkdirError, match="other data"):
-        evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, print, tmp_path)
 
 
 def test_scores_that_cannot_be_written_are_refused_before_anything_is_computed(tmp_path):

@@ -30,7 +30,7 @@ def test_a_run_reports_its_metrics_and_the_weighted_sum_of_its_terms(retrieval, 
         total = sum(weights[x] * line[f"loss/{x}"] for x in prvr.TERMS if f"loss/{x}" in line)
         assert line["loss"] == pytest.approx(total, rel=1e-5)
     assert set(losses[0]) == {
-        *("step", "epoch", "loss", "gradient_norm"),
+        *("step", "epoch", "loss", "gradient_norm", "learning_rate"),
         *("loss/frame_triplet", "loss/frame_nce", "loss/query_diversity"),
     }
     assert checkpoints.best(retrieval.path).info()["model.name"] == "gmmformer_v2"

@@ -1,5 +1,6 @@
 """Sentences over the prepared videos: against a brute force, and from text features on."""
 
+import json
 import types
 
 import h5py
@@ -165,6 +166,17 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search([*arguments, f"--captions={other}", f"--out={tmp_path / 'new.hdf5'}"]) == 0
     with h5py.File(tmp_path / "new.hdf5") as file:
         np.testing.assert_array_equal(file["new#0"], encoder.tokens(["a person sings"])[0])
+    folder = collection.root / "Trees"  # moments beside the lists, of the same videos
+    folder.mkdir()
+    moment = {"id": "video0#val_2#0", "start": 0.0, "end": 1.0, "text": " a person\nsings "}
+    line = {"video": "video0", "duration": 2.0, "moments": [moment]}
+    (folder / "test.moments.jsonl").write_text(json.dumps(line) + "\n")
+    assert search([*arguments, "--overwrite"]) == 0
+    with h5py.File(collection.text_features) as file:
+        assert len(file) == 7
+        # In another batch sums are rounded otherwise.
+        expected = encoder.tokens(["a person sings"])[0]
+        np.testing.assert_allclose(file["video0#val_2#0"], expected, atol=1e-5)
     collection.captions("test").write_text("video0#enc#0 another\n")
     assert search([*arguments, "--overwrite"]) == 1
     assert "another sentence" in capsys.readouterr().err

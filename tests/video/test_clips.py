@@ -4,6 +4,7 @@ import errno
 import io
 import math
 import os
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -13,6 +14,7 @@ from av.stream import Disposition
 from PIL import Image
 
 from hlformer_jax import files, video
+from hlformer_jax.video import clips
 from hlformer_jax.video.read import Decoder, opened
 
 
@@ -343,6 +345,27 @@ def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
             frame = max(np.diff(ours), default=0.1) + 2e-3
             assert theirs[0] == pytest.approx(ours[0], abs=frame)
             assert theirs[-1] == pytest.approx(ours[-1], abs=frame)
+
+
+def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
+    # As `ffmpeg -t` or a phone trims: the edit list ends before a frame that B-frames refer to.
+    path = videos.write(
+        tmp_path / "a.mp4", rate=25, frames=41, gop_size=80,
+        options={"x264-params": "bframes=3:b-adapt=0:scenecut=0"},
+    )  # fmt: skip
+    content = bytearray(path.read_bytes())
+    duration = content.index(b"elst") + 12  # of the only entry, in milliseconds
+    content[duration : duration + 4] = (38 * 40).to_bytes(4, "big")
+    path.write_bytes(content)
+    with av.open(str(path)) as container:
+        assert any(packet.is_discard for packet in container.demux(video=0))
+    source = decoded(path)
+    video.copy(path, 0, 2, tmp_path / "clip.mkv")
+    assert decoded(tmp_path / "clip.mkv")[: len(source)] == source
+    # Where the file's decoding times are invalid, times come from the decoder, which hides frames.
+    with opened(path) as film:
+        times, start, end = clips._times_by_decoding(film, Fraction(0), Fraction(2), None, 0)
+    assert None not in times and (start, end) == (0, Fraction(41, 25))
 
 
 @pytest.mark.parametrize(

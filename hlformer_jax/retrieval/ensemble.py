@@ -1,0 +1,145 @@
+"""Ensembles of runs: the test split ranked by the scores of several runs together."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hlformer_jax import files
+from hlformer_jax.errors import UserError
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.ranking import Result
+
+SETTINGS_FILE = "ensemble.json"
+"""The members of the metrics in a directory."""
+
+
+class EnsembleError(UserError, ValueError):
+    """Score files that cannot be combined; the message names the file."""
+
+
+def combine(members: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of the standardised scores of several models.
+
+    Each model's scores are shifted and scaled to mean 0 and deviation 1 over all queries and
+    videos, since models differ in the range of their scores. Scores that are all equal count as 0.
+
+    Args:
+      members: scores of the same queries and videos, [Q, V] each; higher is better.
+
+    Returns:
+      Scores [Q, V], float64.
+
+    Raises:
+      ValueError: for no scores, or scores of different shapes.
+    """
+    if len({scores.shape for scores in members}) != 1:
+        shapes = ", ".join(str(scores.shape) for scores in members) or "none"
+        raise ValueError(f"members must be scores of one shape, and are of {shapes}")
+    total = np.zeros(members[0].shape)
+    for scores in members:
+        exact = np.asarray(scores, np.float64)
+        deviation = exact.std()
+        if deviation > 0:
+            total += (exact - exact.mean()) / deviation
+    return total / len(members)
+
+
+def evaluate(
+    members: Sequence[Path], directory: Path | None = None, overwrite: bool = False
+) -> dict[str, Result]:
+    """Rank the queries of score files by their combined scores.
+
+    Args:
+      members: files that `--mode=evaluate --scores=FILE` wrote, of the same test split; rows and
+        columns may stand in different orders.
+      directory: directory for the metrics of the ensemble and the list of its members; None for
+        none. Not the directory of a run.
+      overwrite: whether metrics that are there may be replaced.
+
+    Returns:
+      The metrics of each member by its file, and of the "ensemble".
+
+    Raises:
+      EnsembleError: for fewer than two files, or files of different queries or videos.
+    """
+    if len(members) < 2:
+        raise EnsembleError("an ensemble needs two score files or more: give --member for each")
+    if directory is not None:
+        if (directory / "config.json").exists():
+            raise EnsembleError(f"{directory} holds a run, whose metrics stay: give another")
+        ranking.check_place(directory, files.replacing(overwrite))
+        files.check_output(directory / SETTINGS_FILE, files.replacing(overwrite))
+    read = [_read(path) for path in members]
+    first = read[0]
+    for path, scores in zip(members[1:], read[1:], strict=True):
+        for name in ("queries", "videos"):
+            differing = set(first[name]) ^ set(scores[name])
+            if differing:
+                raise EnsembleError(
+                    f"{path} has other {name} than {members[0]}: {sorted(differing)[0]!r} is in"
+                    f" one of them alone ({len(differing)} differ)"
+                )
+    owners = _owners(first)
+    for path, scores in zip(members[1:], read[1:], strict=True):
+        if _owners(scores) != owners:
+            raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
+    aligned = [_aligned(scores, first) for scores in read]
+    relevant = first["relevant"]
+    rows = {str(path): scores for path, scores in zip(members, aligned, strict=True)}
+    rows["ensemble"] = combine(aligned)
+    results = {name: _result(scores, relevant) for name, scores in rows.items()}
+    if directory is not None:
+        ranking.write_result(results["ensemble"], directory, files.replacing(overwrite))
+        listed = {"members": [str(path) for path in members]}
+        files.write_json(directory / SETTINGS_FILE, listed, files.replacing(overwrite))
+    return results
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Read and check a score file."""
+    try:
+        with np.load(path) as file:
+            arrays = dict(file)
+    except (ValueError, EOFError, KeyError) as error:
+        raise EnsembleError(f"{path} is not a file of --scores ({error})") from None
+    names = ("scores", "queries", "videos", "relevant")
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise EnsembleError(
+            f"{path} has no array {missing[0]!r}: write it by --mode=evaluate --scores={path}"
+            " --overwrite"
+        )
+    shape = (len(arrays["queries"]), len(arrays["videos"]))
+    if arrays["scores"].shape != shape or arrays["relevant"].shape != shape[:1]:
+        raise EnsembleError(
+            f"{path} has scores {arrays['scores'].shape} for {shape[0]} queries and {shape[1]}"
+            " videos: write it again"
+        )
+    for name in ("queries", "videos"):
+        if len(set(arrays[name])) != len(arrays[name]):
+            raise EnsembleError(f"{path} has a name twice among its {name}: it cannot be aligned")
+    return arrays
+
+
+def _owners(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """Return the relevant video of each query, by name."""
+    videos = arrays["videos"][arrays["relevant"]]
+    return dict(zip(arrays["queries"].tolist(), videos.tolist(), strict=True))
+
+
+def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.ndarray:
+    """Return scores in the order of the rows and columns of the first file."""
+    rows, columns = (
+        np.argsort(arrays[name])[np.searchsorted(np.sort(arrays[name]), first[name])]
+        for name in ("queries", "videos")
+    )
+    scores: np.ndarray = arrays["scores"][rows][:, columns]
+    return scores
+
+
+def _result(scores: np.ndarray, relevant: np.ndarray) -> Result:
+    rank = np.asarray(ranking.ranks(scores.astype(np.float32), relevant))
+    queries, videos = scores.shape
+    per_query = {"ranks": rank, "videos": relevant}
+    return Result(ranking.metrics(rank), queries, videos, per_query)

@@ -1,0 +1,97 @@
+"""Ensembles of score files: combined ranks, alignment by name, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hlformer_jax.retrieval import ensemble
+from hlformer_jax.retrieval.ensemble import EnsembleError
+
+QUERIES, VIDEOS = [f"v{k}#{j}" for k in range(6) for j in range(2)], [f"v{k}" for k in range(6)]
+RELEVANT = np.repeat(np.arange(6), 2)
+
+
+def _write(path, scores, queries=QUERIES, videos=VIDEOS, relevant=RELEVANT):
+    np.savez(path, scores=scores, queries=queries, videos=videos, relevant=relevant)
+    return path
+
+
+@pytest.fixture
+def scores():
+    return np.random.default_rng(0).normal(size=(2, 12, 6)).astype(np.float32)
+
+
+def test_members_of_other_ranges_count_alike(scores):
+    a, b = scores
+    np.testing.assert_allclose(
+        ensemble.combine([a, 100 * b + 7]), ensemble.combine([a, b]), atol=1e-5
+    )
+    standard = [(x - x.mean()) / x.std() for x in scores.astype(np.float64)]
+    np.testing.assert_allclose(ensemble.combine([a, b]), np.mean(standard, axis=0), atol=1e-6)
+    np.testing.assert_allclose(ensemble.combine([a, np.ones_like(a)]), standard[0] / 2, atol=1e-6)
+
+
+def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
+    results = ensemble.evaluate(files, tmp_path / "out")
+    for name, matrix in zip(results, [*scores, ensemble.combine(list(scores))], strict=True):
+        own = matrix[np.arange(12), RELEVANT][:, None]
+        assert results[name].metrics["R@1"] == pytest.approx(
+            100 * np.mean((matrix > own).sum(1) == 0)
+        )
+    written = json.loads((tmp_path / "out" / "test_metrics.json").read_text())
+    assert written == results["ensemble"].as_json()
+    assert json.loads((tmp_path / "out" / "ensemble.json").read_text()) == {
+        "members": list(map(str, files))
+    }
+    with pytest.raises(OSError, match="there already"):
+        ensemble.evaluate(files, tmp_path / "out")
+    ensemble.evaluate(files, tmp_path / "out", overwrite=True)
+
+
+def test_rows_and_columns_are_aligned_by_name(tmp_path, scores):
+    rng = np.random.default_rng(1)
+    rows, columns = rng.permutation(12), rng.permutation(6)
+    place = {video: k for k, video in enumerate(columns)}
+    shuffled = _write(
+        tmp_path / "shuffled.npz",
+        scores[1][rows][:, columns],
+        np.array(QUERIES)[rows],
+        np.array(VIDEOS)[columns],
+        np.array([place[k] for k in RELEVANT[rows]]),
+    )
+    first, second = (_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores))
+    expected = ensemble.evaluate([first, second])["ensemble"]
+    found = ensemble.evaluate([first, shuffled])["ensemble"]
+    assert found == expected
+    np.testing.assert_array_equal(found.per_query["ranks"], expected.per_query["ranks"])
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
+    right = _write(tmp_path / "right.npz", scores[0])
+    others = {
+        "other queries than": dict(queries=[*QUERIES[:-1], "x#0"]),
+        "other videos than": dict(videos=[*VIDEOS[:-1], "x"]),
+        "other relevant videos": dict(relevant=RELEVANT[::-1]),
+        "a name twice": dict(videos=["v0", *VIDEOS[:-1]]),
+    }
+    for message, arrays in others.items():
+        wrong = _write(tmp_path / "wrong.npz", scores[1], **arrays)
+        with pytest.raises(EnsembleError, match=message):
+            ensemble.evaluate([right, wrong])
+    np.savez(tmp_path / "old.npz", scores=scores[0], queries=QUERIES, videos=VIDEOS)
+    with pytest.raises(EnsembleError, match="no array 'relevant'"):
+        ensemble.evaluate([right, tmp_path / "old.npz"])
+    (tmp_path / "text.npz").write_text("no zip")
+    with pytest.raises(EnsembleError, match=r"text\.npz is not a file of --scores"):
+        ensemble.evaluate([right, tmp_path / "text.npz"])
+    with pytest.raises(EnsembleError, match="two score files"):
+        ensemble.evaluate([right])
+
+
+def test_metrics_of_a_run_are_never_replaced(tmp_path, scores):
+    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(EnsembleError, match="holds a run"):
+        ensemble.evaluate(files, tmp_path, overwrite=True)

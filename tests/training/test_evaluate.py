@@ -1,0 +1,102 @@
+"""Evaluation of a checkpoint: metrics never disagree with the settings recorded beside them."""
+
+import json
+import shutil
+
+import numpy as np
+import processes
+import pytest
+import runs
+
+from hlformer_jax.config import load
+from hlformer_jax.training import loaded_run
+from hlformer_jax.training.checkpoints import WorkdirError
+from hlformer_jax.training.loaded_run import evaluate_checkpoint
+
+
+def _quiet(line):
+    """Take a line and drop it."""
+
+
+@pytest.fixture
+def run(retrieval, tmp_path):
+    """A copy of a finished run."""
+    return shutil.copytree(retrieval.path, tmp_path / "run")
+
+
+def _metrics(directory):
+    return (directory / "test_metrics.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eval.corpus": "int8"},
+        {"model.frame_weight": 0.9, "model.clip_weight": 0.1},
+        {"data.dtype": "float32"},
+        {"eval.moments": "data"},
+        {"loss.min_radius": 0.2},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_metrics_of_a_run_are_not_replaced_by_those_of_other_settings(run, data_dir, options):
+    before = _metrics(run)
+    for overwrite in (False, True):
+        with pytest.raises(WorkdirError, match=next(iter(options)).replace(".", r"\.")):
+            evaluate_checkpoint(
+                runs.retrieval(data_dir, **options), run, None, _quiet, run, overwrite
+            )
+    assert _metrics(run) == before
+
+
+def test_fields_that_change_no_metric_may_differ(run, data_dir):
+    before = _metrics(run)
+    other = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
+    other.loss.margin, other.eval.query_batch = 0.7, 3
+    evaluate_checkpoint(other, run, None, _quiet, run)
+    assert _metrics(run) == before
+
+
+def test_other_settings_go_beside_and_are_recorded(run, data_dir, tmp_path):
+    beside = tmp_path / "beside"
+    coarse = runs.retrieval(data_dir, **{"eval.corpus": "int8"})
+    result = evaluate_checkpoint(coarse, run, None, _quiet, beside)
+    assert json.loads(_metrics(beside)) == result.as_json()
+    record = json.loads((beside / "evaluation.json").read_text())
+    assert record["config"]["eval"]["corpus"] == "int8" and record["checkpoint"] == str(run)
+    with pytest.raises(WorkdirError, match=r"eval\.corpus \(int8 there, float32 now\)"):
+        evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet, beside)
+    evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet, beside, overwrite=True)
+    record = json.loads((beside / "evaluation.json").read_text())
+    assert record["config"]["eval"]["corpus"] == "float32"
+
+
+def test_metrics_of_a_run_are_not_replaced_by_those_of_another(run, retrieval, data_dir):
+    with pytest.raises(WorkdirError, match="a run of its own"):
+        evaluate_checkpoint(runs.retrieval(data_dir), retrieval.path, None, _quiet, run)
+
+
+def test_a_run_is_evaluated_without_its_configuration(run, tmp_path):
+    before = _metrics(run)
+    scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"
+    evaluate = ("--mode=evaluate", f"--workdir={run}")
+    files = f"--scores={scores}", f"--embeddings={embeddings}"
+    other = f"--config=run:{run}", "--config.eval.corpus=int8"
+    calls = [(*evaluate, *files), (*evaluate, *other), ("--mode=evaluate", "--workdir=nowhere")]
+    right, wrong, missing = processes.calls("hlformer_jax.main", calls, tmp_path)
+    assert right.status == 0 and _metrics(run) == before, right.stderr
+    assert wrong.status == 1 and "config.eval.corpus (float32 there, int8 now)" in wrong.stderr
+    assert missing.status == 1 and "nowhere has no config.json" in missing.stderr
+    with np.load(scores) as first, np.load(embeddings) as second:
+        assert list(first["queries"]) == list(second["query_ids"])
+        np.testing.assert_array_equal(first["relevant"], second["relevant"])
+        # The scores are those of the exported vectors.
+        total = sum(
+            weight * np.einsum("qh,vlh->qvl", second["queries"], second[name]).max(-1)
+            for name, weight in zip(second["branches"], second["weights"], strict=True)
+        )
+        np.testing.assert_allclose(total, first["scores"], atol=1e-5)
+
+
+def test_a_run_is_a_configuration_too(retrieval):
+    assert load("run", str(retrieval.path)) == loaded_run.read_config(retrieval.path)

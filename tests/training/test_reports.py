@@ -1,0 +1,171 @@
+"""A run says what it is, how each epoch went, why it ended and where its results are."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import runs
+
+from hlformer_jax import training
+from hlformer_jax.config import ConfigError
+from hlformer_jax.retrieval import ranking
+from hlformer_jax.retrieval.ranking import Result
+from hlformer_jax.training import checkpoints, loop, optim
+from hlformer_jax.training.checkpoints import CheckpointError, WorkdirError
+
+
+def test_a_run_reports_its_start_its_epochs_and_its_end(tmp_path, data_dir, capsys):
+    config = runs.retrieval(data_dir, **{"train.patience": 1})
+    loop.train(config, tmp_path / "run")
+    err = capsys.readouterr().err
+    assert re.search(r"data: synthetic corpus: train 10 videos, \d+ captions; val 4 videos", err)
+    assert re.search(r"model: [\d,]+ parameters; 1 x cpu; a step takes \d\.\d\d GB on each", err)
+    epochs = re.findall(
+        r"^epoch (\d) of 3: validation SumR (\S+) \(best (\S+) in epoch \d, chance 325\), R@1 .*"
+        r"loss \S+, learning rate \S+, \S+ s$",
+        err,
+        re.M,
+    )
+    assert epochs and [int(epoch) for epoch, *_ in epochs] == list(range(1, len(epochs) + 1))
+    ended = re.search(r"(stopped after epoch \d of 3: no better SumR in 1 epochs|ended after)", err)
+    assert ended and "best SumR" in err
+    assert f"metrics: {tmp_path / 'run' / 'test_metrics.json'}" in err
+    assert "Training:" not in err  # no bar in a file
+
+
+def test_learning_rate_and_test_metrics_are_recorded(retrieval, data_dir):
+    config = runs.retrieval(data_dir)
+    records = runs.records(retrieval.path)
+    rate = optim.learning_rate(config.optim, runs.STEPS)
+    steps = [record for record in records if "loss" in record]
+    for record in steps:
+        assert record["learning_rate"] == pytest.approx(float(rate(record["step"])), rel=1e-6)
+    best, last = records[-2:]
+    written = json.loads((retrieval.path / "test_metrics.json").read_text())
+    assert best["test/best/SumR"] == written["SumR"] and "test/last/SumR" in last
+    assert best["step"] == runs.STEPS
+
+
+def test_captions_that_are_cut_are_counted(data_dir):
+    family = training.build(runs.retrieval(data_dir, **{"data.max_words": 2}))
+    train, long = family.data.train, 0
+    for index in range(len(train)):
+        assert family.notes() == []  # not known before all are read
+        train.read(index)
+        long += int(np.sum(train._videos[index].word_counts > 2))
+    assert long > 0 and family.notes() == [
+        f"{long} of {len(train.caption_video)} captions of train have more than 2 words, and are"
+        " cut there (config.data.max_words)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "select", "near"),
+    [
+        (runs.retrieval, "SunR", "'SumR'"),
+        (runs.retrieval, "mIoU", "a validation gives R@1"),
+        (runs.hover, "t2v/MRRR", "'t2v/MRR'"),
+    ],
+)
+def test_a_metric_to_select_by_is_checked_before_data_is_opened(tmp_path, make, select, near):
+    config = make(tmp_path / "data", **{"eval.select": select})
+    with pytest.raises(ConfigError, match=near):
+        loop.train(config, tmp_path / "run")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("R@1", 20.0), ("SumR", 320.0), ("t2v/R@1", 5.0), ("t2v/MRR", 0.1798870), ("mIoU", None)],
+)
+def test_chance_is_that_of_a_random_ranking(name, expected):
+    found = ranking.chance(name, Result({}, queries=20, videos=5))
+    assert found == (None if expected is None else pytest.approx(expected, rel=1e-6))
+
+
+def test_a_run_starts_from_the_parameters_of_another(tmp_path, finished, capsys):
+    directory = tmp_path / "tuned"
+    config = runs.tree(**{"optim.learning_rate": 0.01})
+    with loop.start(config, directory, family=runs.Tree(config), init=finished) as trainer:
+        saved = checkpoints.best(finished).restore(trainer.state.params)
+        np.testing.assert_array_equal(trainer.state.params["space"], saved["space"])
+        assert int(trainer.state.step) == 0
+        assert not np.any(trainer.state.optimiser[0].trace["space"])
+        trainer.run()
+    record = json.loads((directory / "config.json").read_text())
+    assert record["init"] == str(finished.resolve())
+    assert f"initial parameters: {finished.resolve()}" in capsys.readouterr().err
+    # It resumes with or without the option, and not from another run.
+    runs.train(config, directory)
+    assert json.loads((directory / "config.json").read_text())["init"] == record["init"]
+    other = shutil.copytree(finished, tmp_path / "other")
+    with pytest.raises(WorkdirError, match="--init is"):
+        loop.train(config, directory, family=runs.Tree(config), init=other)
+    # A killed start starts again from the same parameters.
+    shutil.rmtree(directory / "checkpoints")
+    (directory / "test_metrics.json").unlink()
+    with loop.start(config, directory, family=runs.Tree(config), init=finished) as trainer:
+        np.testing.assert_array_equal(trainer.state.params["space"], saved["space"])
+
+
+def test_parameters_of_another_shape_are_no_start(tmp_path, retrieval):
+    config = runs.tree()
+    with pytest.raises(CheckpointError, match="shape"):
+        loop.train(config, tmp_path / "run", family=runs.Tree(config), init=retrieval.path)
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
+
+
+def test_the_last_epoch_may_be_chosen(tmp_path, capsys):
+    config = runs.tree(**{"eval.select": "last", "train.patience": 1})
+    with runs.start(config, tmp_path) as trainer:
+        metrics = iter([50.0, 40.0, 30.0])
+        trainer.family.validate = lambda params: Result({"nearest": next(metrics)}, 10, 11)
+        trainer.run()
+        best = trainer.checkpoints.best.restore(trainer.state.params)
+        np.testing.assert_array_equal(best["space"], trainer.state.params["space"])
+    assert trainer.progress.epochs == 3 and trainer.progress.best_epoch == 2
+    assert "ended after epoch 3 of 3; the last epoch counts" in capsys.readouterr().err
+
+
+def test_patience_may_change_when_a_run_resumes(tmp_path):
+    first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
+    with runs.start(first, tmp_path) as trainer:
+        validate = trainer.family.validate
+        trainer.family.validate = lambda params: Result({"nearest": 50.0}, 10, 11)
+        trainer.run()
+        assert trainer.progress.epochs == 2
+    with runs.start(runs.tree(**{"train.patience": 9}), tmp_path) as trainer:
+        trainer.family.validate = validate
+        trainer.run()
+    assert trainer.progress.epochs == 3
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["train"]["patience"] == 9
+
+
+def test_a_family_of_any_length_may_be_trained_longer(tmp_path):
+    class Longer(runs.Tree):
+        any_length = True
+
+    config = runs.tree()
+    loop.train(config, tmp_path / "run", family=Longer(config))
+    longer = runs.tree(**{"train.epochs": 5})
+    with pytest.raises(WorkdirError, match=r"train\.epochs \(3 there, 5 now\).*--init="):
+        runs.train(longer, tmp_path / "run")
+    loop.train(longer, tmp_path / "run", family=Longer(longer))
+    loop.train(longer, tmp_path / "whole", family=Longer(longer))
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_field_added_since_stands_for_its_default(tmp_path):
+    runs.train(runs.tree(), tmp_path)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["config"]["loss"]["margin"], content["config"]["precision"]
+    path.write_text(json.dumps(content))
+    runs.train(runs.tree(), tmp_path)
+    assert "margin" in json.loads(path.read_text())["config"]["loss"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(WorkdirError, match=r"loss\.margin"):
+        runs.train(runs.tree(**{"loss.margin": 0.3}), tmp_path)
