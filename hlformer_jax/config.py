@@ -155,6 +155,8 @@ DEBUG: Mapping[str, Mapping[str, Any]] = {
     },
     "hover": _DEBUG
     | {
+        # So many test videos have trees of one leaf, two, three, four, and five or more.
+        "data.synthetic_videos": (24, 8, 24),
         "data.max_words": 16,
         "trees.node_frames": 4,
         "trees.train_subset": "full",

@@ -135,16 +135,35 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
-    """A table's last metric over the swept quantity where there is one, else by variant."""
+    """Draw a table's last metric over the swept quantity where there is one, else by variant.
+
+    The lines of the table's "about" stand below the title, so that the picture alone says what was
+    measured on what; footnotes of corrected figures stand at the bottom.
+    """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
-    title = "\n".join(textwrap.wrap(table["title"], 78))
+    title = textwrap.wrap(table["title"], 78)
     if table["finished"] < table["total"]:
-        title += f"\n({table['finished']} of {table['total']} runs so far)"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        title.append(f"({table['finished']} of {table['total']} runs so far)")
+    about = [line for text in table["about"] for line in textwrap.wrap(text, 104)]
+    metric = table["metrics"][-1]
+    reasons = [note["reason"] for note in table["footnotes"] if note["metric"] == metric]
+    footnotes = [
+        line
+        for reason in dict.fromkeys(reasons)
+        for line in textwrap.wrap(f"corrected: {reason}", 104)
+    ]
+    # Lines of 7 points are a ninth of an inch high.
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + (len(about) + len(footnotes)) / 9)
+    figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
+    figure.axes[0].set_title("\n".join(about), fontsize=7, loc="left", color=GREY, x=0)
+    figure.axes[0].title.set_in_layout(True)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if handles:
         columns = min(columns, len(handles))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    if footnotes:
+        figure.supxlabel("\n".join(footnotes), x=0.01, ha="left", fontsize=7, color=GREY)
     return figure
 
 
@@ -186,6 +205,8 @@ def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
             label = f"{name}, published" if name else "published"
             style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
             axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
+        corrected = [(x, row["corrected"].get(metric)) for x, row in zip(at, points, strict=True)]
+        _mark_corrected(axes, [pair for pair in corrected if pair[1] is not None])
     for index, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
         colour, name = COLOURS[index % len(COLOURS)], row["variant"]
         level, deviation = row["mean"][metric], row["std"][metric]
@@ -233,11 +254,14 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.add_subplot()
     means, deviations = ([row[kind][metric] for row in rows] for kind in ("mean", "std"))
-    seeds = [[run["metrics"][metric] for run in row["runs"]] for row in rows]
-    published = [row["published"].get(metric) for row in rows]
-    low, high = _range(
-        [x for x in (*(x for own in seeds for x in own), *published) if x is not None]
+    seeds = [
+        [run["metrics"][metric] for run in row["runs"] if metric in run["metrics"]] for row in rows
+    ]
+    published, corrected = (
+        [row[kind].get(metric) for row in rows] for kind in ("published", "corrected")
     )
+    values = [*(x for own in seeds for x in own), *published, *corrected]
+    low, high = _range([x for x in values if x is not None])
     done = [place for place, own in enumerate(seeds) if own]
     spread = [place for place in done if deviations[place] is not None]
     label = "mean" if spread else "one seed"
@@ -256,9 +280,10 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
             *np.transpose(points), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
             label="published",
         )  # fmt: skip
+    _mark_corrected(axes, [(x, place) for place, x in enumerate(corrected) if x is not None])
     for place, row in enumerate(rows):
         if not seeds[place]:
-            word = "failed" if row["failures"] else "not finished"
+            word = _reason_without_bar(row)
             beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": GREY}
             axes.annotate(word, (low, place), (4, 0), **beside)
     # Beyond all marks, so that no figure stands on one.
@@ -275,6 +300,24 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"test {metric}" + (f" (the axis begins at {low:g})" if low else ""))
     return figure, 4
+
+
+def _mark_corrected(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Draw corrected figures as hollow diamonds, which no published one is."""
+    if points:
+        style: dict[str, Any] = {"markeredgecolor": COLOURS[1], "markerfacecolor": "none"}
+        axes.plot(*np.transpose(points), "D", markersize=7, label="corrected", zorder=4, **style)
+
+
+def _reason_without_bar(row: Mapping[str, Any]) -> str:
+    """Return why a variant has no bar."""
+    if row["runs"]:
+        return "has no such metric"
+    if row["left_out"]:
+        return "left out"
+    if row["skipped"]:
+        return "skipped: its data is missing"
+    return "failed" if row["failures"] else "not finished"
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

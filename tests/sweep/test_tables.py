@@ -11,7 +11,7 @@ from hlformer_jax import files
 from hlformer_jax.config import ConfigError
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import Run, expand, tables
+from hlformer_jax.sweep import Run, comparison, expand, tables
 
 # Tables
 
@@ -317,7 +317,7 @@ def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_p
             own = [random_ranks(f, scale) for f in range(10 * seeds, 11 * seeds)]
             runs += [leave(tmp_path, variant, k, x, corpus) for k, x in enumerate(own)]
             sums[variant].append(np.mean([ranking.sum_recall(x) for x in own]))
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     expected = np.mean(sums["a"]) - np.mean(sums["b"])
     assert found["difference"] == pytest.approx(expected)
     low, high = found["queries"]
@@ -328,9 +328,9 @@ def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_p
 def test_the_interval_over_queries_has_the_width_of_its_standard_error(tmp_path):
     a, b = random_ranks(0, 20), random_ranks(1, 20)
     runs = [leave(tmp_path, "a", 0, a), leave(tmp_path, "b", 0, b)]
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     # The standard error of a ratio of sums over clusters, by linearisation.
-    differences = tables.contributions(a) - tables.contributions(b)
+    differences = comparison.contributions(a) - comparison.contributions(b)
     counts = np.bincount(VIDEOS)
     residuals = np.bincount(VIDEOS, differences) - counts * differences.mean()
     error = np.sqrt(np.sum(residuals**2)) / counts.sum()
@@ -348,7 +348,7 @@ def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
         for variant, ranks in levels.items()
         for k, rank in enumerate(ranks)
     ]
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     assert width(found["queries"]) == pytest.approx(0, abs=1e-9)
     sums = {v: [400 if r == 1 else 300 if r == 5 else 200 if r == 10 else 100 for r in ranks]
             for v, ranks in levels.items()}  # fmt: skip
@@ -358,14 +358,14 @@ def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
 
 
 def test_where_there_is_no_difference_seldom_one_is_called_real(monkeypatch):
-    monkeypatch.setattr(tables, "DRAWS", 500)
+    monkeypatch.setattr(comparison, "DRAWS", 500)
     rng = np.random.default_rng(0)
     real = 0
     for _ in range(200):
         # Three runs of each variant on a corpus, which differ by their seeds alone.
         sums = {name: np.repeat(rng.normal(size=(3, 1)), 4, axis=1) for name in ("a", "b")}
-        draws = tables._draw(tables.Scores(sums, np.ones(4)), np.random.default_rng(1))
-        real += tables._compare("a", "b", [draws])["real"]
+        draws = comparison._draw(comparison.Scores(sums, np.ones(4)), np.random.default_rng(1))
+        real += comparison._compare("a", "b", [draws])["real"]
     # 5 % are 10, with a deviation of 3; without the quantile of t there would be some 30.
     assert 3 <= real <= 19
 
@@ -378,7 +378,7 @@ def test_a_planted_difference_is_real_and_none_is_not(tmp_path):
         runs += [leave(tmp_path, "base", seed, base), leave(tmp_path, "better", seed, better)]
         runs.append(leave(tmp_path, "other", seed, random_ranks(7 + seed, 20)))
     pairs = [("better", "base"), ("base", "better"), ("other", "base"), ("base", "base")]
-    found = tables.compare(pairs, runs, tmp_path)
+    found = comparison.compare(pairs, runs, tmp_path)
     assert [pair["real"] for pair in found] == [True, True, False, False]
     assert found[0]["difference"] == -found[1]["difference"] > 0
     assert found[3]["difference"] == 0
@@ -390,4 +390,4 @@ def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
         leave(tmp_path, "b", 0, random_ranks(1, 20), "6"),
         Run("c", 0, None, tmp_path / "unfinished", "5"),
     ]
-    assert tables.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
+    assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
