@@ -747,6 +747,47 @@ def _value(config: ConfigDict, name: str) -> Any:
     return config
 
 
+def describe_data(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
+    """Return the name of a configuration's data set, its features, and whether it is synthetic.
+
+    Nothing is opened: without a folder of features the videos are synthetic.
+
+    Args:
+      config: a configuration, or one as JSON has it.
+
+    Returns:
+      "title", "feature", "visual_dim", "text_dim" and "synthetic"; "tested_on" where the test split
+      is another data set's.
+    """
+    data, has_trees = config["data"], "trees" in config
+    synthetic = not data["manual_dir"] and any(data["synthetic_videos"])
+    if synthetic:
+        title = f"synthetic {'action trees' if has_trees else 'captioned videos'}"
+    else:
+        title = _collection_title(data["collection"]) + (", action trees" if has_trees else "")
+    described = {
+        "title": title,
+        "feature": "planted" if synthetic else data["feature"],
+        "visual_dim": data["visual_dim"],
+        "text_dim": data["text_dim"],
+        "synthetic": synthetic,
+    }
+    if not synthetic and (other := config["eval"].get("test_collection")):
+        described["tested_on"] = f"{_collection_title(other)} ({config['eval']['test_feature']})"
+    return described
+
+
+def _collection_title(collection: str) -> str:
+    """Return what the papers call a collection of `config.data`."""
+    titles = {str(fields["collection"]): DATA_SET_TITLES[key] for key, fields in DATA_SETS.items()}
+    titles |= {
+        "own": "own videos",
+        "qvhighlights": "QVHighlights",
+        "qvhighlights_youtube": "QVHighlights, regrouped by video",
+    }
+    return titles.get(collection, collection)
+
+
 def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
     """Nested fields by their full names, such as "model.dropout"."""
     named: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config import DATA_SET_TITLES, DATA_SETS, ConfigError, check, flat, load
+from hlformer_jax.config import ConfigError, check, flat, load
 from hlformer_jax.errors import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -226,42 +226,6 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
     if not chosen:
         raise ConfigError("--only and --except leave no variant to train")
     return chosen
-
-
-def name_data(config: ConfigDict) -> dict[str, Any]:
-    """Return the name of a configuration's data set, its features, and whether it is synthetic.
-
-    Nothing is opened: without a folder of features the videos are synthetic.
-    """
-    data, evaluation = config.data, config.eval
-    synthetic = not data.manual_dir and any(data.synthetic_videos)
-    if synthetic:
-        made = "action trees" if "trees" in config else "captioned videos"
-        title, feature = f"synthetic {made}", "planted"
-    else:
-        title = _collection_title(data.collection) + (", action trees" if "trees" in config else "")
-        feature = data.feature
-    named = {
-        "title": title,
-        "feature": feature,
-        "visual_dim": data.visual_dim,
-        "text_dim": data.text_dim,
-        "synthetic": synthetic,
-    }
-    if not synthetic and (other := evaluation.get("test_collection")):
-        named["tested_on"] = f"{_collection_title(other)} ({evaluation.test_feature})"
-    return named
-
-
-def _collection_title(collection: str) -> str:
-    """Return what the papers call a collection of `config.data`."""
-    titles = {fields["collection"]: DATA_SET_TITLES[key] for key, fields in DATA_SETS.items()}
-    titles |= {
-        "own": "own videos",
-        "qvhighlights": "QVHighlights",
-        "qvhighlights_youtube": "QVHighlights, regrouped by video",
-    }
-    return str(titles.get(collection, collection))
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:

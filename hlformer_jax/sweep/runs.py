@@ -25,12 +25,12 @@ import jax
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, models, parallel, training
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, describe_data
 from hlformer_jax.data.dataset import TreeSplit
 from hlformer_jax.data.source import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
-from hlformer_jax.sweep import Run, name_data
+from hlformer_jax.sweep import Run
 from hlformer_jax.training import checkpoints, loop
 
 RESULT, FAILURE = "result.json", "failure.json"
@@ -175,7 +175,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "metrics": best.metrics,
         "queries": best.queries,
         "videos": best.videos,
-        "data": describe_data(run.config),
+        "data": measure_data(run.config),
         "best_epoch": progress.best_epoch,
         "epochs": progress.epochs,
         f"validation_{run.config.eval.select}": progress.best_metric,
@@ -186,14 +186,14 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
     }
 
 
-def describe_data(config: ConfigDict) -> dict[str, Any]:
+def measure_data(config: ConfigDict) -> dict[str, Any]:
     """Return what a run's metrics are of: its data set, its features and the size of each split.
 
     "splits" has for train, val and test the numbers of videos and captions, of action trees those
     of trees and nodes; "synthetic" says whether the program made the videos itself.
     """
     family: Any = training.build(config)
-    described: dict[str, Any] = {**name_data(config), "splits": {}}
+    described: dict[str, Any] = {**describe_data(config), "splits": {}}
     for name in SPLITS:
         split = getattr(family.data, name)
         if isinstance(split, TreeSplit):

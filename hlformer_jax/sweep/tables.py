@@ -21,10 +21,11 @@ import rich.console
 from ml_collections import ConfigDict
 
 from hlformer_jax import command, files
+from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import localisation, ranking
 from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
-from hlformer_jax.sweep import Run, change_of, changed_fields, name_data
+from hlformer_jax.sweep import Run, change_of, changed_fields
 from hlformer_jax.sweep.comparison import LEVEL, compare
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
@@ -174,7 +175,7 @@ def _describe_data(
     described: dict[str, dict[str, Any]] = {}
     for run in runs:
         result = finished[run.directory] or {}
-        data = {"corpus": run.corpus, **(result.get("data") or name_data(run.config))}
+        data = {"corpus": run.corpus, **(result.get("data") or describe_data(run.config))}
         key = repr([data[name] for name in ("corpus", "title", "feature", "visual_dim")])
         if key not in described or "splits" in data:
             described[key] = data
@@ -379,7 +380,7 @@ def sections(table: Table) -> list[Section]:
 def _columns(table: Table, metrics: Sequence[str]) -> list[Column]:
     """Return the columns of some metrics, and of the last one's change where there is any."""
     rows = [*table["variants"], *table["cited"]]
-    names = [(metric, metric.rpartition("=")[2].partition("/")[2] or metric) for metric in metrics]
+    names = [(metric, metric.partition("/")[2] if "=" in metric else metric) for metric in metrics]
     change = change_of(metrics[-1])
     if table["relative"] or any(change in row["published"] for row in rows):
         names.append((change, f"Δ {names[-1][1]}"))
