@@ -21,6 +21,7 @@ from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 from matplotlib.lines import Line2D as Line2D
 from matplotlib.ticker import MaxNLocator
+from ml_collections import ConfigDict
 
 from hlformer_jax import files
 from hlformer_jax.config import describe_data
@@ -82,7 +83,7 @@ def styled() -> contextlib.AbstractContextManager[Any]:
     return matplotlib.rc_context(STYLE)
 
 
-def data_line(config: Mapping[str, Any]) -> str:
+def data_line(config: Mapping[str, Any] | ConfigDict) -> str:
     """Return what a run is of in one line: its data set, its features and its seed."""
     data = describe_data(config)
     made = " (made by this program)" if data["synthetic"] else f", {data['feature']} features"

@@ -35,6 +35,8 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
         ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
         ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"corrections": {"full": {"R@1": (1.0, "why")}}}, "no R@1 is published"),
+        ({"published_costs": {"ful": {"parameters": 1.0}}}, "no variant 'ful'"),
         ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
         ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
         ({"quantity": "x"}, "go together"),
@@ -76,7 +78,8 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
 def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
     sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})
-    assert not sweep.published  # it would stand beside what it cannot be compared with
+    assert sweep.published == {"three": {"SumR": 150.0}}
+    assert sweep.title == "a | title (debug)"
     [run] = expand(sweep)
     assert run.config.model.euclidean_widths == (0.0, 0.5, 1.0)
     assert run.config.train.epochs == 1
