@@ -101,9 +101,11 @@ def perform(
             files.write_json(directory / RESULT, result, "own")
             files.discard_own(directory / FAILURE)
         # The devices' memory is for the next run. Programs that both have come from the cache on
-        # disk: variants that differ in hyperparameters alone share one program (step.Loss).
+        # disk: variants that differ in hyperparameters alone share one program (step.Loss). Runs of
+        # seconds are small, and keep what was traced.
         gc.collect()
-        jax.clear_caches()
+        if not run.config.compile_fast:
+            jax.clear_caches()
         after(run)
     return failures
 

@@ -49,7 +49,7 @@ def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
     assert lines[0] == r"# a \| title: ActivityNet Captions"
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]
     assert len(rows) == 6 + 5
-    assert [row.count("|") for row in rows] == 6 * [12] + 5 * [6]
+    assert [row.count("|") for row in rows] == 6 * [13] + 5 * [6]
     assert r"| w/ a\|b | 1.00 |" in "\n".join(lines)
     assert rows[2].endswith("| 4.88 ± 0.88 | 4.0 | 10.88 ± 0.88 | 10.0 | 2 |")
     assert rows[5] == "| other (cited) |" + 7 * " – |" + " – | – | 8.0 | – |"
@@ -354,11 +354,8 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tm
     assert curves.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
     tables.show(table)
     out = capsys.readouterr().out
-    assert (
-        "SumR" not in out.replace("validation SumR", "")
-        and "mean published" in out
-        and "v2t/R@1" in out
-    )
+    assert "SumR" not in out.replace("validation SumR", "")
+    assert "mean published" in out and "v2t/R@1" in out
     assert "| full | 4.00 | 6.00 | 5.00 | 6.0 | 1 |" in (tmp_path / "table.md").read_text()
     [row] = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
