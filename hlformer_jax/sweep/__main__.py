@@ -74,15 +74,17 @@ def main(argv: Sequence[str]) -> int:
         return command.fail(str(error))
     if tasks > 1:
         _report(f"task {task} of {tasks}: {len(mine)} of {len(chosen)} runs")
-    return _perform(sweep, planned, chosen, mine, Path(WORKDIR.value or command.default_workdir()))
+    root = Path(WORKDIR.value or command.default_workdir())
+    return perform(sweep, planned, chosen, mine, root, OVERWRITE.value)
 
 
-def _perform(
+def perform(
     sweep: ConfigDict,
     planned: Sequence[Run],
     chosen: Sequence[Run],
     mine: Sequence[Run],
     root: Path,
+    overwrite: bool = False,
 ) -> int:
     """Train this task's runs and print the table of all; return the exit status.
 
@@ -92,6 +94,7 @@ def _perform(
       chosen: the runs of the variants that --only and --except leave.
       mine: the chosen runs of this task.
       root: the directory of the sweep.
+      overwrite: whether tables and plots that the sweep did not write are replaced.
     """
     # Imported here so that everything before, and --help, answers without loading JAX.
     from hlformer_jax import files
@@ -106,7 +109,7 @@ def _perform(
             _report(f"no curves of {run.title}: {error}")
         tables.publish(sweep, planned, root, replace, chosen)
 
-    replace = files.replacing(OVERWRITE.value, own=True)
+    replace = files.replacing(overwrite, own=True)
     logging.set_verbosity(logging.WARNING)
     try:
         tables.check_place(root, replace)

@@ -1,4 +1,4 @@
-"""Every sweep of the papers, rehearsed as `FILE.py:debug` says: its runs train, its table is written.
+"""Every sweep of the papers, rehearsed as `FILE.py:debug` says: its runs train and fill its table.
 
 The configuration is the file's own. All runs of all sweeps share a process, because most of their
 time is tracing and compilation.
@@ -34,7 +34,7 @@ def test_a_rehearsal_trains_every_variant_and_fills_its_table(
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(data_dir))
     sweep = load(processes.ROOT / "configs" / "sweeps" / f"{stem}.py", "debug")
     planned = definition.expand(sweep)
-    assert command._perform(sweep, planned, planned, planned, tmp_path) == 0
+    assert command.perform(sweep, planned, planned, planned, tmp_path) == 0
     printed = capsys.readouterr().out
     table = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
     assert table["finished"] == table["total"] == len(planned) > 1
