@@ -454,8 +454,9 @@ HOVER: Mapping[str, Any] = {
         # What is compared: "distance", or, in Euclidean space, also "cosine", of unit vectors.
         "metric": Field("distance", one_of("distance", "cosine")),
         "curvature": Field(1.0, CURVATURE),  # c, fixed
-        # "given": sentence vectors as they are, those of a parent's moments averaged; "mean":
-        # words through the input layer, averaged; "attention": the query encoder of HLFormer.
+        # "given": sentence vectors as they are, those of a parent's moments averaged unless its
+        # text was encoded as a whole (docs/hover.md); "mean": words through the input layer,
+        # averaged; "attention": the query encoder of HLFormer.
         "text_encoder": Field("given", one_of("given", "attention", "mean")),
         "num_heads": Field(4, whole(1, 2**10)),  # N of the attention
         # Length of a feature before the exponential map: "unit" as released, or "radius", learned
