@@ -108,7 +108,7 @@ def test_a_documented_usage_has_options_that_exist(usage):
         ("python -m hlformer_jax.main --config=anet --config.train.epoch=3", "config.train.epoch"),
         ("python -m hlformer_jax.mian --config=anet", "hlformer_jax.mian"),
         ("bash launch/swep.sh --config=anet", "launch/swep.sh"),
-        ("bash launch/sweep.sh --config=configs/sweeps/hover_table1.py:debg", "debg"),
+        ("bash launch/sweep.sh --config=configs/sweeps/lorentz_window.py:debg", "debg"),
         ("bash launch/search.sh --dmeo", "has no --dmeo"),
         ('pip install "hlformer-jax[cuda11]"', "no extra 'cuda11'"),
         ("hlformer-tran --config=anet", "hlformer-tran"),
