@@ -154,13 +154,13 @@ def open_data(runs: Sequence[Run], root: Path, report: Callable[[str], None]) ->
     if skipped and not ready:
         raise skipped[0][1]
     reported = set()
-    for run, error in skipped:
-        failure = {**_named(run), "skipped": True, "reason": error.what}
+    for run, missing in skipped:
+        failure = {**_named(run), "skipped": True, "reason": missing.what}
         files.write_json(root / run.directory / FAILURE, failure, "own")
         where = f"{run.variant}, corpus {run.corpus}" if run.corpus else run.variant
         if where not in reported:
             reported.add(where)
-            report(f"skipped: {where}: its data is missing: {error.what}")
+            report(f"skipped: {where}: its data is missing: {missing.what}")
     return ready
 
 

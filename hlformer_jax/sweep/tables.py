@@ -107,7 +107,9 @@ def collect(
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
     names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
     for name in sweep.variants:
-        results, failures, skipped, missing = [], [], [], []
+        results, missing = [], []
+        failures: list[dict[str, str]] = []
+        skipped: list[dict[str, str]] = []
         for run in (run for run in runs if run.variant == name):
             if (result := finished[run.directory]) is not None:
                 place = {"directory": str(run.directory), "title": run.title}
@@ -183,7 +185,7 @@ def _describe_data(
 
 
 def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines that say what was measured on what, and what was published on what."""
+    """Return lines that name the data of the measured and of the published figures."""
     lines = []
     for one in data:
         corpus = f"corpus {one['corpus']}, " if one.get("corpus") else ""
@@ -305,7 +307,7 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 class Section(NamedTuple):
-    """A table of what is printed and of table.md.
+    """A table of the printed views and of table.md.
 
     Attributes:
       title: its heading.
