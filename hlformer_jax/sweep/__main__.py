@@ -114,7 +114,7 @@ def perform(
     try:
         tables.check_place(root, replace)
         runs.check(chosen, root)
-        ready = runs.open_data(mine, root, _report)
+        ready = runs.open_data(mine, root, _report, all_may_lack=len(mine) < len(chosen))
         failures = runs.perform(ready, root, _report, after)
         tables.show(tables.publish(sweep, planned, root, replace, chosen))
     except Stopped as stopped:

@@ -110,7 +110,9 @@ def perform(
     return failures
 
 
-def open_data(runs: Sequence[Run], root: Path, report: Callable[[str], None]) -> list[Run]:
+def open_data(
+    runs: Sequence[Run], root: Path, report: Callable[[str], None], all_may_lack: bool = False
+) -> list[Run]:
     """Prepare the data of the runs that are not finished; skip those whose data is missing.
 
     A variant whose data is missing is reported in one line, and each of its runs leaves the reason
@@ -120,12 +122,13 @@ def open_data(runs: Sequence[Run], root: Path, report: Callable[[str], None]) ->
       runs: the runs of a task.
       root: the directory of the sweep.
       report: a function that shows one line.
+      all_may_lack: whether all of these runs may be skipped, because other tasks have others.
 
     Returns:
       The runs whose data is there, and the finished ones.
 
     Raises:
-      MissingDataError: if no run would be left.
+      MissingDataError: if no run would be left, unless `all_may_lack`.
       DataError: if data is damaged or cannot be read.
       WorkdirError: if a run was begun on other data.
     """
@@ -151,7 +154,7 @@ def open_data(runs: Sequence[Run], root: Path, report: Callable[[str], None]) ->
         if failure is not None and failure.get("skipped"):
             files.discard_own(root / run.directory / FAILURE)
         ready.append(run)
-    if skipped and not ready:
+    if skipped and not ready and not all_may_lack:
         raise skipped[0][1]
     reported = set()
     for run, missing in skipped:

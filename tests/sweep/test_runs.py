@@ -161,6 +161,8 @@ def test_a_variant_without_its_data_is_skipped_with_a_line(sweep_of, tmp_path, m
     # Where nothing can be trained the sweep ends with the reason and the remedy.
     with pytest.raises(MissingDataError, match="no such file: put it there"):
         runs.open_data(planned[1::2], tmp_path, told.append)
+    # Of several tasks, one may have no other runs.
+    assert runs.open_data(planned[1::2], tmp_path, told.append, all_may_lack=True) == []
     # The data has come: the mark goes.
     monkeypatch.setattr(FakeFamily, "fingerprint", "abc")
     assert runs.open_data(planned, tmp_path, told.append) == planned
