@@ -11,7 +11,7 @@ import pytest
 from processes import calls
 
 from hlformer_jax import files
-from hlformer_jax.config import ConfigError, debug, default
+from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.data.source import DataError, MissingDataError
 from hlformer_jax.sweep import METRICS, choose, expand, runs, tables
 from hlformer_jax.training import loop
@@ -282,3 +282,20 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
     assert full["parameters"] > other["parameters"]
     assert (root / "sweep.png").exists()
     assert "w/ MP" in done.stdout and "Measured on: synthetic captioned videos" in done.stdout
+
+
+@pytest.mark.parametrize("stem", ["main_comparison", "gmmformer_v2_table6"])
+def test_only_variants_with_a_teacher_are_skipped_without_its_files(stem, tmp_path):
+    sweep = load(processes.ROOT / "configs" / "sweeps" / f"{stem}.py", "debug")
+    released = processes.ROOT / "tests" / "golden" / "released_run"
+    fields = {"manual_dir": str(released), "data_dir": str(tmp_path / "data")}
+    sweep.base.data.update(fields, visual_dim=24, text_dim=20)
+    told = []
+    planned = expand(sweep)
+    ready = runs.open_data(planned, tmp_path, told.append)
+    taught = [run.variant for run in planned if run.config.data.teacher_dim]
+    assert taught == [name for name in sweep.variants if name.startswith("DL-DKD")] != []
+    assert [run.variant for run in ready] == [x for x in sweep.variants if x not in taught]
+    assert len(told) == len(taught) and all("new_clip_vit_32" in line for line in told)
+    rows = tables.sections(tables.publish(sweep, planned, tmp_path))[0].rows
+    assert {row[0] for row in rows if row[-1] == "skipped"} == set(taught)
