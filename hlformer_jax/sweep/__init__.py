@@ -201,7 +201,7 @@ def expand(sweep: ConfigDict) -> list[Run]:
 
 
 def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str] = ()) -> list[Run]:
-    """Return the runs of the chosen variants.
+    """Return the runs of the variants that two lists of names select.
 
     Args:
       runs: the runs of a sweep.
@@ -220,12 +220,12 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str]
                     f"{option}={name}: there is no such variant{suggestion(name, variants)}"
                     f" (the variants are {listed})"
                 )
-    chosen = [
+    selection = [
         run for run in runs if (not only or run.variant in only) and run.variant not in without
     ]
-    if not chosen:
+    if not selection:
         raise ConfigError("--only and --except leave no variant to train")
-    return chosen
+    return selection
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:

@@ -66,22 +66,22 @@ def main(argv: Sequence[str]) -> int:
         planned = expand(sweep)
         if task is None or tasks is None:
             task, tasks = task_of_array(os.environ)
-        chosen = choose(planned, ONLY.value, EXCEPT.value)
-        mine = share(chosen, task, tasks)
+        selection = choose(planned, ONLY.value, EXCEPT.value)
+        mine = share(selection, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
     except UserError as error:
         return command.fail(str(error))
     if tasks > 1:
-        _report(f"task {task} of {tasks}: {len(mine)} of {len(chosen)} runs")
+        _report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
     root = Path(WORKDIR.value or command.default_workdir())
-    return perform(sweep, planned, chosen, mine, root, OVERWRITE.value)
+    return perform(sweep, planned, selection, mine, root, OVERWRITE.value)
 
 
 def perform(
     sweep: ConfigDict,
     planned: Sequence[Run],
-    chosen: Sequence[Run],
+    selection: Sequence[Run],
     mine: Sequence[Run],
     root: Path,
     overwrite: bool = False,
@@ -91,8 +91,8 @@ def perform(
     Args:
       sweep: the sweep's configuration.
       planned: all runs of the sweep, which the tables show.
-      chosen: the runs of the variants that --only and --except leave.
-      mine: the chosen runs of this task.
+      selection: the runs of the variants that --only and --except leave.
+      mine: the runs of this task among them.
       root: the directory of the sweep.
       overwrite: whether tables and plots that the sweep did not write are replaced.
     """
@@ -107,16 +107,16 @@ def perform(
             curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a picture that fails is no reason to end the sweep
             _report(f"no curves of {run.title}: {error}")
-        tables.publish(sweep, planned, root, replace, chosen)
+        tables.publish(sweep, planned, root, replace, selection)
 
     replace = files.replacing(overwrite, own=True)
     logging.set_verbosity(logging.WARNING)
     try:
         tables.check_place(root, replace)
-        runs.check(chosen, root)
-        ready = runs.open_data(mine, root, _report, all_may_lack=len(mine) < len(chosen))
+        runs.check(selection, root)
+        ready = runs.open_data(mine, root, _report, all_may_lack=len(mine) < len(selection))
         failures = runs.perform(ready, root, _report, after)
-        tables.show(tables.publish(sweep, planned, root, replace, chosen))
+        tables.show(tables.publish(sweep, planned, root, replace, selection))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status

@@ -66,18 +66,18 @@ def publish(
     runs: Sequence[Run],
     root: Path,
     replace: files.Replace = "own",
-    chosen: Sequence[Run] | None = None,
+    selection: Sequence[Run] | None = None,
 ) -> Table:
     """Write the tables and the plot of a sweep, of all its runs and not only this task's.
 
     Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
-    writes again, so that what the last leaves is complete. `chosen` are the runs of the variants
+    writes again, so that what the last leaves is complete. `selection` are the runs of the variants
     that were not left out; None for all.
     """
-    table = collect(sweep, runs, root, chosen)
+    table = collect(sweep, runs, root, selection)
     while True:
         write(table, root, replace)
-        newest = collect(sweep, runs, root, chosen)
+        newest = collect(sweep, runs, root, selection)
         if newest == table:
             return table
         table = newest
@@ -92,11 +92,11 @@ def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
 
 
 def collect(
-    sweep: ConfigDict, runs: Sequence[Run], root: Path, chosen: Sequence[Run] | None = None
+    sweep: ConfigDict, runs: Sequence[Run], root: Path, selection: Sequence[Run] | None = None
 ) -> Table:
-    """Collect the results of a sweep's runs so far; `chosen` as in `publish`."""
-    chosen = runs if chosen is None else chosen
-    trained = {run.variant for run in chosen}
+    """Collect the results of a sweep's runs so far; `selection` as in `publish`."""
+    selection = runs if selection is None else selection
+    trained = {run.variant for run in selection}
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
     results_so_far = [result for result in finished.values() if result is not None]

@@ -214,7 +214,7 @@ def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
         if run.variant != "full":
             failure = {"skipped": True, "reason": "teacher.hdf5: no such file"}
             files.write_json(tmp_path / run.directory / "failure.json", failure)
-    table = tables.publish(sweep, planned, tmp_path, chosen=chosen)
+    table = tables.publish(sweep, planned, tmp_path, selection=chosen)
     assert [row[-1] for row in tables.sections(table)[0].rows[1:4]] == [
         *("1 of 2", "skipped", "left out"),
     ]
