@@ -3,8 +3,9 @@
     python -m hlformer_jax.search features FOLDER --captions=captions.jsonl --out=DIR
     python -m hlformer_jax.main --config=configs/hover_own.py:DIR
 
-The encoder is CLIP or SigLIP, its frames and sentences taken as they are. The folder stands behind
-the colon, and after a comma "released", "printed" or "debug": `configs/hover_own.py:DIR,released`.
+The encoder is CLIP or SigLIP, its frames and sentences taken as they are; the text of a parent is
+encoded as a whole. The folder stands behind the colon, and after a comma "released", "printed" or
+"debug": `configs/hover_own.py:DIR,released`.
 """
 
 from ml_collections import ConfigDict

@@ -155,6 +155,8 @@ DEBUG: Mapping[str, Mapping[str, Any]] = {
     },
     "hover": _DEBUG
     | {
+        # So many test videos have trees of one leaf, two, three, four, and five or more.
+        "data.synthetic_videos": (24, 8, 24),
         "data.max_words": 16,
         "trees.node_frames": 4,
         "trees.train_subset": "full",
@@ -452,8 +454,9 @@ HOVER: Mapping[str, Any] = {
         # What is compared: "distance", or, in Euclidean space, also "cosine", of unit vectors.
         "metric": Field("distance", one_of("distance", "cosine")),
         "curvature": Field(1.0, CURVATURE),  # c, fixed
-        # "given": sentence vectors as they are, those of a parent's moments averaged; "mean":
-        # words through the input layer, averaged; "attention": the query encoder of HLFormer.
+        # "given": sentence vectors as they are, those of a parent's moments averaged unless its
+        # text was encoded as a whole (docs/hover.md); "mean": words through the input layer,
+        # averaged; "attention": the query encoder of HLFormer.
         "text_encoder": Field("given", one_of("given", "attention", "mean")),
         "num_heads": Field(4, whole(1, 2**10)),  # N of the attention
         # Length of a feature before the exponential map: "unit" as released, or "radius", learned
@@ -743,6 +746,47 @@ def _value(config: ConfigDict, name: str) -> Any:
     for part in name.split("."):
         config = config[part]
     return config
+
+
+def describe_data(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
+    """Return the name of a configuration's data set, its features, and whether it is synthetic.
+
+    Nothing is opened: without a folder of features the videos are synthetic.
+
+    Args:
+      config: a configuration, or one as JSON has it.
+
+    Returns:
+      "title", "feature", "visual_dim", "text_dim" and "synthetic"; "tested_on" where the test split
+      is another data set's.
+    """
+    data, has_trees = config["data"], "trees" in config
+    synthetic = not data["manual_dir"] and any(data["synthetic_videos"])
+    if synthetic:
+        title = f"synthetic {'action trees' if has_trees else 'captioned videos'}"
+    else:
+        title = _collection_title(data["collection"]) + (", action trees" if has_trees else "")
+    described = {
+        "title": title,
+        "feature": "planted" if synthetic else data["feature"],
+        "visual_dim": data["visual_dim"],
+        "text_dim": data["text_dim"],
+        "synthetic": synthetic,
+    }
+    if not synthetic and (other := config["eval"].get("test_collection")):
+        described["tested_on"] = f"{_collection_title(other)} ({config['eval']['test_feature']})"
+    return described
+
+
+def _collection_title(collection: str) -> str:
+    """Return what the papers call a collection of `config.data`."""
+    titles = {str(fields["collection"]): DATA_SET_TITLES[key] for key, fields in DATA_SETS.items()}
+    titles |= {
+        "own": "own videos",
+        "qvhighlights": "QVHighlights",
+        "qvhighlights_youtube": "QVHighlights, regrouped by video",
+    }
+    return titles.get(collection, collection)
 
 
 def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:

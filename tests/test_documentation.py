@@ -1,12 +1,20 @@
-"""The examples of the README, the docs and the packages' docstrings run, and the notebooks do."""
+"""The examples of the README, the docs and the packages' docstrings run, and the notebooks do.
 
+So do their shell blocks, as they stand: `shell_blocks` says which.
+"""
+
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbclient
 import nbformat
 import processes
 import pytest
+import shell_blocks
 import videos
 
 from hlformer_jax import encoders, search
@@ -69,6 +77,87 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
 def test_the_files_that_the_readme_names_exist():
     for name in re.findall(r"(?:configs|launch|tests|hlformer_jax)/[\w/]+\.(?:py|sh|md)", README):
         assert (ROOT / name).exists() or name == "configs/x.py", name
+
+
+# Shell blocks
+
+
+BLOCKS = [block for page in shell_blocks.PAGES for block in shell_blocks.blocks(page)]
+USAGES = [usage for page in shell_blocks.PAGES for usage in shell_blocks.usages(page)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+def test_a_documented_command_has_its_files_options_and_fields(block):
+    usage = "[--" in block.text or "COMMAND" in block.text or " NAME " in block.text
+    if usage:  # optional parts in brackets, or a name to be filled in
+        return
+    for words in shell_blocks.commands(block.text):
+        shell_blocks.check(words)
+
+
+@pytest.mark.parametrize("usage", USAGES, ids=lambda usage: usage.split("    #")[0][:40])
+def test_a_documented_usage_has_options_that_exist(usage):
+    shell_blocks.check_usage(usage)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python -m hlformer_jax.main --config=configs/anet.py --wrkdir=D", "has no --wrkdir"),
+        ("python -m hlformer_jax.main --config=configs/ant.py", "configs/ant.py"),
+        ("python -m hlformer_jax.main --config=anet --config.train.epoch=3", "config.train.epoch"),
+        ("python -m hlformer_jax.mian --config=anet", "hlformer_jax.mian"),
+        ("bash launch/swep.sh --config=anet", "launch/swep.sh"),
+        ("bash launch/sweep.sh --config=configs/sweeps/lorentz_window.py:debg", "debg"),
+        ("bash launch/search.sh --dmeo", "has no --dmeo"),
+        ('pip install "hlformer-jax[cuda11]"', "no extra 'cuda11'"),
+        ("hlformer-tran --config=anet", "hlformer-tran"),
+    ],
+)
+def test_a_wrong_command_of_the_documentation_is_found(command, message):
+    [words] = shell_blocks.commands(command)
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        shell_blocks.check(words)
+
+
+def test_most_pages_have_commands_that_are_run():
+    run = {block.page for block in BLOCKS if not block.reason}
+    assert {"README.md", "docs/index.md", "docs/hover.md", "docs/search.md"} <= run
+    # A reason says more than that a block is not run.
+    assert all(len(block.reason) > 10 for block in BLOCKS if block.reason)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the checkout whose environment is the one that the tests run in.
+
+    The launch scripts find it made: their own way to make one is tests/search/test_launch.py's.
+    """
+    root = tmp_path_factory.mktemp("documentation") / "checkout"
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, root, symlinks=True, ignore=ignored)
+    (root / ".venv").symlink_to(sys.prefix)
+    script = root / "launch" / "environment.sh"
+    script.write_text(f"{script.read_text(encoding='utf-8')}\nenvironment() {{ :; }}\n")
+    return root
+
+
+RUN = [block for block in BLOCKS if not block.reason and "[--" not in block.text]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
+def test_a_documented_command_runs_as_it_stands(block, checkout):
+    environment = processes.environment() | {
+        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(checkout),
+        "TFDS_DATA_DIR": str(checkout / "prepared"),
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        cwd=checkout, env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{block.text}\n{done.stderr[-3000:]}"
 
 
 # Notebooks

@@ -18,6 +18,13 @@ from hlformer_jax.sweep import define, metrics
 MODELS = {"GMMFormer v2": "gmmformer_v2", "GMMFormer": "gmmformer", "MS-SL": "ms_sl"}
 VECTORS = {"CLIP4Clip-meanP": "clip4clip_meanp", "CLIP4Clip-seqTransf": "clip4clip_seqtransf"}
 
+FEATURES = {
+    "tvr": "CLIP ViT-L/14",
+    "anet": "CLIP ViT-L/14",
+    "charades": "CLIP ViT-L/14",
+    "qv": "SlowFast and CLIP ViT-B/32",
+}
+
 # SumR on TVR, ActivityNet Captions, Charades-STA and QVHighlights.
 PUBLISHED = {
     "GMMFormer v2": (258.1, 196.9, 94.2, 225.2),
@@ -50,7 +57,7 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         size,
-        title=f"CLIP features, {titles[data_set]}",
+        title="CLIP features",
         base=f"../clip.py:hlformer-{data_set}",
         bases={model: f"../clip.py:{file}-{data_set}" for model, file in models.items()},
         variants={
@@ -59,6 +66,7 @@ def get_config(name: str = "") -> ConfigDict:
             "HLFormer, all Lorentz": {"model": {"euclidean_blocks": 0, "lorentz_blocks": 8}},
             **{model: {"base": model} for model in models},
         },
+        published_on=f"{titles[data_set]}, {FEATURES[data_set]} (MSC's paper and splits)",
         published={model: metrics(rows[column]) for model, rows in PUBLISHED.items()},
         cited={method: metrics(*row) for method, row in cited.items() if row is not None},
     )

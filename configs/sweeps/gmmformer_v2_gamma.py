@@ -9,7 +9,7 @@ then falls. Default: γ = 1, SumR 154.9. 0 is the loss without its focal factor.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
 
@@ -20,9 +20,10 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="GMMFormer v2, Figure 5(a): γ of the query diversity, ActivityNet Captions",
+        title="GMMFormer v2, Figure 5(a): γ of the query diversity",
         base="../gmmformer_v2.py:anet",
         variants={names[gamma]: {"loss": {"diversity_gamma": gamma}} for gamma in GAMMAS},
+        published_on=PUBLISHED_ON["anet"],
         published={names[1.0]: metrics(8.9, 27.1, 40.2, 78.7, 154.9)},
         quantity="exponent γ of the focal factor",
         values={names[gamma]: gamma for gamma in GAMMAS},

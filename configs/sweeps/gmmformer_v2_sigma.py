@@ -12,7 +12,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 WIDTHS = (0.1, 0.5, 1.0, 3.0, 5.0, 8.0, 10.0, math.inf)
 
@@ -26,13 +26,14 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="GMMFormer v2, Figure 5(b): width of a single block, ActivityNet Captions",
+        title="GMMFormer v2, Figure 5(b): width of a single block",
         base="../gmmformer_v2.py:anet",
         variants={
             names[width]: {"model": one | {"euclidean_widths": (number,)}}
             for width, number in written.items()
         }
         | {default: {}},
+        published_on=PUBLISHED_ON["anet"],
         published={default: metrics(8.9, 27.1, 40.2, 78.7, 154.9)},
         quantity="width σ of the Gaussian window",
         values={names[width]: width for width in WIDTHS},

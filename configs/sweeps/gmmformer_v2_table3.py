@@ -10,7 +10,7 @@ of Gaussian blocks with temporal consolidation, Exp. 4 query diversity, Exp. 5 o
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 ONE_LAYER = {
     "euclidean_blocks": 1,
@@ -26,7 +26,7 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="GMMFormer v2, Table 3: components, ActivityNet Captions",
+        title="GMMFormer v2, Table 3: components",
         base="../gmmformer_v2.py:anet",
         variants={
             "baseline": {"model": {**ONE_LAYER, "video_level": True}, "loss": BASIC},
@@ -35,6 +35,7 @@ def get_config(name: str = "") -> ConfigDict:
             "+ query diversity": {"loss": {"optimal_matching": 0.0}},
             "+ optimal matching": {},
         },
+        published_on=PUBLISHED_ON["anet"],
         published={
             "baseline": metrics(6.8, 22.8, 34.8, 75.3, 139.7),
             "+ frame-level branch": metrics(7.5, 23.5, 35.8, 76.7, 143.5),

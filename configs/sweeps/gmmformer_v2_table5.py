@@ -10,7 +10,7 @@ with its own four blocks is its own configuration.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 WIDTHS = {
     2: (0.0, 0.1),
@@ -40,10 +40,11 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="GMMFormer v2, Table 5: number of Gaussian blocks, ActivityNet Captions",
+        title="GMMFormer v2, Table 5: number of Gaussian blocks",
         base="../gmmformer_v2.py:anet",
         bases={"gmmformer": "../gmmformer.py:anet"},
         variants=variants,
+        published_on=PUBLISHED_ON["anet"],
         published={key: metrics(PUBLISHED[model][count]) for (model, count), key in names.items()},
         quantity="Gaussian blocks",
         values={key: count for (_, count), key in names.items()},

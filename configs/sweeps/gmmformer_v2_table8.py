@@ -8,7 +8,7 @@ Published: the Gaussian is the best, SumR 154.9; the boxcar has 150.3. All have 
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -16,13 +16,14 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="GMMFormer v2, Table 8: form of the window, ActivityNet Captions",
+        title="GMMFormer v2, Table 8: form of the window",
         base="../gmmformer_v2.py:anet",
         variants={
             "boxcar": {"model": {"window": "boxcar"}},
             "Bartlett": {"model": {"window": "bartlett"}},
             "Gaussian": {"model": {"window": "released"}},
         },
+        published_on=PUBLISHED_ON["anet"],
         published={
             "boxcar": metrics(8.4, 25.4, 38.3, 78.2, 150.3),
             "Bartlett": metrics(8.6, 25.9, 38.8, 78.3, 151.6),

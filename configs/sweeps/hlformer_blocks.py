@@ -12,7 +12,7 @@ Windows are the default ones of each number of blocks: none, 2, 4, 8, … for ea
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 PUBLISHED = {
     "anet": metrics(8.7, 27.1, 40.1, 79.0, 154.9),
@@ -30,12 +30,13 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         size,
-        title=f"HLFormer, Figure 3: Gaussian blocks, {DATA_SET_TITLES[data_set]}",
+        title="HLFormer, Figure 3: Gaussian blocks",
         base=f"../{data_set}.py",
         variants={
             names[split]: {"model": {"euclidean_blocks": split[0], "lorentz_blocks": split[1]}}
             for split in SPLITS
         },
+        published_on=PUBLISHED_ON[data_set],
         published={names[4, 4]: PUBLISHED[data_set]},
         quantity="Gaussian blocks",
         values={names[split]: sum(split) for split in SPLITS},

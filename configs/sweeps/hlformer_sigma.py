@@ -12,7 +12,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 WIDTHS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
 
@@ -25,13 +25,14 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="HLFormer, Figure 6: width of the Gaussian window, Charades-STA",
+        title="HLFormer, Figure 6: width of the Gaussian window",
         base="../charades.py",
         variants={
             names[width]: {"model": {"euclidean_widths": (number,), "lorentz_widths": (number,)}}
             for width, number in written.items()
         }
         | {default: {}},
+        published_on=PUBLISHED_ON["charades"],
         published={default: metrics(2.6, 8.5, 13.7, 54.0, 78.7)},
         quantity="width σ of all Gaussian windows",
         values={names[width]: width for width in WIDTHS},

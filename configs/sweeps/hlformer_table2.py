@@ -10,7 +10,7 @@ is ActivityNet Captions; `hlformer_table2.py:tvr` and `:charades` are the other 
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SET_TITLES, parts_of
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 VARIANTS = {
     "full": {},
@@ -63,8 +63,9 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         size,
-        title=f"HLFormer, Table 2: {DATA_SET_TITLES[data_set]}",
+        title="HLFormer, Table 2",
         base=f"../{data_set}.py",
         variants=VARIANTS,
+        published_on=PUBLISHED_ON[data_set],
         published=PUBLISHED[data_set],
     )

@@ -42,7 +42,7 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         option,
-        title=f"HOVER: spaces and losses, {data_set}",
+        title="HOVER: spaces and losses",
         base=f"../hover.py:{data_set}",
         variants=variants,
         metrics=METRICS,

@@ -4,33 +4,52 @@
         --config.base.data.manual_dir=PATH
 
 PATH holds both collections, with features of the same widths. The table's other sets, MSR-VTT and
-MSVD, are not here: they have no moments, and their captions are in no file that the project reads.
-Beside "flat", the baseline on frozen features, are the published figures of CLIP4Clip.
+MSVD, are cited alone: they have no moments, and their captions are in no file that the project
+reads. "flat" is this package's baseline on frozen features, of which nothing is published.
 """
 
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import FLAT
-from hlformer_jax.sweep import define
+from hlformer_jax.sweep import change_of, define
 
 METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "v2t/R@1", "v2t/R@5", "v2t/R@10", "t2v/MRR")
+COLUMNS = (*METRICS, change_of("t2v/MRR"))
+
+PUBLISHED = {"HOVER": (1.0, 4.7, 8.1, 1.0, 3.9, 6.3, 0.032, 10.34)}
+CITED = {
+    "CLIP4Clip": (0.7, 2.8, 5.0, 0.8, 2.6, 4.5, 0.025),
+    "Frozen": (0.6, 3.7, 6.0, 1.1, 3.5, 5.6, 0.029),
+    "HOVER on MSR-VTT": (30.4, 51.2, 60.7, 25.1, 48.5, 59.2, 0.407, 26.40),
+    "CLIP4Clip on MSR-VTT": (11.9, 24.5, 32.0, 13.5, 31.9, 41.8, 0.188),
+    "Frozen on MSR-VTT": (21.8, 42.3, 54.2, 21.4, 44.5, 55.0, 0.322),
+    "HOVER on MSVD": (41.3, 69.9, 79.8, 59.6, 82.8, 86.8, 0.544, 12.40),
+    "CLIP4Clip on MSVD": (35.0, 64.8, 75.1, 42.5, 73.3, 82.2, 0.484),
+}
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; "debug" is one that takes minutes, tested on the corpus it trains on."""
     elsewhere = {"test_collection": "charades", "test_feature": "i3d_rgb_lgi"}
     zero_shot = {} if name == "debug" else {"eval": elsewhere}
-    figures = lambda *values: dict(zip(METRICS, values, strict=True))
+
+    def named(row: tuple[float, ...]) -> dict[str, float]:
+        return dict(zip(COLUMNS, row, strict=False))
+
     return define(
         __file__,
         name,
-        title="HOVER, Table 2: from ActivityNet to Charades (Hierarchy), zero-shot",
+        title="HOVER, Table 2, zero-shot",
         base="../hover.py:activitynet",
         variants={"flat": {**FLAT, **zero_shot}, "HOVER": zero_shot},
-        published={
-            "flat": figures(0.7, 2.8, 5.0, 0.8, 2.6, 4.5, 0.025),
-            "HOVER": figures(1.0, 4.7, 8.1, 1.0, 3.9, 6.3, 0.032),
-        },
+        published_on="Charades (Hierarchy), MSR-VTT and MSVD after training on ActivityNet"
+        " (Hierarchy), with CLIP ViT-B/32 trained along",
+        published={variant: named(row) for variant, row in PUBLISHED.items()},
+        cited={method: named(row) for method, row in CITED.items()},
+        notes=[
+            "Δ is measured against flat; the published one is against the best Euclidean method of"
+            " the set: Frozen on Charades and MSR-VTT, CLIP4Clip on MSVD",
+        ],
         metrics=METRICS,
         relative={"HOVER": "flat"},
     )

@@ -3,8 +3,9 @@
     python -m hlformer_jax.sweep --config=configs/sweeps/hover_table4.py --workdir=DIR \
         --config.base.data.manual_dir=PATH
 
-Added are the alignment alone, the order alone, entailment cones in place of the chain's norms, and
-the same losses in Euclidean space, without which nothing tells the space from the losses.
+`hover_table4.py:FOLDER` is on CLIP features of one's own, as in `hover_table1.py`. Added are the
+alignment alone, the order alone, entailment cones in place of the chain's norms, and the same
+losses in Euclidean space, without which nothing tells the space from the losses.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import default
-from hlformer_jax.sweep import define
+from hlformer_jax.sweep import define, hover_base
 
 METRICS = ("t2v/R@1", "t2v/R@5", "t2v/R@10", "t2v/MRR")
 
@@ -26,12 +27,17 @@ def terms(*names: str) -> Mapping[str, Any]:
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the sweep; "debug" is one that takes minutes."""
-    figures = lambda *values: dict(zip(METRICS, values, strict=True))
+    base, size = hover_base(name)
+
+    def figures(*values: float) -> dict[str, float]:
+        return dict(zip(METRICS, values, strict=True))
+
     return define(
         __file__,
-        name,
-        title="HOVER, Table 4: the losses, ActivityNet (Hierarchy)",
-        base="../hover.py:activitynet",
+        size,
+        title="HOVER, Table 4: the losses",
+        base=base,
+        published_on="ActivityNet (Hierarchy), with CLIP ViT-B/32 trained along",
         variants={
             "align": terms(),
             "align, order": terms("order"),

@@ -10,7 +10,7 @@ released one alone: SumR 154.9.
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.sweep import define, metrics
+from hlformer_jax.sweep import PUBLISHED_ON, define, metrics
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -18,12 +18,13 @@ def get_config(name: str = "") -> ConfigDict:
     return define(
         __file__,
         name,
-        title="HLFormer: window of the Lorentz blocks, ActivityNet Captions",
+        title="HLFormer: window of the Lorentz blocks",
         base="../anet.py",
         variants={
             "released": {"model": {"lorentz_window": "released"}},
             "corrected": {"model": {"lorentz_window": "corrected"}},
             "none": {"model": {"lorentz_widths": (0.0,)}},
         },
+        published_on=PUBLISHED_ON["anet"],
         published={"released": metrics(8.7, 27.1, 40.1, 79.0, 154.9)},
     )

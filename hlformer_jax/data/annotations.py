@@ -16,7 +16,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files
-from hlformer_jax.data.source import Caption, Captions, DataError, Reader
+from hlformer_jax.data.source import Caption, Captions, DataError, MissingDataError, Reader
 
 FROM_DATA = "data"
 """The value of `config.eval.moments` that asks for the data set's own times."""
@@ -561,7 +561,8 @@ def read_spans(path: Path) -> dict[str, Span]:
         else:
             videos = list(read_published(path).videos)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; correct config.eval.moments, or empty it") from None
+        remedy = "correct config.eval.moments, or empty it"
+        raise MissingDataError(f"{path}: no such file", remedy) from None
     return {
         moment.moment_id: Span(moment.start, moment.end, video.duration)
         for video in videos

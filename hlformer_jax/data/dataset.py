@@ -280,14 +280,31 @@ class _Trees:
             rows=trees.row_range(pool.span, durations, num_rows),
             word_rows=np.concatenate(
                 [
-                    trees.word_rows([node.moments for node in tree.nodes], counts[place], max_words)
-                    for tree, place in zip(own, places, strict=True)
+                    trees.word_rows(self._read_texts(tree, place), counts[place], max_words)
+                    for tree, place in zip(own, places.tolist(), strict=True)
                 ]
             ),
             words_per_video=np.asarray([words.sum() for words in counts], np.int32),
             num_frames=options.node_frames,
             short_video=options.short_video,
         )
+
+    def _read_texts(self, tree: Tree, place: int) -> list[tuple[int, ...]]:
+        """Return for each node the numbers of the texts of its video whose words it reads.
+
+        They are those of its moments, or, of a parent whose text was encoded as a whole, that one
+        alone, which stands behind the moments.
+        """
+        parents = self._notes.get("parents")
+        if not parents:
+            return [node.moments for node in tree.nodes]
+        video = self._timed[place]
+        number = {text: len(video.moments) + k for k, text in enumerate(parents[place])}
+        told = trees.texts(tree, video.moments, self._notes["collection"])
+        return [
+            (number[text],) if node.children and text in number else node.moments
+            for node, text in zip(tree.nodes, told, strict=True)
+        ]
 
 
 def _chosen(candidates: Sequence[Tree], options: ConfigDict) -> list[int]:

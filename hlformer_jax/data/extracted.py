@@ -2,11 +2,12 @@
 
     features.json   splits, captions with their times, where each video and caption lies, widths
     frames.npy      vectors of all frames, a row each, one video after the other
-    words.npy       token features of all captions, likewise
+    words.npy       token features of all captions, and of the texts of parents, likewise
     encoder.json    facts that identify the encoder
 
 `python -m hlformer_jax.search features` writes such a folder, `configs/own.py` trains on it and,
-where its captions have times, `configs/hover_own.py`.
+where its captions have times, `configs/hover_own.py`. Such captions make action trees; the text of
+a parent is encoded as a whole, as HOVER's paper does.
 """
 
 import contextlib
@@ -33,12 +34,16 @@ from hlformer_jax.data.annotations import (
     read_text,
 )
 from hlformer_jax.data.source import SPLITS, Caption, DataError, MissingSourceError, Reader, digest
+from hlformer_jax.data.trees import parent_texts
 from hlformer_jax.errors import command_line
 
 COLLECTION = "own"
 """`config.data.collection` of such a folder."""
 
 FORMAT = 1
+PARENTS = "parents"
+"""The entry of the table of contents with the texts of parents, by video and by id."""
+
 CONTENTS, FRAMES, WORDS, ENCODER = "features.json", "frames.npy", "words.npy", "encoder.json"
 NAMES = (FRAMES, WORDS, ENCODER, CONTENTS)
 """The files, in the order in which they are put into place."""
@@ -205,18 +210,28 @@ class ExtractedReader(Reader):
 
 
 class TimedReader(ExtractedReader):
-    """The same of the captions that have times, in the order of their start."""
+    """The same of the captions that have times, in the order of their start.
+
+    Behind the captions of a video stand the texts of parents that were encoded as a whole.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
         untimed = 0
+        self._timed: dict[str, Mapping[str, tuple[Caption, ...]]] = {}
+        # Features of an earlier version have none.
+        self._joined: dict[str, dict[str, str]] = contents(folder).get(PARENTS, {})
         for split, videos in self._splits.items():
             timed = {
                 video: tuple(sorted(filter(_is_timed, captions), key=lambda one: one.start or 0.0))
                 for video, captions in videos.items()
             }
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))
-            self._splits[split] = {video: captions for video, captions in timed.items() if captions}
+            self._timed[split] = {video: captions for video, captions in timed.items() if captions}
+            self._splits[split] = {
+                video: captions + self._parents(video)
+                for video, captions in self._timed[split].items()
+            }
             if not self._splits[split]:
                 raise DataError(
                     f'{folder}: no caption of {split} has a time; give captions "start" and "end",'
@@ -228,13 +243,23 @@ class TimedReader(ExtractedReader):
     def annotations(self, split: str) -> dict[str, Any]:
         """Durations and spans of a split; see `annotations.annotate`."""
         videos = []
-        for video, captions in self._splits[split].items():
+        for video, captions in self._timed[split].items():
             moments = tuple(
                 AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
                 for one in captions
             )
             videos.append(TimedVideo(video, self.duration(video), moments))
-        return annotate(COLLECTION, videos, self)
+        notes = annotate(COLLECTION, videos, self)
+        parents = [self._parents(video.video) for video in videos]
+        words = [[self.num_words(one.caption_id) for one in captions] for captions in parents]
+        return notes | {
+            "words": [own + more for own, more in zip(notes["words"], words, strict=True)],
+            "parents": [[one.sentence for one in captions] for captions in parents],
+        }
+
+    def _parents(self, video: str) -> tuple[Caption, ...]:
+        """Return the texts of parents of a video that were encoded as a whole."""
+        return tuple(Caption(name, text) for name, text in self._joined.get(video, {}).items())
 
 
 def _is_timed(caption: Caption) -> bool:
@@ -242,6 +267,33 @@ def _is_timed(caption: Caption) -> bool:
 
 
 # Writing
+
+
+def parents_of(
+    splits: Mapping[str, Mapping[str, Sequence[Caption]]],
+) -> dict[str, dict[str, str]]:
+    """Return the texts of the parents of all videos' action trees, by video and by a new id.
+
+    They are made of the captions that have times, in the order of their start.
+    """
+    every = [(video, own) for videos in splits.values() for video, own in videos.items()]
+    taken = {caption.caption_id for _, captions in every for caption in captions}
+    parents: dict[str, dict[str, str]] = {}
+    for video, captions in every:
+        timed = sorted(filter(_is_timed, captions), key=lambda caption: caption.start or 0.0)
+        moments = tuple(
+            AnnotatedMoment(one.caption_id, one.start or 0.0, one.end or 0.0, one.sentence)
+            for one in timed
+        )
+        end = max((moment.end for moment in moments), default=0.0)
+        texts = parents.setdefault(video, {})
+        for text in parent_texts(TimedVideo(video, end, moments), COLLECTION):
+            number = len(texts)
+            while (name := f"{video}#parent#{number}") in taken:
+                number += 1
+            taken.add(name)
+            texts.setdefault(name, text)
+    return {video: texts for video, texts in parents.items() if texts}
 
 
 def check_place(folder: Path, overwrite: bool) -> None:
@@ -275,6 +327,7 @@ def write(
     frames: Iterator[tuple[str, Float[np.ndarray, "T D"]]],
     words: Iterator[tuple[str, Float[np.ndarray, "T E"]]],
     overwrite: bool = False,
+    parents: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Writes a folder of features whole, or not at all.
 
@@ -284,8 +337,9 @@ def write(
       encoder: facts that identify the encoder, for `encoder.json`.
       splits: the captions of every video of train, val and test.
       frames: ids and frame features of all videos, one after the other.
-      words: ids and token features of all captions.
+      words: ids and token features of all captions, and of the texts of parents.
       overwrite: whether features that are there are replaced.
+      parents: video -> id -> text of a parent of its action tree; see `parents_of`.
 
     Raises:
       OutputError: when something is there that must stay.
@@ -299,12 +353,18 @@ def write(
         hashed = hashlib.sha256()
         frame_rows, visual_dim = _stack(draft / FRAMES, frames, np.float16, hashed)
         word_rows, text_dim = _stack(draft / WORDS, words, np.float32, hashed)
+        captions = [
+            caption.caption_id
+            for videos in splits.values()
+            for own in videos.values()
+            for caption in own
+        ]
         content = {
             "format": FORMAT,
             "feature": feature,
             "visual_dim": visual_dim,
             "text_dim": text_dim,
-            "max_words": max(end - start for start, end in word_rows.values()),
+            "max_words": max(word_rows[name][1] - word_rows[name][0] for name in captions),
             "splits": {
                 split: {
                     video: [(x.caption_id, x.sentence, x.start, x.end) for x in captions]
@@ -315,6 +375,8 @@ def write(
             "frames": frame_rows,
             "words": word_rows,
         }
+        if parents:
+            content[PARENTS] = {video: dict(texts) for video, texts in parents.items()}
         hashed.update(json.dumps(content, sort_keys=True).encode())
         content["digest"] = hashed.hexdigest()
         (draft / ENCODER).write_text(json.dumps(dict(encoder), indent=2) + "\n", encoding="utf-8")

@@ -40,6 +40,7 @@ from hlformer_jax.data.source import (
     SPLITS,
     TAUGHT_SPLIT,
     DataError,
+    MissingDataError,
     MissingSourceError,
     Reader,
     Source,
@@ -156,7 +157,8 @@ def _only_prepared(
         if _is_complete(path) and _is_of(_read_index(path), source)
     ]
     if not sets:
-        raise DataError(f"{missing} (nor is there a prepared set in {root})")
+        remedy = f"{missing.remedy} (nor is there a prepared set in {root})"
+        raise MissingDataError(missing.what, remedy)
     if len(sets) > 1:
         listed = ", ".join(str(path.parent) for path in sets)
         raise DataError(

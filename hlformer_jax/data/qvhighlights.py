@@ -29,6 +29,7 @@ from hlformer_jax.data.source import (
     Caption,
     Captions,
     DataError,
+    MissingDataError,
     MissingSourceError,
     Reader,
     digest,
@@ -98,7 +99,7 @@ class QVHighlights:
         ]
         for path in paths:
             if not path.exists():
-                raise DataError(f"{path}: no such file or folder; {remedy}")
+                raise MissingDataError(f"{path}: no such file or folder", remedy)
         stats = [path.stat() for path in paths]
         return digest(self.name, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
 

@@ -33,6 +33,7 @@ from hlformer_jax.data.source import (
     Caption,
     Captions,
     DataError,
+    MissingDataError,
     MissingSourceError,
     Reader,
     Teacher,
@@ -202,7 +203,7 @@ class Collection:
             )
         for path in self.files():
             if not path.is_file():
-                raise DataError(f"{path}: no such file; {self._remedy(path)}")
+                raise MissingDataError(f"{path}: no such file", self._remedy(path))
         if self.video_features and (self.feature_dir / "feature.bin").exists():
             raise DataError(
                 f"{self.feature_dir}: has feature.hdf5 and feature.bin, and which is meant is not "

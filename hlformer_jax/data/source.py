@@ -35,16 +35,28 @@ class DataError(UserError, ValueError):
     """A data set is not as it should be; the message says what, where and what to do."""
 
 
-class MissingSourceError(DataError):
+class MissingDataError(DataError):
+    """A data set or a file of it does not exist; damaged or unreadable files are `DataError`s.
+
+    Attributes:
+      what: what is missing, and where.
+      remedy: what to do; it ends the message.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}: {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+class MissingSourceError(MissingDataError):
     """A source is not there; a set that was prepared from it may still be.
 
-    `what` is missing, and where; `expected` says whether somebody said that it is there, so that
-    its absence is worth a warning.
+    `expected` says whether somebody said that it is there, so that its absence is worth a warning.
     """
 
     def __init__(self, what: str, remedy: str, expected: bool = True) -> None:
-        super().__init__(f"{what}: {remedy}")
-        self.what, self.expected = what, expected
+        super().__init__(what, remedy)
+        self.expected = expected
 
 
 @dataclasses.dataclass(frozen=True)

@@ -220,6 +220,22 @@ def texts(tree: Tree, moments: tuple[AnnotatedMoment, ...], collection: str = ""
     return [" ".join(text.split()) for text in raw]
 
 
+def parent_texts(video: TimedVideo, collection: str = "") -> list[str]:
+    """Return the texts of the parents of a video's tree, of every one of `FORMS`, each once.
+
+    Args:
+      video: a video with its moments.
+      collection: the collection, as in `texts`.
+    """
+    found: dict[str, None] = {}
+    for form in FORMS:
+        if (tree := build(video, form)) is not None:
+            told = texts(tree, video.moments, collection)
+            own = zip(told, tree.nodes, strict=True)
+            found |= dict.fromkeys(text for text, node in own if node.children)
+    return list(found)
+
+
 def without_articles(text: str) -> str:
     """Deletes articles and some verbs as the published texts of ActivityNet Captions lost them.
 

@@ -177,8 +177,9 @@ def _last(intermediates: Mapping[str, Any], name: str) -> Any:
 def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     """Cosines of some captions of a video over its time, a strip of clips and one of frames a run.
 
-    The colours of a strip run from its least cosine to its largest. The dashed box is the annotated
-    moment, the solid one the first moment of `retrieval.localisation` by the model's ranking score.
+    All strips of clips share a scale of colours, and so do those of frames. The dashed box is the
+    annotated moment, the solid one the first moment of `retrieval.localisation` by the model's
+    ranking score.
     """
     subjects, left_out = corpus.on_one_split(subjects, options)
     split = subjects[0].split(options)
@@ -198,11 +199,13 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
     size = 8.2, 0.5 + len(shown) * (0.42 + 0.62 * len(measured))
     figure = Figure(figsize=size, layout="constrained")
     rows = figure.subplots(len(shown) * len(measured), 1, squeeze=False, sharex=True)[:, 0]
+    scales = _scales([strips for _, (strips, _) in measured], shown)
     for row, axes in enumerate(rows):
         place, run = divmod(row, len(measured))
         caption, (subject, (strips, moments)) = shown[place], measured[run]
         note = subject.label, split.video_ids[video], ids[caption]
-        _draw_strips(axes, {name: every[caption] for name, every in strips.items()}, duration)
+        drawn = {name: every[caption] for name, every in strips.items()}
+        _draw_strips(axes, drawn, duration, scales)
         for name, every in strips.items():
             line = every[caption]
             edges = np.arange(len(line) + 1) / len(line) * duration
@@ -221,6 +224,8 @@ def heatmap(subjects: Sequence[Subject], options: Options) -> Drawing:
         if run == 0:
             axes.set_title("\n".join(textwrap.wrap(sentences[caption], 100)), loc="left")
     rows[-1].set_xlabel("time (s)" if known is not None else "share of the video")
+    for name, scale in scales.items():
+        drawing.add_colour_scale(figure, list(rows), scale, f"cosine with {name}")
     handles = [
         drawing.Line2D([], [], color="black", linestyle="--", label="annotated moment"),
         drawing.Line2D([], [], color=COLOURS[1], label="first moment of the model"),
@@ -243,13 +248,31 @@ def _measure(
     return _strips(subject, split, video, queries), localisation.first_moments(scores, duration)
 
 
-def _draw_strips(axes: Any, strips: Mapping[str, np.ndarray], duration: float) -> None:
-    """Draws the strips of a caption, the first on top, with room for boxes around them."""
+def _scales(
+    measured: Sequence[Mapping[str, np.ndarray]], captions: Sequence[int]
+) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest cosine of some captions with clips and with frames."""
+    names = dict.fromkeys(name for strips in measured for name in strips)
+    values = {
+        name: np.concatenate([x[name][list(captions)].ravel() for x in measured if name in x])
+        for name in names
+    }
+    return {name: (float(x.min()), float(x.max())) for name, x in values.items()}
+
+
+def _draw_strips(
+    axes: Any,
+    strips: Mapping[str, np.ndarray],
+    duration: float,
+    scales: Mapping[str, tuple[float, float]],
+) -> None:
+    """Draw the strips of a caption, the first on top, with room for boxes around them."""
     names = list(strips)[::-1]
     for level, name in enumerate(names):
         axes.imshow(
             strips[name][None], aspect="auto", cmap=drawing.MAP, interpolation="nearest",
             extent=(0, duration, level + 0.06, level + 0.94),
+            vmin=scales[name][0], vmax=scales[name][1],
         )  # fmt: skip
     axes.set_xlim(-0.006 * duration, 1.006 * duration)
     axes.set_ylim(-0.16, len(names) + 0.16)

@@ -4,6 +4,7 @@ A run has the curves of its loss terms and its validation metric over the epochs
 last metric of its table over the swept quantity where there is one, else by variant.
 """
 
+import contextlib
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -44,15 +45,17 @@ def draw_run(directory: Path, title: str = "", replace: files.Replace = "own") -
     if not lines:
         return False
     records = [_parse(line, f"{path}, line {index}") for index, line in enumerate(lines, 1)]
-    metric, path = "SumR", directory / "config.json"
+    metric, path, about = "SumR", directory / "config.json", ""
     if path.exists():
-        content = _parse(path.read_text(encoding="utf-8"), str(path))
-        metric = str(content.get("config", {}).get("eval", {}).get("select", metric))
+        content = _parse(path.read_text(encoding="utf-8"), str(path)).get("config", {})
+        metric = str(content.get("eval", {}).get("select", metric))
+        with contextlib.suppress(KeyError):  # of another family, which has other fields
+            about = drawing.data_line(content)
     if metric == "last":  # no metric: the last epoch is taken
         names = [name for record in records for name in record if name.startswith("validation/")]
         metric = names[0].partition("/")[2] if names else metric
     with drawing.styled():
-        figure = run_figure(records, title or directory.name, metric)
+        figure = run_figure(records, title or directory.name, metric, about)
     drawing.write(figure, directory / "curves", replace=replace)
     return True
 
@@ -71,14 +74,23 @@ def _parse(text: str, where: str) -> Any:
         raise UserError(f"{where} is no JSON ({error}): put a whole copy there") from error
 
 
-def run_figure(records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR") -> Figure:
-    """Loss terms and a validation metric of a run over its epochs, of lines of metrics.jsonl."""
+def run_figure(
+    records: Sequence[Mapping[str, Any]], title: str, metric: str = "SumR", about: str = ""
+) -> Figure:
+    """Draw loss terms and a validation metric of a run over its epochs.
+
+    Args:
+      records: the lines of metrics.jsonl.
+      title: the title.
+      metric: the validation metric.
+      about: what the run is of, a line below the title.
+    """
     validations = [record for record in records if f"validation/{metric}" in record]
     steps = [record for record in records if "loss" in record]
     # A record has the index of its step, and the last step of an epoch ends it.
     length = (validations[0]["step"] + 1) / (validations[0]["epoch"] + 1) if validations else 1
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    figure.suptitle("\n".join(filter(None, (title, about))), x=0.01, ha="left", fontsize=10)
     inside = [record for record in validations if "validation/InCone" in record]
     heights = (3, 2, 2) if inside else (3, 2)
     rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -135,16 +147,37 @@ def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, name: str, position: int) -
 
 
 def sweep_figure(table: Mapping[str, Any]) -> Figure:
-    """A table's last metric over the swept quantity where there is one, else by variant."""
+    """Draw a table's last metric over the swept quantity where there is one, else by variant.
+
+    Below the plot stand the lines of the table's "about", so that the picture alone says what was
+    measured on what, and the reasons of corrected figures.
+    """
     figure, columns = _against_quantity(table) if table["quantity"] else _by_variant(table)
-    title = "\n".join(textwrap.wrap(table["title"], 78))
+    title = textwrap.wrap(table["title"], 78)
     if table["finished"] < table["total"]:
-        title += f"\n({table['finished']} of {table['total']} runs so far)"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        title.append(f"({table['finished']} of {table['total']} runs so far)")
+    figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
+    metric = table["metrics"][-1]
+    # A table of an earlier version has neither.
+    footnotes, about = table.get("footnotes", []), table.get("about", [])
+    reasons = [note["reason"] for note in footnotes if note["metric"] == metric]
+    texts = [*about, *(f"Corrected: {reason}" for reason in dict.fromkeys(reasons))]
+    lines = [line for text in texts for line in textwrap.wrap(text, 108)]
     handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = min(columns, len(handles))
+    # Inches, of lines of 7 points below a legend of lines of 9.
+    caption = 0.08 + 0.125 * len(lines)
+    legend = 0.1 + 0.2 * math.ceil(len(handles) / columns) if handles else 0.0
+    width, height = figure.get_size_inches()
+    total = height + caption
+    figure.set_size_inches(width, total)
+    bottom = (caption + legend) / total
+    layout: Any = figure.get_layout_engine()
+    layout.set(rect=(0, bottom, 1, 1 - bottom))
+    figure.text(0.01, caption / total, "\n".join(lines), va="top", fontsize=7, color=GREY)
     if handles:
-        columns = min(columns, len(handles))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, bottom)}
+        figure.legend(handles, labels, ncols=columns, **place)
     return figure
 
 
@@ -186,6 +219,10 @@ def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
             label = f"{name}, published" if name else "published"
             style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
             axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
+        corrected = [
+            (x, row.get("corrected", {}).get(metric)) for x, row in zip(at, points, strict=True)
+        ]
+        _mark_corrected(axes, [pair for pair in corrected if pair[1] is not None])
     for index, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
         colour, name = COLOURS[index % len(COLOURS)], row["variant"]
         level, deviation = row["mean"][metric], row["std"][metric]
@@ -233,11 +270,14 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.add_subplot()
     means, deviations = ([row[kind][metric] for row in rows] for kind in ("mean", "std"))
-    seeds = [[run["metrics"][metric] for run in row["runs"]] for row in rows]
-    published = [row["published"].get(metric) for row in rows]
-    low, high = _range(
-        [x for x in (*(x for own in seeds for x in own), *published) if x is not None]
+    seeds = [
+        [run["metrics"][metric] for run in row["runs"] if metric in run["metrics"]] for row in rows
+    ]
+    published, corrected = (
+        [row.get(kind, {}).get(metric) for row in rows] for kind in ("published", "corrected")
     )
+    values = [*(x for own in seeds for x in own), *published, *corrected]
+    low, high = _range([x for x in values if x is not None])
     done = [place for place, own in enumerate(seeds) if own]
     spread = [place for place in done if deviations[place] is not None]
     label = "mean" if spread else "one seed"
@@ -256,13 +296,13 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
             *np.transpose(points), "D", color=COLOURS[1], markeredgecolor="white", markersize=7,
             label="published",
         )  # fmt: skip
-    for place, row in enumerate(rows):
-        if not seeds[place]:
-            word = "failed" if row["failures"] else "not finished"
-            beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": GREY}
-            axes.annotate(word, (low, place), (4, 0), **beside)
+    _mark_corrected(axes, [(x, place) for place, x in enumerate(corrected) if x is not None])
     # Beyond all marks, so that no figure stands on one.
     right = axes.get_yaxis_transform()
+    for place, row in enumerate(rows):
+        if not seeds[place]:
+            word = _reason_without_bar(row)
+            axes.text(1.02, place, word, transform=right, va="center", color=GREY)
     if done:
         axes.text(1.02, -0.62, label, transform=right, va="bottom", color=GREY)
     for bar, place in zip(bars, done, strict=True):
@@ -275,6 +315,24 @@ def _by_variant(table: Mapping[str, Any]) -> tuple[Figure, int]:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"test {metric}" + (f" (the axis begins at {low:g})" if low else ""))
     return figure, 4
+
+
+def _mark_corrected(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Draw corrected figures as hollow diamonds, which no published one is."""
+    if points:
+        style: dict[str, Any] = {"markeredgecolor": COLOURS[1], "markerfacecolor": "none"}
+        axes.plot(*np.transpose(points), "D", markersize=7, label="corrected", zorder=4, **style)
+
+
+def _reason_without_bar(row: Mapping[str, Any]) -> str:
+    """Return why a variant has no bar."""
+    if row["runs"]:
+        return "no such metric"
+    if row.get("left_out"):
+        return "left out"
+    if row.get("skipped"):
+        return "skipped"
+    return "failed" if row["failures"] else "not finished"
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+import matplotlib.cm
+import matplotlib.colors
 import numpy as np
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 from matplotlib.lines import Line2D as Line2D
 from matplotlib.ticker import MaxNLocator
+from ml_collections import ConfigDict
 
 from hlformer_jax import files
+from hlformer_jax.config import describe_data
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D1F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -77,6 +81,25 @@ class Columns:
 def styled() -> contextlib.AbstractContextManager[Any]:
     """The style, for all that is made and written inside of the block."""
     return matplotlib.rc_context(STYLE)
+
+
+def data_line(config: Mapping[str, Any] | ConfigDict) -> str:
+    """Return what a run is of in one line: its data set, its features and its seed."""
+    data = describe_data(config)
+    made = " (made by this program)" if data["synthetic"] else f", {data['feature']} features"
+    sizes = ""
+    if data["synthetic"]:
+        train, val, test = config["data"]["synthetic_videos"]
+        sizes = f", {train} training, {val} validation and {test} test videos"
+    return f"Data: {data['title']}{made}{sizes}; seed {config['seed']}"
+
+
+def add_colour_scale(
+    figure: Figure, rows: Sequence[Axes], scale: tuple[float, float], label: str
+) -> None:
+    """Add the colours between two numbers beside some axes, which are drawn with `MAP`."""
+    colours = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(*scale), MAP)
+    figure.colorbar(colours, ax=rows, label=label, pad=0.02, aspect=22, fraction=0.04)
 
 
 def integer_ticks(axes: Axes) -> None:

@@ -26,8 +26,12 @@ from hlformer_jax.typing import Array
 EMBEDDINGS = 3000
 """Captions, clips and frames that `hyperbolic` draws in all."""
 
-KINDS = {"captions": COLOURS[1], "clips": COLOURS[0], "frames": COLOURS[2]}
-"""What `hyperbolic` lifts, with its colour."""
+KINDS = {
+    "captions": (COLOURS[1], "o"),
+    "clips": (COLOURS[0], "^"),
+    "frames": (COLOURS[2], "s"),
+}
+"""What `hyperbolic` lifts, with its colour and its marker."""
 
 TREES = 3
 """Trees of a run in `ball`."""
@@ -59,11 +63,14 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
         bins = np.linspace(0, max(float(own.max()) for own in distances.values()) * 1.02, 61)
         for (kind, own), at in zip(distances.items(), parts, strict=True):
             shares, label = np.full(len(own), 100 / len(own)), f"{kind}: mean {own.mean():.3g}"
-            faint: dict[str, Any] = {"color": KINDS[kind], "alpha": 0.55, "label": label}
+            colour, marker = KINDS[kind]
+            faint: dict[str, Any] = {"color": colour, "alpha": 0.55, "label": label}
             histogram.hist(own, bins=bins, weights=shares, **faint)
+            # Captions, of which there are fewest, lie on top; a thin white edge keeps points apart.
             plane.plot(
-                *at.T, ".", color=KINDS[kind], markersize=2.5, alpha=0.5, label=kind,
-                markeredgewidth=0,
+                *at.T, marker, color=colour, markersize=4.5, alpha=0.8, label=kind,
+                markeredgecolor="white", markeredgewidth=0.3,
+                zorder=4 - list(KINDS).index(kind),
             )  # fmt: skip
             table.add(subject.label, kind, own, *at.T)
         histogram.set_title(f"{subject.label}, learned curvature −{c:.3g}", loc="left")
@@ -72,6 +79,7 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
         histogram.legend(loc="best")
         prepare_disc(plane, reduced)
         plane.set_title("Poincaré disc, by HoroPCA", loc="left")
+        plane.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     shows = (
         f"Captions, clips and frames of the {options.split} split, lifted into hyperbolic space as"
         " the model's partial order loss lifts them. The nearer to the origin (+), the more general"

@@ -72,7 +72,13 @@ def draw(name: str, subjects: Sequence[Subject], options: Options) -> Drawing:
     module = importlib.import_module(f"hlformer_jax.figures.{FIGURES[name].module}")
     drawn: Callable[[Sequence[Subject], Options], Drawing] = getattr(module, name)
     with drawing.styled():
-        return drawn(subjects, options)
+        result = drawn(subjects, options)
+        lines = dict.fromkeys(drawing.data_line(subject.run.config) for subject in subjects)
+        result.figure.suptitle(
+            "\n".join(f"{line}; {options.split} split shown" for line in lines),
+            x=0.01, ha="left", fontsize=8, color=drawing.GREY,
+        )  # fmt: skip
+    return result
 
 
 def check_place(name: str, out: Path, replace: files.Replace) -> None:

@@ -462,6 +462,9 @@ def write_features(
     splits = divide(kept, seed)
     every = [one for of in splits.values() for own in of.values() for one in own]
     sentences = {one.caption_id: one.sentence for one in every}
+    parents = extracted.parents_of(splits)
+    for texts in parents.values():
+        sentences |= texts
     videos = sorted({caption.video for caption in kept})
     facts = index.manifest.encoder
     slug = re.sub(r"[^0-9A-Za-z._-]+", "-", facts.name).strip(".-") or "encoder"
@@ -469,7 +472,7 @@ def write_features(
     vectors = ((video, index.read(contents[video]).vectors) for video in videos)
     words = tokens(encoder, sentences)
     name = f"{slug}-{facts.fingerprint[:12]}"
-    extracted.write(out, name, about, splits, vectors, words, overwrite)
+    extracted.write(out, name, about, splits, vectors, words, overwrite, parents)
     return {split: sum(map(len, of.values())) for split, of in splits.items()}
 
 

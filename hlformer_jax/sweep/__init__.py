@@ -2,8 +2,8 @@
 
 __main__      the command
 runs          trains the runs one after another; each leaves result.json or failure.json
-tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print;
-              which differences are real: a paired bootstrap over queries
+tables        means, spreads and ranks of all variants: table.json, .md, .csv, the plot, the print
+comparison    which differences are real: a paired bootstrap over queries
 
 Here is what a sweep is, and the runs that it expands to. A file in ``configs/sweeps/`` calls
 `define`, whose arguments are the fields of the configuration that it gives. Of those, `base` and
@@ -27,6 +27,14 @@ from hlformer_jax.errors import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 """Test metrics of partially relevant video retrieval, which its papers publish."""
+
+
+PUBLISHED_ON = {
+    "anet": "ActivityNet Captions, I3D and RoBERTa",
+    "charades": "Charades-STA, I3D and RoBERTa",
+    "tvr": "TVR, ResNet, I3D and RoBERTa",
+}
+"""What HLFormer's and GMMFormer v2's tables are of, by the names of `config.DATA_SETS`."""
 
 
 class Run(NamedTuple):
@@ -55,6 +63,10 @@ def define(
     variants: Mapping[str, Mapping[str, Any]],
     published: Mapping[str, Mapping[str, float]] | None = None,
     cited: Mapping[str, Mapping[str, float]] | None = None,
+    corrections: Mapping[str, Mapping[str, tuple[float, str]]] | None = None,
+    published_on: str = "",
+    published_costs: Mapping[str, Mapping[str, float]] | None = None,
+    notes: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1, 2),
     quantity: str = "",
     values: Mapping[str, float] | None = None,
@@ -67,18 +79,26 @@ def define(
     relative: Mapping[str, str] | None = None,
     timed: bool = False,
 ) -> ConfigDict:
-    """The configuration of a sweep.
+    """Return the configuration of a sweep.
 
     Args:
       file: the file that defines it (`__file__`); other paths are relative to it.
-      name: "" or "debug": bases that run in seconds, for one epoch and with one seed, which
-        compare with nothing published.
-      title: the title of the table and the plot.
+      name: "" or "debug": bases that run in seconds, for one epoch and with one seed. The tables
+        keep the published figures and say that the measured ones are of a rehearsal.
+      title: the title of the table and the plot, without a data set: they name the one that the
+        runs have.
       base: the base's configuration file, relative to `file`; a data set may stand behind a colon.
       variants: name -> the fields in which a variant differs, nested like the configuration;
         "base": NAME takes one of `bases` in place of `base`.
-      published: name -> published metrics of a variant, as far as known.
-      cited: name -> published metrics of a method that is not trained here, a row of its own.
+      published: variant -> its figures exactly as they are printed, by metric. "Δ METRIC", and
+        "PART/Δ METRIC" of a part of the test split, is a printed change in percent.
+      cited: method that is not trained here -> its printed figures; a row of its own.
+      corrections: variant or method -> metric -> what must have been meant, and the reason, where
+        a printed figure contradicts its own table; a column beside it, with a footnote.
+      published_on: the data set and the features of the published figures.
+      published_costs: variant -> printed cost, by the names of `tables.COSTS`, in their units of
+        one parameter, operation, second and byte.
+      notes: remarks below the table.
       seeds: the seeds that each variant is trained with.
       quantity: the swept quantity, the axis of the plot; "" for variants that are categories.
       values: name -> value of that quantity; math.inf is drawn at the right end, and a variant
@@ -105,8 +125,12 @@ def define(
         "title": f"{title} (debug)" if name else title,
         "base": first,
         "variants": {key: dict(fields) for key, fields in variants.items()},
-        "published": {} if name else {key: dict(x) for key, x in (published or {}).items()},
-        "cited": {} if name else {key: dict(x) for key, x in (cited or {}).items()},
+        "published": {key: dict(x) for key, x in (published or {}).items()},
+        "cited": {key: dict(x) for key, x in (cited or {}).items()},
+        "corrections": {key: dict(x) for key, x in (corrections or {}).items()},
+        "published_on": published_on,
+        "published_costs": {key: dict(x) for key, x in (published_costs or {}).items()},
+        "notes": tuple(notes),
         "seeds": tuple(seeds)[: 1 if name else None],
         "quantity": quantity,
         "values": dict(values or {}),
@@ -124,9 +148,27 @@ def define(
 
 
 def metrics(*figures: float) -> dict[str, float]:
-    """Published figures by name: those of `METRICS`, or SumR alone."""
+    """Name published figures: those of `METRICS`, or SumR alone."""
     names = METRICS[-1:] if len(figures) == 1 else METRICS
     return dict(zip(names, figures, strict=True))
+
+
+def change_of(metric: str) -> str:
+    """Return the name of the change of a metric: "leaves=2/Δ MRR" of "leaves=2/MRR"."""
+    part, slash, name = metric.partition("/") if "=" in metric else ("", "", metric)
+    return f"{part}{slash}Δ {name}"
+
+
+def hover_base(name: str) -> tuple[str, str]:
+    """Return the base and the size of a sweep of HOVER from what stands behind its colon.
+
+    That is "" or "debug" for the released features of ActivityNet, or a folder of features of
+    one's own videos, with ",debug" behind it.
+    """
+    if name in ("", "debug"):
+        return "../hover.py:activitynet", name
+    folder, _, size = name.partition(",")
+    return f"../hover_own.py:{folder}", size
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
@@ -156,6 +198,34 @@ def expand(sweep: ConfigDict) -> list[Run]:
             runs.append(Run(name, seed, one, directory, corpus, sweep.timed))
     _check_directories(runs)
     return runs
+
+
+def choose(runs: Sequence[Run], only: Sequence[str] = (), without: Sequence[str] = ()) -> list[Run]:
+    """Return the runs of the variants that two lists of names select.
+
+    Args:
+      runs: the runs of a sweep.
+      only: names of variants; empty for all of them.
+      without: names of variants to leave out.
+
+    Raises:
+      ConfigError: if the sweep has no variant of a name, or if no variant is left.
+    """
+    variants = list(dict.fromkeys(run.variant for run in runs))
+    for option, names in (("--only", only), ("--except", without)):
+        for name in names:
+            if name not in variants:
+                listed = ", ".join(map(repr, variants))
+                raise ConfigError(
+                    f"{option}={name}: there is no such variant{suggestion(name, variants)}"
+                    f" (the variants are {listed})"
+                )
+    selection = [
+        run for run in runs if (not only or run.variant in only) and run.variant not in without
+    ]
+    if not selection:
+        raise ConfigError("--only and --except leave no variant to train")
+    return selection
 
 
 def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
@@ -191,7 +261,9 @@ def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
 
 def _load(folder: Path, base: str, name: str, settings: Mapping[str, Any]) -> ConfigDict:
     file, _, data_set = base.partition(":")
-    config = load(folder / file, "-".join(filter(None, (data_set, name))))
+    # A folder of features stands before a comma: its name may have hyphens.
+    mark = "," if file.endswith("own.py") else "-"
+    config = load(folder / file, mark.join(filter(None, (data_set, name))))
     _apply(config, settings, "settings")
     if name == "debug":
         config.train.epochs = 1
@@ -207,7 +279,7 @@ def _check_names(sweep: ConfigDict) -> None:
         raise ConfigError(f"config.seeds is {tuple(sweep.seeds)}: seeds are whole numbers")
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         raise ConfigError(f"config.metrics is {tuple(sweep.metrics)}: name one or more, each once")
-    for field in ("published", "values", "series", "pairs", "relative"):
+    for field in ("published", "published_costs", "values", "series", "pairs", "relative"):
         named = sweep.relative.items() if field == "relative" else sweep[field]
         flat = field in ("pairs", "relative")
         for name in itertools.chain.from_iterable(named) if flat else named:
@@ -217,14 +289,22 @@ def _check_names(sweep: ConfigDict) -> None:
     for name in sweep.cited:
         if name in sweep.variants:
             raise ConfigError(f"config.cited: {name!r} is a variant: its figures are published")
-    for field in ("published", "cited"):
+    known = [*sweep.metrics, *map(change_of, sweep.metrics)]
+    for field in ("published", "cited", "corrections"):
         for name, figures in sweep[field].items():
             for metric in figures:
-                if metric not in sweep.metrics:
-                    known = ", ".join(sweep.metrics)
+                if metric not in known:
+                    listed = ", ".join(sweep.metrics)
                     raise ConfigError(
-                        f"config.{field}, {name!r}: {metric!r} is no metric: use {known}"
+                        f"config.{field}, {name!r}: {metric!r} is no metric: use {listed}"
                     )
+    for name, figures in sweep.corrections.items():
+        printed = sweep.published.get(name) or sweep.cited.get(name) or {}
+        for metric in figures:
+            if metric not in printed:
+                raise ConfigError(
+                    f"config.corrections, {name!r}: no {metric} is published that it could correct"
+                )
     if bool(sweep.quantity) != bool(sweep["values"]):
         raise ConfigError("config.quantity and config.values go together: give both or none")
 

@@ -5,8 +5,10 @@
 
 Trains every variant with every seed, each in DIR/VARIANT/seedN, and writes DIR/table.md, .csv,
 .json and DIR/sweep.png, .svg from all results so far. The same command resumes where it was stopped
-and tries again what failed. `--task=I --tasks=N` does every N-th run, for several processes
-side by side; the last of them to finish writes the complete table.
+and tries again what failed. `--only=NAME` and `--except=NAME`, which may be repeated, choose
+variants. A variant whose data is missing is skipped with a line and marked in the table.
+`--task=I --tasks=N` does every N-th run, for several processes side by side; the last of them to
+finish writes the complete table.
 """
 
 import os
@@ -19,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import command
 from hlformer_jax.errors import UserError
-from hlformer_jax.sweep import Run, expand, share, task_of_array
+from hlformer_jax.sweep import Run, choose, expand, share, task_of_array
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -31,6 +33,12 @@ WORKDIR = flags.DEFINE_string(
 )
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Replace tables and plots that are there and that the sweep did not write."
+)
+ONLY = flags.DEFINE_multi_string(
+    "only", [], "Train this variant alone, by its name in the table; may be given again."
+)
+EXCEPT = flags.DEFINE_multi_string(
+    "except", [], "Leave this variant out, by its name in the table; may be given again."
 )
 TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0; default that of Slurm.")
 TASKS = flags.DEFINE_integer(
@@ -58,23 +66,36 @@ def main(argv: Sequence[str]) -> int:
         planned = expand(sweep)
         if task is None or tasks is None:
             task, tasks = task_of_array(os.environ)
-        mine = share(planned, task, tasks)
+        selection = choose(planned, ONLY.value, EXCEPT.value)
+        mine = share(selection, task, tasks)
     except OSError as error:  # a file that could not be read is reported at its first use
         return command.fail(f"the configuration file cannot be read: {command.last_line(error)}")
     except UserError as error:
         return command.fail(str(error))
     if tasks > 1:
-        _report(f"task {task} of {tasks}: {len(mine)} of {len(planned)} runs")
-    return _perform(sweep, planned, mine, Path(WORKDIR.value or command.default_workdir()))
+        _report(f"task {task} of {tasks}: {len(mine)} of {len(selection)} runs")
+    root = Path(WORKDIR.value or command.default_workdir())
+    return perform(sweep, planned, selection, mine, root, OVERWRITE.value)
 
 
-def _perform(
+def perform(
     sweep: ConfigDict,
     planned: Sequence[Run],
+    selection: Sequence[Run],
     mine: Sequence[Run],
     root: Path,
+    overwrite: bool = False,
 ) -> int:
-    """Trains this task's runs and prints the table of all; returns the exit status."""
+    """Train this task's runs and print the table of all; return the exit status.
+
+    Args:
+      sweep: the sweep's configuration.
+      planned: all runs of the sweep, which the tables show.
+      selection: the runs of the variants that --only and --except leave.
+      mine: the runs of this task among them.
+      root: the directory of the sweep.
+      overwrite: whether tables and plots that the sweep did not write are replaced.
+    """
     # Imported here so that everything before, and --help, answers without loading JAX.
     from hlformer_jax import files
     from hlformer_jax.figures import curves
@@ -86,16 +107,16 @@ def _perform(
             curves.draw_run(root / run.directory, run.title, replace)
         except Exception as error:  # a picture that fails is no reason to end the sweep
             _report(f"no curves of {run.title}: {error}")
-        tables.publish(sweep, planned, root, replace)
+        tables.publish(sweep, planned, root, replace, selection)
 
-    replace = files.replacing(OVERWRITE.value, own=True)
+    replace = files.replacing(overwrite, own=True)
     logging.set_verbosity(logging.WARNING)
     try:
         tables.check_place(root, replace)
-        runs.check(planned, root)
-        runs.open_data([run for run in mine if not runs.finished(run, root)], root)
-        failures = runs.perform(mine, root, _report, after)
-        tables.show(tables.publish(sweep, planned, root, replace))
+        runs.check(selection, root)
+        ready = runs.open_data(mine, root, _report, all_may_lack=len(mine) < len(selection))
+        failures = runs.perform(ready, root, _report, after)
+        tables.show(tables.publish(sweep, planned, root, replace, selection))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.status

@@ -2,7 +2,7 @@
 
     DIR/VARIANT/seedN/     the files of every run, and
         result.json        when it is finished: metrics, cost, versions
-        failure.json       when its last attempt failed: why
+        failure.json       when its last attempt failed, or its data is missing: why
 
 Both are written whole or not at all. What has a result is not run again; everything else is, from
 its newest checkpoint where it has one. So a sweep can be killed at any moment, and several tasks
@@ -25,7 +25,9 @@ import jax
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, models, parallel, training
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import ConfigError, describe_data
+from hlformer_jax.data.dataset import TreeSplit
+from hlformer_jax.data.source import SPLITS, MissingDataError
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.sweep import Run
@@ -99,22 +101,70 @@ def perform(
             files.write_json(directory / RESULT, result, "own")
             files.discard_own(directory / FAILURE)
         # The devices' memory is for the next run. Programs that both have come from the cache on
-        # disk: variants that differ in hyperparameters alone share one program (step.Loss).
+        # disk: variants that differ in hyperparameters alone share one program (step.Loss). Runs of
+        # seconds are small, and keep what was traced.
         gc.collect()
-        jax.clear_caches()
+        if not run.config.compile_fast:
+            jax.clear_caches()
         after(run)
     return failures
 
 
-def open_data(runs: Sequence[Run], root: Path) -> None:
-    """Prepares the data of runs where that is not done; refuses runs begun on other data."""
-    fingerprints: dict[str, str] = {}
+def open_data(
+    runs: Sequence[Run], root: Path, report: Callable[[str], None], all_may_lack: bool = False
+) -> list[Run]:
+    """Prepare the data of the runs that are not finished; skip those whose data is missing.
+
+    A variant whose data is missing is reported in one line, and each of its runs leaves the reason
+    in `failure.json` for the tables.
+
+    Args:
+      runs: the runs of a task.
+      root: the directory of the sweep.
+      report: a function that shows one line.
+      all_may_lack: whether all of these runs may be skipped, because other tasks have others.
+
+    Returns:
+      The runs whose data is there, and the finished ones.
+
+    Raises:
+      MissingDataError: if no run would be left, unless `all_may_lack`.
+      DataError: if data is damaged or cannot be read.
+      WorkdirError: if a run was begun on other data.
+    """
+    fingerprints: dict[str, str | MissingDataError] = {}
+    ready, skipped = [], []
     for run in runs:
-        sections = [run.config[name] for name in ("data", "trees") if name in run.config]
+        if finished(run, root):
+            ready.append(run)
+            continue
+        sections = [run.config[name] for name in ("data", "trees", "eval") if name in run.config]
         key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
-            fingerprints[key] = training.build(run.config).fingerprint
-        checkpoints.check_workdir(root / run.directory, run.config, fingerprints[key])
+            try:
+                fingerprints[key] = training.build(run.config).fingerprint
+            except MissingDataError as error:
+                fingerprints[key] = error
+        fingerprint = fingerprints[key]
+        if isinstance(fingerprint, MissingDataError):
+            skipped.append((run, fingerprint))
+            continue
+        checkpoints.check_workdir(root / run.directory, run.config, fingerprint)
+        failure = read_result(root / run.directory / FAILURE)
+        if failure is not None and failure.get("skipped"):
+            files.discard_own(root / run.directory / FAILURE)
+        ready.append(run)
+    if skipped and not ready and not all_may_lack:
+        raise skipped[0][1]
+    reported = set()
+    for run, missing in skipped:
+        failure = {**_named(run), "skipped": True, "reason": missing.what}
+        files.write_json(root / run.directory / FAILURE, failure, "own")
+        where = f"{run.variant}, corpus {run.corpus}" if run.corpus else run.variant
+        if where not in reported:
+            reported.add(where)
+            report(f"skipped: {where}: its data is missing: {missing.what}")
+    return ready
 
 
 def _execute(run: Run, directory: Path) -> dict[str, Any]:
@@ -130,6 +180,7 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "metrics": best.metrics,
         "queries": best.queries,
         "videos": best.videos,
+        "data": measure_data(run.config),
         "best_epoch": progress.best_epoch,
         "epochs": progress.epochs,
         f"validation_{run.config.eval.select}": progress.best_metric,
@@ -138,6 +189,28 @@ def _execute(run: Run, directory: Path) -> dict[str, Any]:
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": versions(),
     }
+
+
+def measure_data(config: ConfigDict) -> dict[str, Any]:
+    """Return what a run's metrics are of: its data set, its features and the size of each split.
+
+    "splits" has for train, val and test the numbers of videos and captions, of action trees those
+    of trees and nodes; "synthetic" says whether the program made the videos itself.
+    """
+    family: Any = training.build(config)
+    described: dict[str, Any] = {**describe_data(config), "splits": {}}
+    for name in SPLITS:
+        split = getattr(family.data, name)
+        if isinstance(split, TreeSplit):
+            sizes = {
+                "videos": len(set(split.video.tolist())),
+                "trees": len(split.pool.videos),
+                "nodes": split.num_nodes,
+            }
+        else:
+            sizes = {"videos": len(split), "captions": int(split.captions_per_video.sum())}
+        described["splits"][name] = sizes
+    return described
 
 
 def _query_costs(config: ConfigDict) -> dict[str, float]:

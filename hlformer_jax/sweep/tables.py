@@ -5,30 +5,8 @@ the mean of its squares; one seed has none. A rank is that of a variant among al
 metric, in the mean over the corpora and seeds that all have finished. table.json, .md, .csv, the
 plot and what is printed are views of one `Table`.
 
-Which differences between variants are real, a paired bootstrap over the test queries says. What a
-query adds to SumR is 100 for each k of 1, 5, 10, 100 that its rank is within; the runs of two
-variants on a corpus rank the same queries, so their difference is taken query by query. A draw
-takes as many videos of each corpus as there are, with replacement, each with all its queries, since
-those share what is easy or hard about their video; and as many runs of each variant, with
-replacement, for another seed would have given another model. The difference of a draw is the mean
-over the corpora of the mean over runs and queries.
-
-Of S runs, the draws vary by (S - 1) / S of what they should: deviations from their mean are
-stretched by the root of S / (S - 1). So few runs do not know their own spread either; as with
-Student's t, what seeds add is stretched once more, by the ratio of the quantiles of t and of the
-normal distribution, with as many degrees of freedom as both variants have runs beyond the first of
-a corpus. A variant with single runs says nothing of its seeds: there is no such interval.
-
-    difference       of SumR, first variant minus second: means of the finished runs of each, over
-                     the corpora on which both have some
-    queries          95 % interval of the draws of videos, with the runs as they are
-    queries, seeds   95 % interval of the draws of both; a difference is real where 0 lies outside
-                     (where none is, of runs that differ by normal seeds alone, 4 to 7 % of 300
-                     are called real, with two, three or five runs, on one corpus or three)
-
-Intervals are each of their own pair, not corrected for the number of pairs.
-
-References: Efron and Tibshirani, An Introduction to the Bootstrap, 1993.
+Published figures are those that the papers print. Where one contradicts its own table, what must
+have been meant stands in a further column, "corrected", with a footnote.
 """
 
 import csv
@@ -40,16 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import rich.console
-from jaxtyping import Float
 from ml_collections import ConfigDict
-from scipy.special import ndtri, stdtrit
 
 from hlformer_jax import command, files
-from hlformer_jax.config import ConfigError
+from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import localisation, ranking
-from hlformer_jax.retrieval.ranking import QUERIES_FILE, RECALLS
-from hlformer_jax.sweep import Run, changed_fields
+from hlformer_jax.retrieval.hierarchy import MAX_LEAVES
+from hlformer_jax.sweep import Run, change_of, changed_fields
+from hlformer_jax.sweep.comparison import LEVEL, compare
 from hlformer_jax.sweep.runs import FAILURE, RESULT, read_result
 
 Table = dict[str, Any]
@@ -60,6 +37,9 @@ NAMES = ("table.json", "table.md", "table.csv", "sweep.png", "sweep.svg")
 
 LOCATIONS = ("data.manual_dir", "data.data_dir")
 """Fields that say where data lies, and nothing of the result."""
+
+EMPTY = "–"
+"""A cell without a value; the notes below the table say why where it is not obvious."""
 
 COSTS: Mapping[str, tuple[str, str, float]] = {
     "parameters": ("parameters", ",d", 1),
@@ -82,17 +62,22 @@ def check_place(root: Path, replace: files.Replace) -> None:
 
 
 def publish(
-    sweep: ConfigDict, runs: Sequence[Run], root: Path, replace: files.Replace = "own"
+    sweep: ConfigDict,
+    runs: Sequence[Run],
+    root: Path,
+    replace: files.Replace = "own",
+    selection: Sequence[Run] | None = None,
 ) -> Table:
-    """Writes the tables and the plot of a sweep, of all its runs and not only this task's.
+    """Write the tables and the plot of a sweep, of all its runs and not only this task's.
 
     Of several tasks, each writes when a run of its own ends. One that was overtaken while it wrote
-    writes again, so that what the last leaves is complete.
+    writes again, so that what the last leaves is complete. `selection` are the runs of the variants
+    that were not left out; None for all.
     """
-    table = collect(sweep, runs, root)
+    table = collect(sweep, runs, root, selection)
     while True:
         write(table, root, replace)
-        newest = collect(sweep, runs, root)
+        newest = collect(sweep, runs, root, selection)
         if newest == table:
             return table
         table = newest
@@ -106,18 +91,25 @@ def write(table: Table, root: Path, replace: files.Replace = "own") -> None:
     curves.draw_sweep(table, root, replace)
 
 
-def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
-    """Collects the results of a sweep's runs so far."""
+def collect(
+    sweep: ConfigDict, runs: Sequence[Run], root: Path, selection: Sequence[Run] | None = None
+) -> Table:
+    """Collect the results of a sweep's runs so far; `selection` as in `publish`."""
+    selection = runs if selection is None else selection
+    trained = {run.variant for run in selection}
     rows = []
     finished = {run.directory: read_result(root / run.directory / RESULT) for run in runs}
-    known = [result["metrics"] for result in finished.values() if result is not None]
-    common = [name for name in known[0] if all(name in own for own in known)] if known else []
+    results_so_far = [result for result in finished.values() if result is not None]
+    measured = [result["metrics"] for result in results_so_far]
+    common = [name for name in measured[0] if all(name in x for x in measured)] if measured else []
     localised = set(localisation.METRICS) <= set(common)
     # Of parts of the test split by the ratio of moment to video, where all know the moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
     names = [*sweep.metrics, *parts, *(localisation.METRICS if localised else ())]
     for name in sweep.variants:
-        results, failures, missing = [], [], []
+        results, missing = [], []
+        failures: list[dict[str, str]] = []
+        skipped: list[dict[str, str]] = []
         for run in (run for run in runs if run.variant == name):
             if (result := finished[run.directory]) is not None:
                 place = {"directory": str(run.directory), "title": run.title}
@@ -125,7 +117,8 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
                 continue
             missing.append(run.seed)
             if failure := read_result(root / run.directory / FAILURE):
-                failures.append({"title": run.title, "reason": failure["reason"]})
+                attempt = {"title": run.title, "reason": failure["reason"]}
+                (skipped if failure.get("skipped") else failures).append(attempt)
         value = sweep["values"].get(name)
         rows.append(
             {
@@ -134,17 +127,24 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
                 "value": "inf" if value is not None and math.isinf(value) else value,
                 "series": sweep.series.get(name, ""),
                 "published": dict(sweep.published.get(name, {})),
+                "corrected": _corrected(sweep, name),
+                "published_costs": dict(sweep.published_costs.get(name, {})),
                 **_summary(results, names),
                 "seeds": [result["seed"] for result in results],
                 "missing_seeds": missing,
                 "failures": failures,
+                "skipped": skipped,
+                "left_out": name not in trained,
                 "runs": results,
             }
         )
     if sweep.corpora:
         _rank(rows, sweep.metrics[-1])
+    data = _describe_data(runs, finished)
     return {
-        "title": sweep.title,
+        "title": f"{sweep.title}: {' and '.join(dict.fromkeys(x['title'] for x in data))}",
+        "about": _about(sweep, data),
+        "data": data,
         "quantity": sweep.quantity,
         "metrics": list(sweep.metrics),
         "parts": parts,
@@ -156,26 +156,130 @@ def collect(sweep: ConfigDict, runs: Sequence[Run], root: Path) -> Table:
         "changed": {
             name: value for name, value in changed_fields(sweep).items() if name not in LOCATIONS
         },
-        "cited": [{"method": name, "published": dict(own)} for name, own in sweep.cited.items()],
-        "finished": sum(len(row["runs"]) for row in rows),
+        "cited": [
+            {"method": name, "published": dict(figures), "corrected": _corrected(sweep, name)}
+            for name, figures in sweep.cited.items()
+        ],
+        "published_on": sweep.published_on,
+        "footnotes": _footnotes(sweep),
+        "absent": _absent(rows, names),
+        "notes": list(sweep.notes),
+        "finished": len(results_so_far),
         "total": len(runs),
         "variants": rows,
     }
 
 
-def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    for result in results:
-        if missing := [name for name in names if name not in result["metrics"]]:
-            raise ConfigError(
-                f"config.metrics: {result['directory']} has no {', '.join(missing)}, but"
-                f" {', '.join(result['metrics'])}: change the sweep's metrics"
+def _describe_data(
+    runs: Sequence[Run], finished: Mapping[Path, Mapping[str, Any] | None]
+) -> list[dict[str, Any]]:
+    """Return what the runs are of, each description once; of finished runs with split sizes."""
+    described: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        result = finished[run.directory] or {}
+        data = {"corpus": run.corpus, **(result.get("data") or describe_data(run.config))}
+        key = repr([data[name] for name in ("corpus", "title", "feature", "visual_dim")])
+        if key not in described or "splits" in data:
+            described[key] = data
+    return list(described.values())
+
+
+def _about(sweep: ConfigDict, data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return lines that name the data of the measured and of the published figures."""
+    lines = []
+    for one in data:
+        corpus = f"corpus {one['corpus']}, " if one.get("corpus") else ""
+        lines.append(f"Measured on: {corpus}{_data_line(one)}")
+    synthetic = any(one["synthetic"] for one in data)
+    if synthetic:
+        lines.append(
+            "The videos are synthetic, made by this program: the measured figures say nothing about"
+            " any data set"
+            + (" and cannot be compared with the published ones." if sweep.published_on else ".")
+        )
+    seeds = ", ".join(map(str, sweep.seeds))
+    lines.append(f"{'Seeds' if len(sweep.seeds) > 1 else 'Seed'}: {seeds}")
+    if sweep.published_on:
+        lines.append(f"Published figures, as the papers print them, on: {sweep.published_on}")
+    return lines
+
+
+def _data_line(data: Mapping[str, Any]) -> str:
+    """Return a data set with its features and the sizes of its splits in one line."""
+    features = (
+        f"features {data['feature']} ({data['visual_dim']} wide) and texts"
+        f" ({data['text_dim']} wide)"
+    )
+    words = {"train": "training", "val": "validation", "test": "test"}
+    sizes = [
+        f"{words[split]} "
+        + ", ".join(f"{count:,} {name if count != 1 else name[:-1]}" for name, count in own.items())
+        for split, own in data.get("splits", {}).items()
+    ]
+    tested = [f"tested on {data['tested_on']}"] if "tested_on" in data else []
+    return "; ".join([f"{data['title']}, {features}", *tested, *sizes])
+
+
+def _corrected(sweep: ConfigDict, name: str) -> dict[str, float]:
+    """Return the corrected figures of a variant or a method."""
+    return {metric: value for metric, (value, _) in sweep.corrections.get(name, {}).items()}
+
+
+def _footnotes(sweep: ConfigDict) -> list[dict[str, Any]]:
+    """Return the corrections with their reasons, numbered from 1; equal reasons share a number."""
+    numbers: dict[str, int] = {}
+    footnotes = []
+    for name, figures in sweep.corrections.items():
+        printed = sweep.published.get(name) or sweep.cited[name]
+        for metric, (value, reason) in figures.items():
+            footnotes.append(
+                {
+                    "number": numbers.setdefault(reason, len(numbers) + 1),
+                    "name": name,
+                    "metric": metric,
+                    "published": printed[metric],
+                    "corrected": value,
+                    "reason": reason,
+                }
             )
-    metrics = {name: [result["metrics"][name] for result in results] for name in names}
+    return footnotes
+
+
+def _absent(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return why metrics are missing from finished runs, a line for each group of queries."""
+    runs = [run for row in rows for run in row["runs"]]
+    reasons: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        lacking = [run["title"] for run in runs if name not in run["metrics"]]
+        if not lacking:
+            continue
+        part = name.partition("/")[0] if "=" in name else ""
+        what = f"the test split has no query of {part_label(part)}" if part else f"no {name}"
+        titles = reasons.setdefault((what,), [])
+        titles += [title for title in lacking if title not in titles]
+    lines = []
+    for (what,), titles in reasons.items():
+        where = "every run" if len(titles) == len(runs) else "; ".join(titles)
+        lines.append(f"{EMPTY} in {where}: {what}")
+    return lines
+
+
+def part_label(part: str) -> str:
+    """Return a part of the test split as people write it: "leaves ≥ 5" of "leaves=5"."""
+    kind, _, value = part.partition("=")
+    if kind == "leaves":
+        return f"leaves ≥ {value}" if value == str(MAX_LEAVES) else f"leaves = {value}"
+    return part
+
+
+def _summary(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    having = {name: [x for x in results if name in x["metrics"]] for name in names}
+    metrics = {name: [x["metrics"][name] for x in having[name]] for name in names}
     seconds = [result["seconds_per_epoch"] for result in results]
     first = results[0] if results else {}
     return {
         "mean": {name: float(np.mean(x)) if x else None for name, x in metrics.items()},
-        "std": {name: _deviation(results, x) for name, x in metrics.items()},
+        "std": {name: _deviation(having[name], x) for name, x in metrics.items()},
         **{name: first.get(name) for name in COSTS},
         "seconds_per_epoch": float(np.mean(seconds)) if seconds else None,
     }
@@ -194,7 +298,7 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
     """Adds the mean rank of each variant, from 1; None while no seed of a corpus is complete."""
     cells: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        for run in row["runs"]:
+        for run in (run for run in row["runs"] if metric in run["metrics"]):
             cells.setdefault((run["corpus"], run["seed"]), []).append(run["metrics"][metric])
     complete = [np.asarray(values) for values in cells.values() if len(values) == len(rows)]
     ranks = [1 + np.sum(values[None] > values[:, None], axis=-1) for values in complete]
@@ -203,40 +307,62 @@ def _rank(rows: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 class Section(NamedTuple):
-    """A part of what is printed and of table.md: cells, first those of the head, and a note."""
+    """A table of the printed views and of table.md.
+
+    Attributes:
+      title: its heading.
+      rows: cells, first those of the head.
+      note: what the figures are, below the table.
+      groups: number of columns, behind the first, that must stay side by side, from left to right.
+    """
 
     title: str
     rows: list[list[str]]
     note: str
+    groups: tuple[int, ...] = ()
+
+
+class Column(NamedTuple):
+    """A metric in a table, with its published and its corrected column where there are any."""
+
+    metric: str  # its full name
+    head: str
+    published: bool
+    corrected: bool
+    measured: bool = True  # else it is a change that is published alone
+
+    @property
+    def heads(self) -> list[str]:
+        """The heads of its columns."""
+        kinds = ["", *["published"] * self.published, *["corrected"] * self.corrected]
+        return [f"{self.head} {kind}".strip() for kind in kinds]
 
 
 def sections(table: Table) -> list[Section]:
-    """The table, those of its parts and of first moments where they are known, the comparisons."""
+    """Return the table, those of its parts, of costs and of first moments, and the comparisons."""
     ranked = bool(table["corpora"])
     metrics = [name for name in table["metrics"] if "=" not in name]
     over = "corpora and seeds" if ranked else "seeds"
-    timed = any(row["seconds_query"] is not None for row in table["variants"])
-    costs = list(COSTS)[: None if timed else -2]
-    change = [f"Δ {metrics[-1]}", "published Δ"] if table["relative"] else []
-    head = ["", *metrics, *(["rank"] if ranked else []), f"published {metrics[-1]}", *change]
-    rows = [[*head, "runs" if ranked else "seeds", *(COSTS[name][0] for name in costs)]]
+    columns = _columns(table, metrics)
+    head = ["", *(head for column in columns for head in column.heads)]
+    rows = [[*head, *(["rank"] if ranked else []), "runs" if ranked else "seeds"]]
     for row in table["variants"]:
-        cells = [row["variant"], *_means(row, metrics)]
+        cells = [row["variant"], *_figures(table, row, columns)]
         cells += [_formatted(row["rank"], ".1f")] if ranked else []
-        cells += [_published(metrics[-1], row["published"].get(metrics[-1]))]
-        cells += _changes(table, row, metrics[-1])
-        seeds, all_seeds = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
-        cells += [f"{seeds}" if seeds == all_seeds else f"{seeds} of {all_seeds}"]
-        rows.append(cells + [_cost(name, row[name]) for name in costs])
+        rows.append([*cells, _count_runs(row)])
     for row in table["cited"]:
-        figures = [_published(name, row["published"].get(name)) for name in metrics]
-        cells = [f"{row['method']} (published)", *figures]
-        rows.append(cells + ["-"] * (len(rows[0]) - len(cells)))
+        if any("=" not in metric for metric in row["published"]):
+            cells = [f"{row['method']} (cited)", *_figures(table, row, columns)]
+            rows.append(cells + [EMPTY] * (len(rows[0]) - len(cells)))
     note = (
         f"Test split, best epoch by validation {table['select']}; mean ± standard deviation over"
         f" seeds{' within a corpus' if ranked else ''}, where there are several."
     )
-    parts = [Section(table["title"], rows, note), *_parts(table, change)]
+    if table["cited"]:
+        note += " Cited methods are not trained here."
+    groups = (*(len(column.heads) for column in columns), *[1] * (2 if ranked else 1))
+    parts = [Section(table["title"], rows, note, groups), *_parts(table)]
+    parts += [_costs(table)] if table["finished"] else []
     if table["localisation"]:
         names = table["localisation"]
         rows = [["", *names], *([row["variant"], *_means(row, names)] for row in table["variants"])]
@@ -253,43 +379,144 @@ def sections(table: Table) -> list[Section]:
     return parts
 
 
-def _parts(table: Table, change: Sequence[str]) -> list[Section]:
-    """A table of the parts of the test split, each with the metrics that it has."""
+def _columns(table: Table, metrics: Sequence[str]) -> list[Column]:
+    """Return the columns of some metrics, and of the last one's change where there is any."""
+    rows = [*table["variants"], *table["cited"]]
+    names = [(metric, metric.partition("/")[2] if "=" in metric else metric) for metric in metrics]
+    change = change_of(metrics[-1])
+    if table["relative"] or any(change in row["published"] for row in rows):
+        names.append((change, f"Δ {names[-1][1]}"))
+    return [
+        Column(
+            name,
+            head,
+            any(name in row["published"] for row in rows),
+            any(name in row["corrected"] for row in rows),
+        )
+        for name, head in names
+    ]
+
+
+def _figures(table: Table, row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+    """Return the cells of some columns: measured, published and corrected figures of a row."""
+    marks = {
+        (note["name"], note["metric"]): _superscript(note["number"]) for note in table["footnotes"]
+    }
+    name = row["variant"] if "variant" in row else row["method"]
+    cells = []
+    for column in columns:
+        metric, is_change = column.metric, column.head.startswith("Δ ")
+        if is_change:
+            cells.append(_formatted(change(table, row, metric), "+.2f", suffix=" %"))
+        elif "mean" in row:
+            cells.append(_spread(metric, row["mean"][metric], row["std"][metric]))
+        else:
+            cells.append(EMPTY)
+        mark = marks.get((name, metric), "")
+        for kind in ["published"] * column.published + ["corrected"] * column.corrected:
+            value = row[kind].get(metric)
+            if is_change:
+                text = _formatted(value, "+.2f", suffix=" %")
+            elif kind == "corrected":
+                text = EMPTY if value is None else f"{value:g}"
+            else:
+                text = _published(metric, value)
+            cells.append(text if value is None else f"{text}{mark}")
+    return cells
+
+
+def _superscript(number: int) -> str:
+    return " " + str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _count_runs(row: Mapping[str, Any]) -> str:
+    """Return how many of a variant's runs are finished, or why none is."""
+    finished, planned = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
+    if not finished and row["left_out"]:
+        return "left out"
+    if not finished and row["skipped"]:
+        return "skipped"
+    return f"{finished}" if finished == planned else f"{finished} of {planned}"
+
+
+def _parts(table: Table) -> list[Section]:
+    """Return a table of the parts of the test split, each with the metrics that it has."""
     columns: dict[str, list[str]] = {}
     names = [name for name in table["metrics"] if "=" in name] + table["parts"]
     for part, _, metric in (name.partition("/") for name in names):
         columns.setdefault(part, []).append(metric)
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
-        rows = [["", *shown, f"published {shown[-1]}", *change]]
-        for part in (part for part, own in columns.items() if tuple(own) == shown):
-            names = [f"{part}/{metric}" for metric in shown]
+        parts = [part for part, own in columns.items() if tuple(own) == shown]
+        # A column is there when any of the parts has figures for it.
+        merged = [_columns(table, [f"{part}/{metric}" for metric in shown]) for part in parts]
+        widest = [
+            (any(column.published for column in own), any(column.corrected for column in own))
+            for own in zip(*merged, strict=True)
+        ]
+        rows: list[list[str]] = []
+        groups: tuple[int, ...] = ()
+        for part, own in zip(parts, merged, strict=True):
+            wide = [
+                column._replace(published=published, corrected=corrected)
+                for column, (published, corrected) in zip(own, widest, strict=True)
+            ]
+            if not rows:
+                rows.append(["", *(head for column in wide for head in column.heads)])
+                groups = tuple(len(column.heads) for column in wide)
             for row in table["variants"]:
-                published = _published(names[-1], row["published"].get(names[-1]))
-                cells = [f"{part}, {row['variant']}", *_means(row, names), published]
-                rows.append([*cells, *_changes(table, row, names[-1])])
+                name = f"{part_label(part)}, {row['variant']}"
+                rows.append([name, *_figures(table, row, wide)])
+            for row in table["cited"]:
+                if any(metric.startswith(f"{part}/") for metric in row["published"]):
+                    name = f"{part_label(part)}, {row['method']} (cited)"
+                    rows.append([name, *_figures(table, row, wide)])
         kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
-        sections.append(Section(f"By {kinds}", rows, "Of the queries of each part; as above."))
+        note = "Of the queries of each part; as above."
+        sections.append(Section(f"By {kinds}", rows, note, groups))
     return sections
 
 
-def _changes(table: Table, row: Mapping[str, Any], name: str) -> list[str]:
-    """By how much a metric differs from that of the variant it is held against, and published."""
-    if not table["relative"]:
-        return []
-    other = table["relative"].get(row["variant"])
-    rows = [one for one in table["variants"] if one["variant"] == other]
-    kinds = ("mean", "published")
-    pairs = [(row[kind].get(name), one[kind].get(name)) for one in rows for kind in kinds]
-    shown = [f"{100 * (x / y - 1):+.2f} %" if x is not None and y else "-" for x, y in pairs]
-    return shown or ["", ""]
+def _costs(table: Table) -> Section:
+    """Return the table of what each variant costs, beside published costs where there are any."""
+    timed = any(row["seconds_query"] is not None for row in table["variants"])
+    rows: list[list[str]] = [[""]]
+    groups = []
+    for name in list(COSTS)[: None if timed else -2]:
+        published = any(name in row["published_costs"] for row in table["variants"])
+        rows[0] += [COSTS[name][0], *([f"{COSTS[name][0]} published"] if published else [])]
+        groups.append(1 + published)
+    for row in table["variants"]:
+        cells = [row["variant"]]
+        for name, width in zip(COSTS, groups, strict=False):
+            cells.append(_cost(name, row[name]))
+            if width == 2:
+                cells.append(_cost(name, row["published_costs"].get(name)))
+        rows.append(cells)
+    return Section("Cost", rows, "Of the first finished run of each variant.", tuple(groups))
+
+
+def change(table: Table, row: Mapping[str, Any], name: str) -> float | None:
+    """Return by how many percent a metric differs from that of the variant it is held against.
+
+    `name` is the change's own, as `change_of` gives it; None where one of the two is missing.
+    """
+    other = table["relative"].get(row.get("variant"))
+    metric = name.replace("Δ ", "", 1)
+    for base in (base for base in table["variants"] if base["variant"] == other):
+        value, reference = row["mean"].get(metric), base["mean"].get(metric)
+        if value is not None and reference:
+            return float(100 * (value / reference - 1))
+    return None
 
 
 def _cost(name: str, value: float | None) -> str:
     _, form, unit = COSTS[name]
-    if value is None or form:
-        return _formatted(value, form, unit)
-    return command.three_digits(value / unit)
+    if value is None:
+        return EMPTY
+    if form == ",d":
+        return format(round(value / unit), form)
+    return format(value / unit, form) if form else command.three_digits(value / unit)
 
 
 def _means(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -302,37 +529,57 @@ def _compared(pair: Mapping[str, Any]) -> list[str]:
         f"{pair['first']} − {pair['second']}",
         f"{pair['difference']:+.2f}",
         interval(pair["queries"]),
-        interval(pair["queries_seeds"]) if pair["queries_seeds"] else "-",
-        {True: "yes", False: "no", None: "-"}[pair["real"]],
+        interval(pair["queries_seeds"]) if pair["queries_seeds"] else EMPTY,
+        {True: "yes", False: "no", None: EMPTY}[pair["real"]],
     ]
 
 
 def notes(table: Table) -> list[str]:
-    """Notes below the table: settings that are not the file's, failures, runs that are missing."""
-    lines = []
+    """Return the notes below the table.
+
+    They are the footnotes of corrected figures, the sweep's own remarks, the reasons of missing
+    figures, changed settings, failures, and the runs that are missing.
+    """
+    reasons = {note["number"]: note["reason"] for note in table["footnotes"]}
+    lines = [f"{_superscript(number).strip()} {reason}" for number, reason in reasons.items()]
+    lines += [*table["notes"], *table["absent"]]
     if changed := table["changed"]:
         settings = ", ".join(f"{name} = {value}" for name, value in changed.items())
         lines.append(f"other settings than the published ones: {settings}")
+    rows = table["variants"]
+    lines += [
+        f"{row['variant']} skipped, its data is missing: {reason}"
+        for row in rows
+        for reason in dict.fromkeys(skipped["reason"] for skipped in row["skipped"])
+    ]
     lines += [
         f"{failure['title']} failed: {failure['reason']}"
-        for row in table["variants"]
+        for row in rows
         for failure in row["failures"]
     ]
-    failed = sum(len(row["failures"]) for row in table["variants"])
-    if waiting := table["total"] - table["finished"] - failed:
+    if left_out := [row["variant"] for row in rows if row["left_out"] and not row["runs"]]:
+        lines.append(f"left out by --only or --except: {', '.join(left_out)}")
+    known = sum(len(row["failures"]) + len(row["skipped"]) for row in rows if not row["left_out"])
+    missing = sum(len(row["missing_seeds"]) for row in rows if not row["left_out"])
+    if waiting := missing - known:
         lines.append(f"{waiting} of {table['total']} runs are not finished")
     return lines
 
 
 def markdown(table: Table) -> str:
-    """The tables in GitHub's Markdown."""
-    line = lambda row: f"| {' | '.join(_escaped(cell) for cell in row)} |"
+    """Return the tables in GitHub's Markdown."""
+
+    def line(row: Sequence[str]) -> str:
+        return f"| {' | '.join(_escaped(cell) for cell in row)} |"
+
     lines: list[str] = []
     for section in sections(table):
         head, *rows = section.rows
-        lines += (
-            ["", f"## {_escaped(section.title)}"] if lines else [f"# {_escaped(section.title)}"]
-        )
+        if lines:
+            lines += ["", f"## {_escaped(section.title)}"]
+        else:
+            lines += [f"# {_escaped(section.title)}", ""]
+            lines += [f"- {_escaped(about)}" for about in table["about"]]
         lines += ["", line(head), line(["---", *["---:"] * (len(head) - 1)]), *map(line, rows)]
         lines += ["", section.note]
     if remarks := notes(table):
@@ -341,19 +588,57 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """The table as CSV: a column for every mean, deviation and published metric; None is empty."""
+    """Return the table as CSV: a row for every variant and cited method; None is empty.
+
+    Every metric has columns of its mean, deviation, published and corrected figure.
+    """
     rows = []
-    for row in table["variants"]:
-        cells = {name: row[name] for name in ("variant", "series", "value")}
-        cells |= {"seeds": len(row["seeds"]), "missing": len(row["missing_seeds"])}
-        cells["failed"] = len(row["failures"])
+    data = table["data"]
+    splits = [one.get("splits", {}) for one in data]
+    of_data = {
+        "data": " and ".join(dict.fromkeys(one["title"] for one in data)),
+        "feature": " and ".join(dict.fromkeys(one["feature"] for one in data)),
+        "synthetic": any(one["synthetic"] for one in data),
+        **{
+            f"{name}_videos": " and ".join(str(own[name]["videos"]) for own in splits if own)
+            for name in ("train", "val", "test")
+        },
+        "published_on": table["published_on"],
+    }
+    names = (*table["metrics"], *table["parts"], *table["localisation"])
+    rows_of_table = [*table["variants"], *table["cited"]]
+    changes = [
+        name
+        for name in map(change_of, table["metrics"])
+        if any(name in row["published"] or name in row["corrected"] for row in rows_of_table)
+    ]
+    reasons = {(note["name"], note["metric"]): note["reason"] for note in table["footnotes"]}
+    for row in rows_of_table:
+        trained = "variant" in row
+        label = row["variant"] if trained else row["method"]
+        cells: dict[str, Any] = {"variant": label, "cited": not trained}
+        cells |= {name: row.get(name) for name in ("series", "value")}
+        if trained:
+            cells["seeds"] = " ".join(map(str, row["seeds"]))
+            cells |= {name: len(row[name]) for name in ("failures", "skipped")}
+            cells["missing"] = len(row["missing_seeds"])
+        else:
+            cells |= dict.fromkeys(("seeds", "failures", "skipped", "missing"))
         if table["corpora"]:
-            cells["rank"] = row["rank"]
-        for name in (*table["metrics"], *table["parts"], *table["localisation"]):
-            cells |= {
-                f"{name}_{kind}": row[kind].get(name) for kind in ("mean", "std", "published")
-            }
-        rows.append(cells | {name: row[name] for name in COSTS})
+            cells["rank"] = row.get("rank")
+        for name in names:
+            for kind in ("mean", "std", "published", "corrected"):
+                cells[f"{_csv_name(name)}_{kind}"] = row.get(kind, {}).get(name)
+        for name in changes:
+            cells[f"{_csv_name(name)}_measured"] = change(table, row, name)
+            for kind in ("published", "corrected"):
+                cells[f"{_csv_name(name)}_{kind}"] = row[kind].get(name)
+        cells |= {name: row.get(name) for name in COSTS}
+        published_costs = row.get("published_costs", {})
+        cells |= {f"{name}_published": published_costs.get(name) for name in COSTS}
+        mine = [reasons[key] for key in reasons if key[0] == label]
+        cells["footnotes"] = " ".join(dict.fromkeys(mine))
+        rows.append(cells | of_data)
     out = io.StringIO()
     writer = csv.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()
@@ -361,30 +646,64 @@ def as_csv(table: Table) -> str:
     return out.getvalue()
 
 
+def _csv_name(metric: str) -> str:
+    """Return a metric's name, of the trees with the most leaves with ">="."""
+    return metric.replace(f"leaves={MAX_LEAVES}/", f"leaves>={MAX_LEAVES}/")
+
+
 def show(table: Table) -> None:
-    """Prints the tables and their notes to standard output."""
-    for section in sections(table):
-        head, *rows = section.rows
-        command.print_table(head, rows, section.title)
+    """Print the tables and their notes; where the terminal is narrow, a table in several parts."""
+    console = rich.console.Console()
+    for index, section in enumerate(sections(table)):
+        title = section.title
+        if index == 0:
+            title = "\n".join([section.title, *table["about"]])
+        width = console.width if console.is_terminal else None
+        for rows in _blocks(section, width):
+            command.print_table(rows[0], rows[1:], title)
+            title = f"{section.title} (continued)"
+        console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):
-        rich.console.Console().print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _blocks(section: Section, width: int | None) -> list[list[list[str]]]:
+    """Split a section's columns into tables of at most `width` characters; None: one table.
+
+    The first column stands in each, and columns of a group stay together.
+    """
+    if width is None or not section.groups:
+        return [section.rows]
+    # A column takes two blanks beside its longest cell.
+    widths = [2 + max(map(len, column)) for column in zip(*section.rows, strict=True)]
+    blocks: list[list[int]] = [[]]
+    used, start = widths[0], 1
+    for size in section.groups:
+        group = list(range(start, start + size))
+        needed = sum(widths[k] for k in group)
+        if blocks[-1] and used + needed > width:
+            blocks.append([])
+            used = widths[0]
+        blocks[-1] += group
+        used, start = used + needed, start + size
+    return [[[row[0], *(row[k] for k in block)] for row in section.rows] for block in blocks]
 
 
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:
     if mean is None:
-        return "-"
+        return EMPTY
     values = [value for value in (mean, deviation) if value is not None]
     return " ± ".join(ranking.format_metric(metric, value) for value in values)
 
 
 def _published(metric: str, value: float | None) -> str:
-    """A published figure, with the decimals that papers give: of percentages one."""
+    """Format a published figure with the decimals that papers give: of percentages one."""
     share = metric.rpartition("/")[2] in ranking.SHARES
     return _formatted(value, ".3f" if share else ".1f")
 
 
-def _formatted(value: float | None, form: str, unit: float = 1) -> str:
-    return "-" if value is None else format(value if unit == 1 else value / unit, form)
+def _formatted(value: float | None, form: str, suffix: str = "") -> str:
+    return EMPTY if value is None else f"{value:{form}}{suffix}"
 
 
 def _escaped(text: str) -> str:
@@ -392,118 +711,3 @@ def _escaped(text: str) -> str:
     for character in "\\|*_`<>[]":
         text = text.replace(character, "\\" + character)
     return text.replace("\n", " ")
-
-
-# Comparison
-
-
-DRAWS = 10_000
-LEVEL = 0.95
-
-_DRAWS_AT_ONCE = 500
-"""Draws that lie in memory together."""
-
-
-class Scores(NamedTuple):
-    """What the queries of a corpus add to SumR, by variant."""
-
-    sums: Mapping[str, Float[np.ndarray, "S V"]]  # over the queries of each video, for each run
-    counts: Float[np.ndarray, " V"]  # queries of each video
-
-
-def compare(
-    pairs: Sequence[tuple[str, str]], runs: Sequence[Run], root: Path
-) -> list[dict[str, Any]]:
-    """Compares the pairs of variants that have finished runs on a common corpus.
-
-    Each has the names "first" and "second", the "difference", the intervals "queries" and
-    "queries_seeds", and whether it is "real"; the last two are None where one of the two has no
-    more than a run on each corpus.
-    """
-    named = {name for pair in pairs for name in pair}
-    corpora = list(dict.fromkeys(run.corpus for run in runs))
-    read = [_read([run for run in runs if run.corpus == corpus], named, root) for corpus in corpora]
-    drawn = [_draw(scores, np.random.default_rng(k)) for k, scores in enumerate(read) if scores]
-    compared = []
-    for first, second in pairs:
-        common = [draws for draws in drawn if first in draws and second in draws]
-        if common:
-            compared.append({"first": first, "second": second, **_compare(first, second, common)})
-    return compared
-
-
-def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -> dict[str, Any]:
-    """The comparison of two variants by their draws on each corpus that both have runs on."""
-    pairs = [(draws[first], draws[second]) for draws in common]
-    difference = float(np.mean([a.value - b.value for a, b in pairs]))
-    queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
-    result: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
-    freedom = [sum(draws.runs - 1 for draws in own) for own in zip(*pairs, strict=True)]
-    if not min(freedom):
-        return {**result, "queries_seeds": None, "real": None}
-    seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)
-    quantile = (1 + LEVEL) / 2
-    stretch = stdtrit(sum(freedom), quantile) / ndtri(quantile)
-    low, high = _interval(queries + stretch * seeds)
-    return {**result, "queries_seeds": (low, high), "real": low > 0 or high < 0}
-
-
-def contributions(ranks: np.ndarray) -> np.ndarray:
-    """What each query adds to SumR, times the number of queries."""
-    added: np.ndarray = 100.0 * np.sum(ranks[:, None] <= np.asarray(RECALLS), axis=-1)
-    return added
-
-
-def _read(runs: Sequence[Run], variants: set[str], root: Path) -> Scores | None:
-    """The contributions of the finished runs on a corpus; None where none is finished."""
-    sums: dict[str, list[np.ndarray]] = {}
-    counts = None
-    for run in runs:
-        path = root / run.directory / QUERIES_FILE
-        if run.variant not in variants or not path.exists():
-            continue
-        with np.load(path) as arrays:
-            ranks, videos = arrays["ranks"], arrays["videos"]
-        own = np.bincount(videos, contributions(ranks))
-        counts = np.bincount(videos).astype(np.float64)
-        sums.setdefault(run.variant, []).append(own)
-    return None if counts is None else Scores({k: np.stack(v) for k, v in sums.items()}, counts)
-
-
-class Draws(NamedTuple):
-    """SumR of a variant on a corpus."""
-
-    value: float
-    queries: Float[np.ndarray, " draws"]  # for each draw of videos, with the runs as they are
-    seeds: Float[np.ndarray, " draws"]  # what a draw of runs adds to that
-    runs: int
-
-
-def _draw(scores: Scores, rng: np.random.Generator) -> dict[str, Draws]:
-    """Draws of each variant from its runs on a corpus."""
-    videos = len(scores.counts)
-    stacked = np.concatenate([*scores.sums.values(), scores.counts[None]])
-    drawn = []
-    for start in range(0, DRAWS, _DRAWS_AT_ONCE):
-        size = min(_DRAWS_AT_ONCE, DRAWS - start)
-        chosen = rng.integers(videos, size=(size, videos)) + videos * np.arange(size)[:, None]
-        times = np.bincount(chosen.ravel(), minlength=size * videos).reshape(size, videos)
-        drawn.append(times @ stacked.T)
-    totals = np.concatenate(drawn)
-    runs = totals[:, :-1] / totals[:, -1:]
-    draws, first = {}, 0
-    for name, sums in scores.sums.items():
-        own, first = runs[:, first : first + len(sums)], first + len(sums)
-        value = float(np.mean(sums.sum(axis=-1) / scores.counts.sum()))
-        means = own.mean(axis=-1)
-        picked = rng.integers(len(sums), size=own.shape)
-        stretch = np.sqrt(len(sums) / max(len(sums) - 1, 1))
-        spread = np.take_along_axis(own, picked, axis=-1).mean(axis=-1) - means
-        draws[name] = Draws(value, means, stretch * spread, len(sums))
-    return draws
-
-
-def _interval(differences: Float[np.ndarray, " draws"]) -> tuple[float, float]:
-    """What holds the middle `LEVEL` of the draws."""
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)

@@ -7,11 +7,12 @@ import os
 import numpy as np
 import pytest
 
-from hlformer_jax.config import ConfigError, default, load
+from hlformer_jax.config import ConfigError, default, describe_data, load
 from hlformer_jax.data import extracted
 from hlformer_jax.data.dataset import open_data, open_trees
 from hlformer_jax.data.extracted import ExtractedReader, ExtractedSource, TimedReader
 from hlformer_jax.data.source import SPLITS, Caption, DataError
+from hlformer_jax.sweep import expand
 
 D, E = 6, 4
 CAPTIONED = {
@@ -33,8 +34,9 @@ def words(caption):
     return np.random.default_rng(list(caption.encode())).normal(size=(3, E)).astype(np.float32)
 
 
-def write(folder, splits=CAPTIONED, overwrite=False, **facts):
+def write(folder, splits=CAPTIONED, overwrite=False, parents=None, **facts):
     names = [one.caption_id for of in splits.values() for own in of.values() for one in own]
+    names += [name for texts in (parents or {}).values() for name in texts]
     extracted.write(
         folder,
         "tiny-0123",
@@ -43,6 +45,7 @@ def write(folder, splits=CAPTIONED, overwrite=False, **facts):
         ((video, frames(video)) for of in splits.values() for video in of),
         ((name, words(name)) for name in names),
         overwrite,
+        parents,
     )
     return folder
 
@@ -207,3 +210,77 @@ def test_captions_with_times_are_another_data_set_than_all_captions(folder):
 def test_own_captions_without_times_are_refused(tmp_path, times, fps, complaint):
     with pytest.raises(DataError, match=complaint):
         TimedReader(timed(tmp_path / "own", times, fps)).annotations("train")
+
+
+ADJACENT = ((0.0, 4.0), (4.0, 8.0), (8.0, 12.0))
+
+
+@pytest.fixture
+def with_parents(tmp_path):
+    """A folder with three adjacent moments a video, whose parents were encoded as a whole."""
+    splits = {
+        split: {f"{split}.mp4": [Caption(f"{split}#{k}", f"thing {k}", *time)
+                                 for k, time in enumerate(ADJACENT)]}
+        for split in SPLITS
+    }  # fmt: skip
+    parents = extracted.parents_of(splits)
+    return write(tmp_path / "own", splits, parents=parents, fps=1.0), parents
+
+
+def test_parents_have_texts_of_every_form_of_the_tree(with_parents):
+    _, parents = with_parents
+    assert list(parents) == [f"{split}.mp4" for split in SPLITS]
+    # Released: 0 and 1, 1 and 2, all of them with the middle twice; shallow: all once; balanced:
+    # 0 and 1, and that with 2.
+    assert set(parents["test.mp4"].values()) == {
+        "thing 0 thing 1", "thing 1 thing 2", "thing 0 thing 1 thing 1 thing 2",
+        "thing 0 thing 1 thing 2",
+    }  # fmt: skip
+    # An id that a caption has already is not given to a parent.
+    splits = {"train": {"a.mp4": [
+        Caption("a.mp4#parent#0", "one", 0.0, 4.0), Caption("b", "two", 4.0, 8.0),
+    ]}}  # fmt: skip
+    assert extracted.parents_of(splits) == {"a.mp4": {"a.mp4#parent#1": "one two"}}
+
+
+@pytest.mark.parametrize("form", ["released", "shallow", "balanced"])
+def test_a_parent_reads_the_words_of_its_whole_text(with_parents, tmp_path, form):
+    folder, parents = with_parents
+    config = load("configs/hover_own.py", str(folder))
+    config.data.data_dir = str(tmp_path / "prepared")
+    config.trees.form = form
+    test = open_trees(config).test
+    ids = {text: name for name, text in parents["test.mp4"].items()}
+    features = test.features[0]
+    stored = np.concatenate([np.asarray(own) for own in features.words])
+    assert len(test.pool.texts) > 3
+    for text, level, rows in zip(test.pool.texts, test.pool.level, test.word_rows, strict=True):
+        name = ids[text] if level else f"test#{text[-1]}"
+        read = stored[rows[rows >= 0]].astype(np.float32)
+        want = words(name) / np.linalg.norm(words(name), axis=-1, keepdims=True)
+        np.testing.assert_allclose(read, want, atol=1e-3)  # they are kept as float16
+
+
+def test_features_without_parents_read_those_of_the_leaves(tmp_path):
+    folder = timed(tmp_path / "own", ADJACENT, 1.0)
+    config = load("configs/hover_own.py", str(folder))
+    config.data.data_dir = str(tmp_path / "prepared")
+    test = open_trees(config).test
+    assert [(rows >= 0).sum() for rows in test.word_rows][-1] == 9
+
+
+def test_texts_of_parents_do_not_count_as_captions(with_parents):
+    folder, _ = with_parents
+    assert extracted.contents(folder)["max_words"] == 3
+    assert ExtractedReader(folder).splits["test"]["test.mp4"][-1].caption_id == "test#2"
+
+
+@pytest.mark.parametrize("table", ["hover_table1", "hover_table3", "hover_table4"])
+def test_sweeps_of_hover_train_on_a_folder_of_features(with_parents, table):
+    folder, _ = with_parents
+    sweep = load(f"configs/sweeps/{table}.py", f"{folder},debug")
+    for run in expand(sweep):
+        assert run.config.data.manual_dir == str(folder)
+        assert (run.config.data.collection, run.config.train.epochs) == ("own", 1)
+    assert not describe_data(sweep.base)["synthetic"]
+    assert load(f"configs/sweeps/{table}.py", str(folder)).base.train.epochs > 1

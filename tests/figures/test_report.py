@@ -175,3 +175,10 @@ def test_the_table_has_what_each_run_recorded(subject, plain):
         "HLFormer", "12.50", "100.00", "15", "5", "GMMFormer",
     ]  # fmt: skip
     assert "No test metrics" in report.metrics_table([plain])
+
+
+def test_every_picture_names_its_data_and_seed(subject, options, trees):
+    for drawn_subject, name in ((subject, "windows"), (trees, "leaves")):
+        text = report.draw(name, [drawn_subject], options).figure.get_suptitle()
+        assert text.startswith("Data: synthetic ") and "(made by this program)" in text
+        assert "seed 0; test split shown" in text

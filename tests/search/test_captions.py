@@ -239,6 +239,11 @@ def test_the_features_are_the_vectors_of_the_index_and_the_encoder_s_tokens(inde
         (tokens,) = archive.Encoder().tokens([caption.sentence])
         np.testing.assert_array_equal(reader.read_words(caption.caption_id), tokens)
     assert contents(tmp_path / "out")["feature"] == "colours-" + "f" * 12
+    # The two moments of a video make a tree; the text of its parent is encoded as a whole.
+    text = "red on black red again"
+    assert contents(tmp_path / "out")["parents"] == {"a.film": {"a.film#parent#0": text}}
+    (tokens,) = archive.Encoder().tokens([text])
+    np.testing.assert_array_equal(reader.read_words("a.film#parent#0"), tokens)
 
 
 def test_every_split_has_videos_of_its_own_and_the_seed_decides():

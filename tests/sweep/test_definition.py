@@ -9,6 +9,9 @@ from processes import ROOT
 from hlformer_jax import models
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import ConfigError, debug, default, load
+from hlformer_jax.data.annotations import moments_from_json
+from hlformer_jax.data.dataset import choose_tree_source
+from hlformer_jax.data.trees import build_all
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import METRICS, expand, runs, share, task_of_array
 
@@ -35,6 +38,8 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"published": {"ful": {"SumR": 1.0}}}, "no variant 'ful'; did you mean 'full'"),
         ({"published": {"full": {"R@2": 1.0}}}, "'R@2' is no metric"),
         ({"cited": {"other": {"R@2": 1.0}}}, "'R@2' is no metric"),
+        ({"corrections": {"full": {"R@1": (1.0, "why")}}}, "no R@1 is published"),
+        ({"published_costs": {"ful": {"parameters": 1.0}}}, "no variant 'ful'"),
         ({"cited": {"full": {"R@1": 1.0}}}, "'full' is a variant"),
         ({"values": {"ful": 1.0}, "quantity": "x"}, "no variant 'ful'"),
         ({"quantity": "x"}, "go together"),
@@ -76,7 +81,8 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
 def test_debug_shrinks_the_base_and_keeps_what_a_variant_is(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
     sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})
-    assert not sweep.published  # it would stand beside what it cannot be compared with
+    assert sweep.published == {"three": {"SumR": 150.0}}
+    assert sweep.title == "a | title (debug)"
     [run] = expand(sweep)
     assert run.config.model.euclidean_widths == (0.0, 0.5, 1.0)
     assert run.config.train.epochs == 1
@@ -161,3 +167,42 @@ def test_every_sweep_of_the_papers_is_one_that_can_run(stem, name, tmp_path):
         if len(figures) > 1 and "SumR" in figures:
             total = sum(figures[name] for name in METRICS[:-1])
             assert total == pytest.approx(figures["SumR"], abs=0.21)
+
+
+def test_hover_figures_are_the_printed_ones_and_corrections_stand_apart():
+    sweeps = {k: load(ROOT / f"configs/sweeps/hover_table{k}.py", "") for k in (1, 2, 3, 4)}
+    first = sweeps[1]
+    assert first.published["HOVER"]["t2v/MRR"] == 0.176
+    assert first.published["HOVER"]["Δ t2v/MRR"] == 16.56
+    assert first.cited["CLIP4Clip"]["v2t/R@10"] == 19.6
+    assert {name: {k: x[0] for k, x in own.items()} for name, own in first.corrections.items()} == {
+        "HOVER": {"t2v/MRR": 0.1645, "Δ t2v/MRR": 8.94},
+        "CLIP4Clip": {"v2t/R@10": 29.7},
+    }
+    assert sweeps[2].published["HOVER"]["Δ t2v/MRR"] == 10.34
+    assert sweeps[3].published["HOVER"]["leaves=2/t2v/R@10"] == 19.4
+    # Nothing is published of the baseline of this package.
+    assert not any("flat" in name for sweep in sweeps.values() for name in sweep.published)
+    assert {"Frozen", "Frozen on MSR-VTT", "HOVER on MSVD"} <= set(sweeps[2].cited)
+
+
+def test_the_manual_of_hover_has_every_published_figure():
+    manual = (ROOT / "docs" / "hover.md").read_text(encoding="utf-8").replace("−", "-")
+    numbers = set(re.findall(r"[+-]?\d+\.\d+", manual))
+    for table in (1, 2, 3, 4):
+        sweep = load(ROOT / f"configs/sweeps/hover_table{table}.py", "")
+        for figures in [*sweep.published.values(), *sweep.cited.values()]:
+            for metric, value in figures.items():
+                form = "+.2f" if "Δ" in metric else ".3f" if "MRR" in metric else ".1f"
+                assert format(value, form) in numbers, (table, metric)
+
+
+@pytest.mark.parametrize("name", ["activitynet-debug", "charades-debug", "tvr-debug", "debug"])
+def test_the_debug_size_of_hover_has_trees_of_every_number_of_leaves(name, tmp_path):
+    config = load(ROOT / "configs/hover.py", name)
+    source = choose_tree_source(config)
+    with source.open() as reader:
+        videos = reader.annotations("test")["videos"]
+    timed = [moments_from_json(line, name) for line in videos]
+    counts = {min(len(tree.leaves), 5) for tree in build_all(timed, config.trees.form)}
+    assert counts == {1, 2, 3, 4, 5}

@@ -11,8 +11,9 @@ import pytest
 from processes import calls
 
 from hlformer_jax import files
-from hlformer_jax.config import ConfigError, debug, default
-from hlformer_jax.sweep import METRICS, expand, runs, tables
+from hlformer_jax.config import ConfigError, debug, default, load
+from hlformer_jax.data.source import DataError, MissingDataError
+from hlformer_jax.sweep import METRICS, choose, expand, runs, tables
 from hlformer_jax.training import loop
 from hlformer_jax.training.checkpoints import OccupiedError, WorkdirError
 from hlformer_jax.training.loop import NonFiniteLossError
@@ -119,6 +120,62 @@ def test_a_model_that_cannot_be_is_refused_before_any_run(sweep_of, tmp_path):
         runs.check(expand(sweep_of({"no loss": {"loss": nothing}})), tmp_path)
 
 
+def test_variants_are_chosen_by_name(small):
+    _, planned = small
+    names = [run.variant for run in choose(planned, ["bad", "full"])]
+    assert names == ["full", "bad", "full", "bad"]
+    assert {run.variant for run in choose(planned, without=["w/ a|b"])} == {"full", "bad"}
+    with pytest.raises(ConfigError, match="--only=ful: .*did you mean 'full'.*'w/ a|b'"):
+        choose(planned, ["ful"])
+    with pytest.raises(ConfigError, match="--except=bda: .*did you mean 'bad'"):
+        choose(planned, without=["bda"])
+    with pytest.raises(ConfigError, match="leave no variant"):
+        choose(planned, ["full"], ["full"])
+
+
+class FakeFamily:
+    """A family whose data is missing where its model has a teacher, and damaged where asked."""
+
+    def __init__(self, config):
+        self.data = config.data
+
+    @property
+    def fingerprint(self):
+        if self.data.feature == "damaged":
+            raise DataError("feature.bin cannot be read")
+        if self.data.teacher_dim:
+            raise MissingDataError("teacher.hdf5: no such file", "put it there")
+        return "abc"
+
+
+def test_a_variant_without_its_data_is_skipped_with_a_line(sweep_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    variants = {"plain": {}, "taught": {"data": {"teacher_dim": 512}}}
+    planned = expand(sweep_of(variants, seeds=(0, 1)))
+    told = []
+    ready = runs.open_data(planned, tmp_path, told.append)
+    assert [run.variant for run in ready] == ["plain", "plain"]
+    assert told == ["skipped: taught: its data is missing: teacher.hdf5: no such file"]
+    failure = json.loads((tmp_path / "taught/seed1/failure.json").read_text())
+    assert failure["skipped"] and failure["reason"] == "teacher.hdf5: no such file"
+    # Where nothing can be trained the sweep ends with the reason and the remedy.
+    with pytest.raises(MissingDataError, match="no such file: put it there"):
+        runs.open_data(planned[1::2], tmp_path, told.append)
+    # Of several tasks, one may have no other runs.
+    assert runs.open_data(planned[1::2], tmp_path, told.append, all_may_lack=True) == []
+    # The data has come: the mark goes.
+    monkeypatch.setattr(FakeFamily, "fingerprint", "abc")
+    assert runs.open_data(planned, tmp_path, told.append) == planned
+    assert not list(tmp_path.rglob("failure.json"))
+
+
+def test_damaged_data_ends_the_sweep_and_is_not_skipped(sweep_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.training, "build", FakeFamily)
+    variants = {"plain": {}, "other": {"data": {"feature": "damaged"}}}
+    with pytest.raises(DataError, match="cannot be read"):
+        runs.open_data(expand(sweep_of(variants)), tmp_path, print)
+
+
 WINDOW = "--config=configs/sweeps/lorentz_window.py"
 CASES = {
     "nothing": ((), "--config is missing"),
@@ -128,6 +185,8 @@ CASES = {
     "a task alone": ((WINDOW, "--task=1"), "go together"),
     "parts of seeds": ((WINDOW, "--config.seeds=(0.5,)"), "whole numbers"),
     "no task": ((WINDOW, "--task=3", "--tasks=3"), "--task=3"),
+    "unknown variant": ((WINDOW, "--only=relaesed"), "did you mean 'released'?"),
+    "no variant left": ((WINDOW, "--only=none", "--except=none"), "leave no variant"),
     "unknown section": ((WINDOW, "--config.base.modl.x=3"), "did you mean 'model'?"),
     "choice": ((WINDOW, "--config.base.dtype=x"), "config.dtype"),
     "no data": (
@@ -222,4 +281,21 @@ def test_a_sweep_that_is_stopped_goes_on_and_ends_with_its_table(tmp_path):
         assert (path / "curves.svg").exists()
     assert full["parameters"] > other["parameters"]
     assert (root / "sweep.png").exists()
-    assert done.stdout.splitlines()[-2].split()[:2] == ["w/", "MP"]
+    assert "w/ MP" in done.stdout and "Measured on: synthetic captioned videos" in done.stdout
+
+
+@pytest.mark.parametrize("stem", ["main_comparison", "gmmformer_v2_table6"])
+def test_only_variants_with_a_teacher_are_skipped_without_its_files(stem, tmp_path):
+    sweep = load(processes.ROOT / "configs" / "sweeps" / f"{stem}.py", "debug")
+    released = processes.ROOT / "tests" / "golden" / "released_run"
+    fields = {"manual_dir": str(released), "data_dir": str(tmp_path / "data")}
+    sweep.base.data.update(fields, visual_dim=24, text_dim=20)
+    told = []
+    planned = expand(sweep)
+    ready = runs.open_data(planned, tmp_path, told.append)
+    taught = [run.variant for run in planned if run.config.data.teacher_dim]
+    assert taught == [name for name in sweep.variants if name.startswith("DL-DKD")] != []
+    assert [run.variant for run in ready] == [x for x in sweep.variants if x not in taught]
+    assert len(told) == len(taught) and all("new_clip_vit_32" in line for line in told)
+    rows = tables.sections(tables.publish(sweep, planned, tmp_path))[0].rows
+    assert {row[0] for row in rows if row[-1] == "skipped"} == set(taught)

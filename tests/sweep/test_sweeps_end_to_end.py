@@ -1,68 +1,55 @@
-"""Every sweep of the papers, rehearsed by `:debug`: its runs train and its table is written.
+"""Every sweep of the papers, rehearsed as `FILE.py:debug` says: its runs train and fill its table.
 
-Nearly all of the time is compilation, so a run is trained where its model or one of its switches
-has not been, in any sweep; the others have its files. The gradients of every option are those of
-tests/models and tests/losses.
+The configuration is the file's own. All runs of all sweeps share a process, because most of their
+time is tracing and compilation.
 """
 
+import csv
+import io
 import json
-import math
-import shutil
 
 import processes
 import pytest
+import tensorflow_datasets as tfds
 
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import load
-from hlformer_jax.sweep import runs, tables
+from hlformer_jax.sweep import __main__ as command
+from hlformer_jax.sweep import tables
 
 FILES = sorted(path.stem for path in (processes.ROOT / "configs" / "sweeps").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data_dir(tmp_path_factory):
+    """The folder in which all sweeps prepare their data."""
     return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """Directories and results of the runs that were trained, by their models."""
-    return {}
-
-
-def _model(config):
-    named = ("name", "geometry", "metric", "lift")
-    fields = config.model.items()
-    return frozenset((key, x) for key, x in fields if key in named or isinstance(x, bool))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stem", FILES)
-def test_a_sweep_trains_what_it_varies_and_writes_its_table(stem, data, trained, tmp_path):
+def test_a_rehearsal_trains_every_variant_and_fills_its_table(
+    stem, data_dir, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(data_dir))
     sweep = load(processes.ROOT / "configs" / "sweeps" / f"{stem}.py", "debug")
-    # HOVER's tables are by the number of leaves of a tree: its test videos have every number.
-    test = 64 if stem.startswith("hover") else 8
-    sweep.base.data.update(data_dir=str(data), synthetic_videos=(16, 8, test))
     planned = definition.expand(sweep)
-    runs.check(planned, tmp_path)
-    runs.open_data(planned, tmp_path)
-
-    def execute(run, directory):
-        model = _model(run.config)
-        if model in trained and set(sweep.metrics) <= trained[model][1]["metrics"].keys():
-            shutil.copytree(trained[model][0], directory)
-        else:
-            trained[model] = directory, runs._execute(run, directory)
-        own = {"variant": run.variant, "corpus": run.corpus, "seed": run.seed}
-        return trained[model][1] | own
-
-    assert runs.perform(planned, tmp_path, print, execute=execute) == {}
-    table = tables.publish(sweep, planned, tmp_path)
-    assert json.loads((tmp_path / "table.json").read_text()) == json.loads(json.dumps(table))
-    assert len(table["variants"]) > 1
-    for variant in table["variants"]:
-        assert variant["seeds"] == [0], variant["variant"]
-        for name in table["metrics"]:
-            assert math.isfinite(variant["mean"][name]), variant["variant"]
-    for name in ("table.md", "table.csv", "sweep.png", "sweep.svg"):
-        assert (tmp_path / name).stat().st_size > 100
+    assert command.perform(sweep, planned, planned, planned, tmp_path) == 0
+    printed = capsys.readouterr().out
+    table = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
+    assert table["finished"] == table["total"] == len(planned) > 1
+    for row in table["variants"]:
+        assert row["seeds"] == [0] and not row["failures"] and not row["skipped"]
+        # The debug size has every group of queries, so that every cell has a figure.
+        assert None not in row["mean"].values()
+        assert row["published"] == dict(sweep.published.get(row["variant"], {}))
+    assert table["absent"] == []
+    markdown = (tmp_path / "table.md").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8"))))
+    assert [row["variant"] for row in rows] == [*sweep.variants, *sweep.cited]
+    assert all(row["synthetic"] == "True" for row in rows)
+    for text in (printed, markdown):
+        assert "(debug): synthetic " in text and "The videos are synthetic" in text
+    for section in tables.sections(table):
+        assert all(len(row) == len(section.rows[0]) for row in section.rows)
+    assert (tmp_path / "sweep.png").stat().st_size > 100

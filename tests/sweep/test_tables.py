@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from hlformer_jax import files
-from hlformer_jax.config import ConfigError
+from hlformer_jax import sweep as definition
+from hlformer_jax.config import describe_data
 from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import Run, expand, tables
+from hlformer_jax.sweep import Run, comparison, expand, tables
 
 # Tables
 
@@ -45,38 +46,201 @@ def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
 
 def test_markdown_keeps_its_columns_whatever_a_name_has(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
-    assert lines[0] == r"# a \| title"
+    assert lines[0] == r"# a \| title: ActivityNet Captions"
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]
-    assert len(rows) == 6
-    assert {row.count("|") for row in rows} == {13}
+    assert len(rows) == 6 + 5
+    assert [row.count("|") for row in rows] == 6 * [13] + 5 * [6]
     assert r"| w/ a\|b | 1.00 |" in "\n".join(lines)
-    assert "10.88 ± 0.88 | 10.0 | 2 | 1,234,567 | 2.500 | 1.50 | 1.5 |" in lines[4]
-    assert rows[-1].startswith("| other (published) | - | - | - | - | 8.0 | - |")
+    assert rows[2].endswith("| 4.88 ± 0.88 | 4.0 | 10.88 ± 0.88 | 10.0 | 2 |")
+    assert rows[5] == "| other (cited) |" + 7 * " – |" + " – | – | 8.0 | – |"
+    assert rows[8] == "| full | 1,234,567 | 2.500 | 1.50 | 1.5 |"
     assert lines[-1] == "- 3 of 6 runs are not finished"
 
 
-def test_a_result_without_a_metric_of_the_sweep_is_named(result_of, small, tmp_path):
+def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
     sweep, planned = small
-    result = result_of(planned[0], 10.0)
-    del result["metrics"]["R@5"]
+    for run in planned[:2]:
+        result = result_of(run, 10.0)
+        del result["metrics"]["R@5"]
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    rows = tables.sections(table)[0].rows
+    assert rows[1][1:5] == ["1.00", "1.0", "–", "2.0"]
+    assert table["absent"] == ["– in every run: no R@5"]
+    files.write_json(tmp_path / planned[3].directory / "result.json", result_of(planned[3], 12.0))
+    table = tables.publish(sweep, planned, tmp_path)
+    # The mean is that of the run that has the metric.
+    assert table["variants"][0]["mean"]["R@5"] == 2.0
+    assert table["absent"] == ["– in full, seed 0; w/ a|b, seed 0: no R@5"]
+    assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_path, capsys):
+    names = ("leaves=2/t2v/MRR", "leaves=5/t2v/MRR", "t2v/MRR")
+    sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
+    planned = expand(sweep)
+    result = result_of(planned[0], 10.0) | {"metrics": {"t2v/MRR": 0.25, names[0]: 0.5}}
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
-    with pytest.raises(ConfigError, match="R@5"):
-        tables.collect(sweep, planned, tmp_path)
+    table = tables.publish(sweep, planned, tmp_path)
+    reason = "– in every run: the test split has no query of leaves ≥ 5"
+    assert table["absent"] == [reason]
+    assert tables.sections(table)[1].rows[1:] == [
+        ["leaves = 2, full", "0.500"], ["leaves ≥ 5, full", "–"],
+    ]  # fmt: skip
+    assert reason in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "leaves>=5/t2v/MRR_mean" in (tmp_path / "table.csv").read_text(encoding="utf-8")
+    tables.show(table)
+    assert reason in capsys.readouterr().out
+    (tmp_path / planned[0].directory / "result.json").unlink()
+    files.write_json(
+        tmp_path / planned[0].directory / "result.json", result | {"metrics": {names[0]: 0.5}}
+    )
+    tables.publish(sweep, planned, tmp_path)  # the picture is of the metric that is missing
+
+
+CORRECTED = {
+    "published": {"ours": {"leaves=2/t2v/MRR": 0.1, "t2v/MRR": 0.176, "Δ t2v/MRR": 16.56}},
+    "cited": {"theirs": {"t2v/MRR": 0.151}},
+    "corrections": {
+        "ours": {"t2v/MRR": (0.1645, "by its rows"), "Δ t2v/MRR": (8.94, "by its rows")},
+    },
+    "metrics": ("leaves=2/t2v/MRR", "t2v/MRR"),
+    "published_on": "trees of somebody",
+    "seeds": (0,),
+}
+
+
+@pytest.fixture
+def corrected(sweep_of, result_of, tmp_path):
+    """A table whose published MRR and change are corrected."""
+    flat = {"flat": {}, "ours": {"model": {"fusion": "mean"}}}
+    sweep = sweep_of(flat, "debug", relative={"ours": "flat"}, **CORRECTED)
+    planned = expand(sweep)
+    for run, value in zip(planned, (0.2, 0.25), strict=True):
+        metrics = {"leaves=2/t2v/MRR": value, "t2v/MRR": value}
+        result = result_of(run, 10.0) | {"metrics": metrics}
+        files.write_json(tmp_path / run.directory / "result.json", result)
+    return tables.publish(sweep, planned, tmp_path)
+
+
+def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys):
+    main, parts, _ = tables.sections(corrected)
+    assert main.rows == [
+        [
+            *("", "t2v/MRR", "t2v/MRR published", "t2v/MRR corrected"),
+            *("Δ t2v/MRR", "Δ t2v/MRR published", "Δ t2v/MRR corrected", "seeds"),
+        ],
+        ["flat", "0.200", "–", "–", "–", "–", "–", "1"],
+        ["ours", "0.250", "0.176 ¹", "0.1645 ¹", "+25.00 %", "+16.56 % ¹", "+8.94 % ¹", "1"],
+        ["theirs (cited)", "–", "0.151", "–", "–", "–", "–", "–"],
+    ]
+    assert parts.rows[0] == ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR"]
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "0.176 ¹ | 0.1645 ¹" in text and "- ¹ by its rows" in text
+    flat, ours, theirs = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
+    assert (ours["t2v/MRR_published"], ours["t2v/MRR_corrected"]) == ("0.176", "0.1645")
+    assert (ours["Δ t2v/MRR_published"], ours["Δ t2v/MRR_corrected"]) == ("16.56", "8.94")
+    assert float(ours["Δ t2v/MRR_measured"]) == pytest.approx(25)
+    assert ours["footnotes"] == "by its rows" and not flat["footnotes"]
+    assert (theirs["cited"], theirs["t2v/MRR_published"]) == ("True", "0.151")
+    stored = json.loads((tmp_path / "table.json").read_text("utf-8"))
+    assert stored["variants"][1]["published"]["t2v/MRR"] == 0.176
+    assert stored["variants"][1]["corrected"] == {"t2v/MRR": 0.1645, "Δ t2v/MRR": 8.94}
+    tables.show(corrected)
+    assert "0.1645 ¹" in capsys.readouterr().out
+    figure = curves.sweep_figure(corrected)
+    lines = {line.get_label(): line.get_xdata().tolist() for line in figure.axes[0].lines}
+    assert (lines["published"], lines["corrected"]) == ([0.176], [0.1645])
+    assert "Corrected: by its rows" in figure.texts[-1].get_text()
+
+
+def test_every_view_says_that_the_videos_are_synthetic(corrected, tmp_path, capsys):
+    assert corrected["title"] == "a | title (debug): synthetic captioned videos"
+    assert corrected["data"][0]["synthetic"] is True
+    tables.show(corrected)
+    for text in (
+        capsys.readouterr().out,
+        (tmp_path / "table.md").read_text("utf-8"),
+        curves.sweep_figure(corrected).texts[-1].get_text().replace("\n", " "),
+    ):
+        text = " ".join(text.split())
+        assert "The videos are synthetic, made by this program" in text
+        assert "Seed: 0" in text and "trees of somebody" in text
+    for row in csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8"))):
+        assert (row["synthetic"], row["data"]) == ("True", "synthetic captioned videos")
+        assert row["published_on"] == "trees of somebody"
+
+
+def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp_path):
+    sweep, planned = small
+    sweep.base.data.manual_dir = "/features"
+    planned = expand(sweep)
+    splits = {"train": {"videos": 9}, "val": {"videos": 1}, "test": {"videos": 4, "captions": 17}}
+    data = {**describe_data(planned[0].config), "splits": splits}
+    result = result_of(planned[0], 10.0) | {"data": data}
+    table = tables.publish(sweep, planned, tmp_path)
+    assert table["title"] == "a | title: ActivityNet Captions"
+    assert table["about"] == [
+        "Measured on: ActivityNet Captions, features i3d (1024 wide) and texts (1024 wide)",
+        "Seeds: 0, 1",
+    ]
+    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    sizes = "training 9 videos; validation 1 video; test 4 videos, 17 captions"
+    assert table["about"][0].endswith(sizes)
+
+
+def test_a_narrow_terminal_shows_a_table_in_parts(table):
+    main = tables.sections(table)[0]
+    blocks = tables._blocks(main, 60)
+    assert len(blocks) > 1 and all(block[1][0] == "full" for block in blocks)
+    heads = [head for block in blocks for head in block[0][1:]]
+    assert heads == main.rows[0][1:]
+    for block in blocks:  # a metric stays with its published figure
+        assert [head for head in block[0] if head.endswith("published")] == [
+            f"{head} published" for head in block[0][1:] if head in definition.METRICS
+        ]
+        widths = [2 + max(map(len, column)) for column in zip(*block, strict=True)]
+        assert sum(widths) <= 60 or len(block[0]) <= 3
+    assert tables._blocks(main, None) == [main.rows]
+
+
+def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
+    sweep, planned = small
+    chosen = [run for run in planned if run.variant != "bad"]
+    for run in chosen[:1]:
+        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+    for run in chosen:
+        if run.variant != "full":
+            failure = {"skipped": True, "reason": "teacher.hdf5: no such file"}
+            files.write_json(tmp_path / run.directory / "failure.json", failure)
+    table = tables.publish(sweep, planned, tmp_path, selection=chosen)
+    assert [row[-1] for row in tables.sections(table)[0].rows[1:4]] == [
+        *("1 of 2", "skipped", "left out"),
+    ]
+    assert tables.notes(table) == [
+        "w/ a|b skipped, its data is missing: teacher.hdf5: no such file",
+        "left out by --only or --except: bad",
+        "1 of 6 runs are not finished",
+    ]
+    words = {text.get_text() for text in curves.sweep_figure(table).axes[0].texts}
+    assert {"skipped", "left out"} <= words
 
 
 def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_path):
     sweep, planned = small
     result = result_of(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
     files.write_json(tmp_path / planned[0].directory / "result.json", result)
-    assert tables.sections(tables.publish(sweep, planned, tmp_path))[0].rows[1][-1] == "1,234"
+    assert tables.sections(tables.publish(sweep, planned, tmp_path))[1].rows[1][-1] == "1,234"
 
 
 def test_csv_is_numbers(table, tmp_path):
-    full, other, bad = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
     assert float(full["SumR_std"]) == np.std([10.25, 11.5], ddof=1)
     assert float(full["SumR_published"]) == 10
-    assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "1")
+    assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "0")
+    assert (cited["variant"], cited["cited"], cited["SumR_published"]) == ("other", "True", "8.0")
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
 
 
@@ -190,21 +354,23 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tm
     assert curves.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
     tables.show(table)
     out = capsys.readouterr().out
-    assert "SumR" not in out and "published mean" in out and "v2t/R@1" in out
-    assert "| full | 4.00 | 6.00 | 5.00 | 6.0 |" in (tmp_path / "table.md").read_text()
+    assert "SumR" not in out.replace("validation SumR", "")
+    assert "mean published" in out and "v2t/R@1" in out
+    assert "| full | 4.00 | 6.00 | 5.00 | 6.0 | 1 |" in (tmp_path / "table.md").read_text()
     [row] = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
 
 
 def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_of, tmp_path):
-    names = ("leaves=1/t2v/MRR", "leaves=2/t2v/MRR", "t2v/R@1", "t2v/MRR")
+    names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/R@1", "t2v/MRR")
     sweep = sweep_of(
         {"flat": {}, "ball": {"model": {"fusion": "mean"}}},
         metrics=names,
         published={
-            "flat": dict(zip(names, (0.2, 0.1, 5.0, 0.151), strict=True)),
-            "ball": dict(zip(names, (0.1, 0.12, 5.0, 0.1645), strict=True)),
+            "ball": dict(zip(names, (0.1, 0.12, 5.0, 0.176), strict=True))
+            | {"leaves=5/Δ t2v/MRR": 8.33},
         },
+        cited={"theirs": {"leaves=1/t2v/MRR": 0.2}},
         relative={"ball": "flat"},
         seeds=(0,),
     )
@@ -213,27 +379,40 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
         result = result_of(run, 10.0) | {"metrics": dict(zip(names, values, strict=True))}
         result |= {"seconds_query": 0.0125, "bytes_corpus": 614.4e6}
         files.write_json(tmp_path / run.directory / "result.json", result)
-    main, parts = tables.sections(tables.publish(sweep, planned, tmp_path))
-    assert main.rows[0][:6] == [
-        "",
-        "t2v/R@1",
-        "t2v/MRR",
-        "published t2v/MRR",
-        "Δ t2v/MRR",
-        "published Δ",
+    main, parts, costs = tables.sections(tables.publish(sweep, planned, tmp_path))
+    assert main.rows == [
+        ["", "t2v/R@1", "t2v/R@1 published", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR", "seeds"],
+        ["flat", "6.00", "–", "0.200", "–", "–", "1"],
+        ["ball", "7.00", "5.0", "0.250", "0.176", "+25.00 %", "1"],
     ]
-    assert main.rows[1][4:6] == ["", ""]
-    assert main.rows[2][1:6] == ["7.00", "0.250", "0.165", "+25.00 %", "+8.94 %"]
-    assert main.rows[0][-2:] == ["ms/query", "MB of 2,500 videos"]
-    assert main.rows[1][-2:] == ["12.5", "614.4"]
+    assert costs.rows[0][-2:] == ["ms/query", "MB of 2,500 videos"]
+    assert costs.rows[1][-2:] == ["12.5", "614.4"]
     assert parts.title == "By leaves"
     assert parts.rows == [
-        ["", "t2v/MRR", "published t2v/MRR", "Δ t2v/MRR", "published Δ"],
-        ["leaves=1, flat", "0.400", "0.200", "", ""],
-        ["leaves=1, ball", "0.300", "0.100", "-25.00 %", "-50.00 %"],
-        ["leaves=2, flat", "0.300", "0.100", "", ""],
-        ["leaves=2, ball", "0.330", "0.120", "+10.00 %", "+20.00 %"],
+        ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR", "Δ t2v/MRR published"],
+        ["leaves = 1, flat", "0.400", "–", "–", "–"],
+        ["leaves = 1, ball", "0.300", "0.100", "-25.00 %", "–"],
+        ["leaves = 1, theirs (cited)", "–", "0.200", "–", "–"],
+        ["leaves ≥ 5, flat", "0.300", "–", "–", "–"],
+        ["leaves ≥ 5, ball", "0.330", "0.120", "+10.00 %", "+8.33 %"],
     ]
+
+
+def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):
+    costs = {"full": {"parameters": 4.85e6, "seconds_query": 12.93e-3, "bytes_corpus": 250.11e6}}
+    sweep = sweep_of({"full": {}}, seeds=(0,), published_costs=costs, notes=["of 250 videos"])
+    planned = expand(sweep)
+    result = result_of(planned[0], 10.0) | {"seconds_query": 0.0125, "bytes_corpus": 614.4e6}
+    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    table = tables.publish(sweep, planned, tmp_path)
+    rows = tables.sections(table)[1].rows
+    assert dict(zip(*rows, strict=True)) == {
+        "": "full", "parameters": "1,234,567", "parameters published": "4,850,000",
+        "GFLOPs/video": "2.500", "MFLOPs/caption": "1.50", "s/epoch": "1.5",
+        "ms/query": "12.5", "ms/query published": "12.9",
+        "MB of 2,500 videos": "614.4", "MB of 2,500 videos published": "250.1",
+    }  # fmt: skip
+    assert "of 250 videos" in tables.notes(table)
 
 
 def test_ratios_of_moments_are_parts_where_all_runs_have_them(small, result_of, tmp_path):
@@ -317,7 +496,7 @@ def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_p
             own = [random_ranks(f, scale) for f in range(10 * seeds, 11 * seeds)]
             runs += [leave(tmp_path, variant, k, x, corpus) for k, x in enumerate(own)]
             sums[variant].append(np.mean([ranking.sum_recall(x) for x in own]))
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     expected = np.mean(sums["a"]) - np.mean(sums["b"])
     assert found["difference"] == pytest.approx(expected)
     low, high = found["queries"]
@@ -328,9 +507,9 @@ def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_p
 def test_the_interval_over_queries_has_the_width_of_its_standard_error(tmp_path):
     a, b = random_ranks(0, 20), random_ranks(1, 20)
     runs = [leave(tmp_path, "a", 0, a), leave(tmp_path, "b", 0, b)]
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     # The standard error of a ratio of sums over clusters, by linearisation.
-    differences = tables.contributions(a) - tables.contributions(b)
+    differences = comparison.contributions(a) - comparison.contributions(b)
     counts = np.bincount(VIDEOS)
     residuals = np.bincount(VIDEOS, differences) - counts * differences.mean()
     error = np.sqrt(np.sum(residuals**2)) / counts.sum()
@@ -348,7 +527,7 @@ def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
         for variant, ranks in levels.items()
         for k, rank in enumerate(ranks)
     ]
-    [found] = tables.compare([("a", "b")], runs, tmp_path)
+    [found] = comparison.compare([("a", "b")], runs, tmp_path)
     assert width(found["queries"]) == pytest.approx(0, abs=1e-9)
     sums = {v: [400 if r == 1 else 300 if r == 5 else 200 if r == 10 else 100 for r in ranks]
             for v, ranks in levels.items()}  # fmt: skip
@@ -358,14 +537,14 @@ def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
 
 
 def test_where_there_is_no_difference_seldom_one_is_called_real(monkeypatch):
-    monkeypatch.setattr(tables, "DRAWS", 500)
+    monkeypatch.setattr(comparison, "DRAWS", 500)
     rng = np.random.default_rng(0)
     real = 0
     for _ in range(200):
         # Three runs of each variant on a corpus, which differ by their seeds alone.
         sums = {name: np.repeat(rng.normal(size=(3, 1)), 4, axis=1) for name in ("a", "b")}
-        draws = tables._draw(tables.Scores(sums, np.ones(4)), np.random.default_rng(1))
-        real += tables._compare("a", "b", [draws])["real"]
+        draws = comparison._draw(comparison.Scores(sums, np.ones(4)), np.random.default_rng(1))
+        real += comparison._compare("a", "b", [draws])["real"]
     # 5 % are 10, with a deviation of 3; without the quantile of t there would be some 30.
     assert 3 <= real <= 19
 
@@ -378,7 +557,7 @@ def test_a_planted_difference_is_real_and_none_is_not(tmp_path):
         runs += [leave(tmp_path, "base", seed, base), leave(tmp_path, "better", seed, better)]
         runs.append(leave(tmp_path, "other", seed, random_ranks(7 + seed, 20)))
     pairs = [("better", "base"), ("base", "better"), ("other", "base"), ("base", "base")]
-    found = tables.compare(pairs, runs, tmp_path)
+    found = comparison.compare(pairs, runs, tmp_path)
     assert [pair["real"] for pair in found] == [True, True, False, False]
     assert found[0]["difference"] == -found[1]["difference"] > 0
     assert found[3]["difference"] == 0
@@ -390,4 +569,4 @@ def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
         leave(tmp_path, "b", 0, random_ranks(1, 20), "6"),
         Run("c", 0, None, tmp_path / "unfinished", "5"),
     ]
-    assert tables.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
+    assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
