@@ -83,6 +83,9 @@ class Manifold(Protocol):
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """Coordinates at y of the vector with coordinates u at x, transported: a rotation."""
 
+    def position_in_frame(self, x: Points) -> Points:
+        """The vector from the origin to x in the frame at x, as long as their distance."""
+
 
 def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
     """The function of `lorentz` or `poincare` of this name, at the space's curvature."""
@@ -144,6 +147,10 @@ class Poincare(_Hyperbolic):
         """The gyration by y and −x."""
         return poincare.gyration(y, poincare.antipode(x), u, self.c)
 
+    def position_in_frame(self, x: Points) -> Points:
+        """Twice `log_map0`: transport along the ray from the origin leaves it as it is."""
+        return 2 * self.log_map0(x)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +183,8 @@ class Lorentz(_Hyperbolic):
         p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
         return poincare.gyration(q, poincare.antipode(p), u, self.c)
 
+    position_in_frame = _at_curvature("log_map0")
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +195,7 @@ class Euclidean:
         """The coordinates themselves."""
         return as_float(x)
 
-    exp_map0 = log_map0 = project
+    exp_map0 = log_map0 = position_in_frame = project
 
     def exp_map(self, x: Points, v: Points) -> Points:
         """The sum x + v."""
@@ -301,6 +310,10 @@ class Sphere:
     gradient_in_frame = from_frame = egrad_to_rgrad
     transport_in_frame = transport
 
+    def position_in_frame(self, x: Points) -> Points:
+        """The point itself, which `from_frame` maps to 0: on a sphere no point is the middle."""
+        return as_float(x)
+
 
 def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:
     return jnp.concatenate([jnp.zeros_like(u[..., :1]), u], axis=-1)
@@ -340,6 +353,7 @@ class Product:
     gradient_in_frame = _of_each("gradient_in_frame")
     from_frame = _of_each("from_frame")
     transport_in_frame = _of_each("transport_in_frame")
+    position_in_frame = _of_each("position_in_frame")
 
     def distance(self, x: Points, y: Points) -> Distances:
         """The root of the sum of squared distances."""
