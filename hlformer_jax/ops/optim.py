@@ -50,7 +50,7 @@ MAGNITUDES = frozenset(
 """Fields of optax's states that stay as they are: second moments, step sizes, hyperparameters."""
 
 COORDINATE_STATES = frozenset(
-    ("LookaheadState", "SAMState", "NonNegativeParamsState")
+    ("LookaheadState", "SAMState", "NonNegativeParamsState", "HutchinsonState", "SophiaState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
 """States of optax transformations that compute with the coordinates of the parameters."""
@@ -80,7 +80,7 @@ def riemannian(
 
     Moments are found wherever optax's wrappers keep them. The transformation refuses an optimiser
     whose state has a field that is not known to be a vector or a magnitude, and wrappers that
-    compute with the coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
+    compute with the coordinates of points (lookahead, SAM, line searches, schedule-free ones).
 
     Args:
       optimizer: an optax optimiser, learning rate included, in any of its wrappers. For points its
@@ -117,7 +117,7 @@ def riemannian(
     def map_points(
         function: Callable[..., Array], spaces: list[Manifold | None], *trees: Params
     ) -> Params:
-        """Apply a function to each space and its leaves; other leaves are those of the last tree."""
+        """Map each space and its leaves; Euclidean leaves are those of the last tree."""
         paths, structure = tree_flatten_with_path(trees[0])
         rows = zip(spaces, paths, *map(jax.tree.leaves, trees), strict=True)
         mapped = []
@@ -253,8 +253,14 @@ def _check_points(path: KeyPath, space: Manifold, leaf: Any) -> None:
     """Refuse a parameter that cannot be an array of points.
 
     Raises:
-      ManifoldError: for a scalar and for what has no real floating dtype.
+      ManifoldError: for a scalar, for an array without a real floating dtype, and in a space
+        without a curvature.
     """
+    if getattr(space, "c", 1.0) is None:
+        raise ManifoldError(
+            f"riemannian: the space of parameter {_name(path)} has the curvature None, as a filter"
+            " of parameters leaves it: take the space from the whole model"
+        )
     shape, dtype = getattr(leaf, "shape", ()), getattr(leaf, "dtype", None)
     is_floating = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
     if len(shape) == 0 or not is_floating:
@@ -284,7 +290,9 @@ def _points_of_vectors(
     _refuse_coordinate_states(state)
     points: list[KeyPath | None] = []
     for path, leaf in tree_flatten_with_path(state)[0]:
-        last_name = max((i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1)
+        last_name = max(
+            (i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1
+        )
         # A parameter's path follows the last field, and may lead to a list of a moment's parts.
         ends = [
             (stop - start, start)
