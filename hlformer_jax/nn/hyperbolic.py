@@ -10,9 +10,9 @@ aside). As c → 0 it becomes the layer of Euclidean space that has its name. Wh
 the inputs, all is computed, and returned, in float32 at least; values and gradients are finite at
 the origin, at zero parameters and as far out as points go.
 
-The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter of its
-own, and hands it to its layers. Those have parameters that any optimiser may train, but for the points of `Embedding`,
-which want `optim.riemannian`.
+The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter of
+its own, and hands it to its layers. Those have parameters that any optimiser may train, but for the
+points of `Embedding`, which want `optim.riemannian`.
 
 References:
   Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Shimizu, Mukuta and

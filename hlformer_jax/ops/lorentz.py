@@ -144,9 +144,10 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
 
 
 def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
-    """Return the inner product ⟨v, w⟩ of tangent vectors at x, which does not cancel far out.
+    """Return the inner product ⟨v, w⟩ of tangent vectors at x.
 
-    `inner` is that of any vectors, with an error relative to v_time w_time.
+    Its error is relative to eps √c x_time |v| |w|, the effect of rounding v and w; that of `inner`,
+    the product of any vectors, to eps v_time w_time.
     """
     x, v, w = _spaces(x, v, w)
     x = x * jnp.sqrt(per_batch(c, x))[..., None]

@@ -483,10 +483,10 @@ class Product:
     Its distance is the root of the sum of their squared distances; all else is done in each.
 
     Attributes:
-      factors: the spaces.
+      factors: a tuple of spaces. (As nodes of a pytree they may stand for anything.)
     """
 
-    factors: tuple[Manifold, ...]
+    factors: tuple[Any, ...]
     project = _of_each("project")
     exp_map0 = _of_each("exp_map0")
     log_map0 = _of_each("log_map0")

@@ -190,7 +190,8 @@ def riemannian(
 
 
 def _is_space(node: Any) -> bool:
-    return isinstance(node, Manifold)
+    # By its type: a variable of NNX has the attributes of its value too.
+    return issubclass(type(node), Manifold)
 
 
 def _name(path: KeyPath) -> str:
