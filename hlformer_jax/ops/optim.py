@@ -11,6 +11,7 @@ References:
   Riemannian adaptive optimization methods, ICLR 2019.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -54,6 +55,9 @@ COORDINATE_STATES = frozenset(
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
 """States of optax transformations that compute with the coordinates of the parameters."""
+
+COORDINATE_TRANSFORMATIONS = frozenset(("keep_params_nonnegative",))
+"""Names of optax transformations that do so, and whose states do not tell them apart."""
 
 
 class ManifoldError(UserError, ValueError):
@@ -151,6 +155,7 @@ def riemannian(
         return _points_of_vectors(state, shapes, transported)
 
     def init(params: Params) -> optax.OptState:
+        _refuse_coordinate_transformations(optimizer.update)
         spaces = spaces_of(params)
         positions = map_points(position, spaces, params)
         state = optimizer.init(positions)
@@ -336,6 +341,32 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
             raise ManifoldError(
                 f"riemannian: {type(node).__name__} computes with the coordinates of points"
             )
+
+
+def _refuse_coordinate_transformations(update: Any) -> None:
+    """Refuse an update in whose closure is that of one of `COORDINATE_TRANSFORMATIONS`.
+
+    Raises:
+      ManifoldError: for such a transformation, in whatever optax wraps it.
+    """
+    remaining, seen = [update], set()
+    while remaining:
+        value = remaining.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, tuple | list):
+            remaining.extend(value)
+        elif isinstance(value, dict):
+            remaining.extend(value.values())
+        elif inspect.isfunction(value):
+            maker = value.__qualname__.partition(".")[0]
+            if value.__module__.startswith("optax") and maker in COORDINATE_TRANSFORMATIONS:
+                raise ManifoldError(f"riemannian: {maker} computes with the coordinates of points")
+            remaining.extend(inspect.getclosurevars(value).nonlocals.values())
+        elif inspect.ismethod(value):
+            remaining.append(value.__func__)
+            remaining.extend(getattr(value.__self__, "__dict__", {}).values())
 
 
 def _field(state: Any, path: KeyPath) -> str:

@@ -434,7 +434,7 @@ def _heavy_ball(state=_Velocity):
         (lambda: _heavy_ball(), "_Velocity.velocity"),
         (lambda: _heavy_ball(lambda v: {"unnamed": v}), "unnamed part"),
         (lambda: optax.flatten(optax.adam(0.1)), "ScaleByAdamState.mu"),
-        (lambda: optax.lbfgs(0.1), "of the optimiser's state"),
+        (lambda: optax.lbfgs(0.1), "ScaleByZoomLinesearchState"),
         (lambda: optax.contrib.schedule_free_adamw(0.1), "ScheduleFreeState"),
         (lambda: optax.contrib.prodigy(0.1), "of the optimiser's state"),
         (lambda: optax.contrib.dog(0.1), "of the optimiser's state"),
