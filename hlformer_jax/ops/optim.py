@@ -11,6 +11,7 @@ References:
   Riemannian adaptive optimization methods, ICLR 2019.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -361,9 +362,12 @@ def _refuse_coordinate_transformations(update: Any) -> None:
             remaining.extend(value.values())
         elif inspect.isfunction(value):
             maker = value.__qualname__.partition(".")[0]
-            if value.__module__.startswith("optax") and maker in COORDINATE_TRANSFORMATIONS:
+            is_optax = str(value.__module__).startswith("optax")
+            if is_optax and maker in COORDINATE_TRANSFORMATIONS:
                 raise ManifoldError(f"riemannian: {maker} computes with the coordinates of points")
-            remaining.extend(inspect.getclosurevars(value).nonlocals.values())
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    remaining.append(cell.cell_contents)
         elif inspect.ismethod(value):
             remaining.append(value.__func__)
             remaining.extend(getattr(value.__self__, "__dict__", {}).values())
