@@ -1,4 +1,4 @@
-"""Relations that the suites of geoopt and hyperbolix ask for, of our own writing, in both models."""
+"""Relations that the suites of geoopt and hyperbolix ask for, in both models."""
 
 import jax
 import jax.numpy as jnp
