@@ -29,9 +29,7 @@ for points as far out as the exponential maps go, √c times the distance from t
 float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where they can be
 represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
 1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
-points come out as 0.
-
-Nothing cancels: the section "How formulas keep their digits" of docs/geometry.md has the forms.
+points come out as 0. Docs/geometry.md has the forms, in "How formulas keep their digits".
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for

@@ -507,7 +507,8 @@ class Product:
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
         """The sum of the inner products in the factors."""
-        return sum(jnp.broadcast_arrays(*_of_each("inner")(self, x, v, w)))
+        parts = jnp.broadcast_arrays(*_of_each("inner")(self, x, v, w))
+        return jnp.sum(jnp.stack(parts, axis=-1), axis=-1)
 
     def norm(self, x: Points, v: Points) -> Distances:
         """The root of the sum of squared lengths in the factors."""

@@ -21,8 +21,10 @@ def drawn(request):
     name, c, n = request.param
     space = MODELS[name](c)
     keys = jax.random.split(jax.random.key(n), 6)
-    x, y, z = (space.random(key, n, (20,), 1.2) for key in keys[:3])
-    u, v = (jax.random.normal(key, (20, n)) for key in keys[3:5])
+    # About 2 from the origin in units of the radius of curvature: farther out rounding counts.
+    scale = 2 / np.sqrt(c * n)
+    x, y, z = (space.random(key, n, (20,), scale) for key in keys[:3])
+    u, v = (scale / 2 * jax.random.normal(key, (20, n)) for key in keys[3:5])
     compiled = whole(space)
     return compiled, (x, y, z), (compiled.from_frame(x, u), compiled.from_frame(x, v)), c
 
@@ -127,8 +129,9 @@ def test_moebius_addition_is_that_of_a_gyrovector_space(c):
 
 @pytest.mark.parametrize("c", CURVATURES)
 def test_hyperplanes_have_points_at_distance_zero(c):
-    p, q = (Poincare(c).random(jax.random.key(k), 3, (20,), 0.8) for k in range(2))
-    normal = jax.random.normal(jax.random.key(9), (20, 3))
+    scale = 0.8 / np.sqrt(c)
+    p, q = (Poincare(c).random(jax.random.key(k), 3, (20,), scale) for k in range(2))
+    normal = scale / 4 * jax.random.normal(jax.random.key(9), (20, 3))
     sideways = jnp.cross(normal, jax.random.normal(jax.random.key(8), (20, 3)))
     on_plane = poincare.exp_map(p, sideways, c)
     close(poincare.hyperplane_distance(on_plane, p, normal, c), np.zeros(20), atol=1e-9)
