@@ -42,8 +42,16 @@ def test_the_example_of_spaces_and_optimisers_prints_what_it_says(capsys):
     examples = _examples((ROOT / "docs" / "geometry.md").read_text(encoding="utf-8"))
     exec(compile("\n".join(examples), "docs/geometry.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
-        *("True True", "Lorentz ()", "True True", "(2, 6, 3)", "(5, 8)")
+        *("True True", "Lorentz ()", "(8, 3) ()", "True True", "True True", "(2, 6, 3)", "(5, 8)")
     ]
+
+
+@pytest.mark.slow  # it compiles for seconds
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_example_of_one_job_in_each_library_learns(capsys):
+    [example] = _examples((ROOT / "docs" / "peers.md").read_text(encoding="utf-8"))
+    exec(compile(example, "docs/peers.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == "True"
 
 
 def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):

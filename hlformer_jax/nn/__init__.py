@@ -13,11 +13,11 @@ from hlformer_jax import lazy
 __getattr__, __dir__, __all__ = lazy.namespace(
     __name__,
     {
-        "hyperbolic": "Attention Concatenate Embedding LayerNorm Linear MLR Residual"
+        "hyperbolic": "Attention Concatenate Curvature Embedding LayerNorm Linear MLR Residual"
         " attention concatenate embed layer_norm linear mlr residual",
         "blocks": "AttentionPooling BankOptions BlockOptions BlockWeights Concatenation"
-        " DynamicWeights EuclideanAttention EuclideanBlock Fusion FusionInputs"
-        " GaussianBank LorentzAttention LorentzBlock LorentzLinear LorentzOptions Mean MeanGuided"
+        " DynamicWeights EuclideanAttention EuclideanBlock Fusion FusionInputs GaussianBank"
+        " LorentzAttention LorentzBlock LorentzLinear LorentzOptions Mean MeanGuided"
         " SingleQueryAttention TemporalConsolidation Windows make_windows",
         "layers": "Dropout FeedForward InputProjection PositionEmbedding",
     },

@@ -525,5 +525,6 @@ class AttentionPooling(nn.Module):
         x = as_float(x)
         logits = jnp.matmul(x, vector, precision=exact_precision())[..., 0]
         if mask is not None:
+            attention.check_mask(mask, logits.shape, "[*batch, L, H]", x.shape)
             logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
         return jnp.einsum("...l,...lh->...h", jax.nn.softmax(logits, axis=-1), x)

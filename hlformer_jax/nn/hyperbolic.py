@@ -10,9 +10,9 @@ aside). As c → 0 it becomes the layer of Euclidean space that has its name. Wh
 the inputs, all is computed, and returned, in float32 at least; values and gradients are finite at
 the origin, at zero parameters and as far out as points go.
 
-The curvature may be learned: a parent makes the space from a parameter of its own, and hands it to
-its layers. Those have parameters that any optimiser may train, but for the points of `Embedding`,
-which want `optim.riemannian`.
+The curvature may be learned: a parent makes the space from a `Curvature`, or from a parameter of
+its own, and hands it to its layers. Those have parameters that any optimiser may train, but for the
+points of `Embedding`, which want `optim.riemannian`.
 
 References:
   Ganea, Bécigneul and Hofmann, Hyperbolic neural networks, NeurIPS 2018. Shimizu, Mukuta and
@@ -30,8 +30,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import lorentz
-from hlformer_jax.ops.manifolds import Lorentz, Poincare
-from hlformer_jax.ops.numerics import limit_norm, max_hyperbolic_norm, sinhc_sqrt
+from hlformer_jax.ops.attention import check_mask
+from hlformer_jax.ops.manifolds import Lorentz, Poincare, bounded_curvature, curvature_parameter
+from hlformer_jax.ops.numerics import check_positive, limit_norm, max_hyperbolic_norm, sinhc_sqrt
 from hlformer_jax.typing import Array
 
 Space: TypeAlias = Lorentz | Poincare
@@ -88,7 +89,7 @@ def attention(
     key: Float[Array, "*#batch L n"],
     value: Float[Array, "*#batch L k"],
     scale: ArrayLike,
-    mask: Bool[Array, "*#batch L"] | None = None,
+    mask: Bool[Array, "*masked L"] | None = None,
 ) -> Float[Array, "*batch M k"]:
     """Centroids of values, weighted by a softmax of minus squared Lorentzian distances over scale.
 
@@ -98,17 +99,24 @@ def attention(
       key: points at L positions.
       value: points at L positions, of any dimension.
       scale: a number, positive.
-      mask: True for real keys; where none is real, all count equally.
+      mask: True for real keys, [*batch, L]; where none is real, all count equally.
 
     Returns:
       Points; errors are those of `lorentz.centroid` that is not exact.
 
+    Raises:
+      ValueError: for a scale that is not positive, and for a mask that does not broadcast to
+        [*batch, L].
+
     References:
       Chen et al., 2022. HLFormer, eq. 15, at c = 1; see `ops.attention.lorentz_attention`.
     """
+    check_positive("scale", scale)
     query, key, value = map(space.to_lorentz, (query, key, value))
     logits = -lorentz.pairwise_squared_distance(query, key, space.c) / scale
     if mask is not None:
+        check_mask(mask, (*logits.shape[:-2], logits.shape[-1]), "[*batch, M, n]", query.shape)
+        mask = mask.reshape((1,) * (logits.ndim - 1 - mask.ndim) + mask.shape)
         logits = jnp.where(mask[..., None, :], logits, float(jnp.finfo(logits.dtype).min) / 2)
     weights = jax.nn.softmax(logits, axis=-1)
     return space.from_lorentz(lorentz.centroid(value, weights, space.c, exact=False))
@@ -181,6 +189,28 @@ def _from_space(space: Space, s: Float[Array, "*batch n"]) -> Float[Array, "*bat
 
 def _dimension(space: Space, x: Array) -> int:
     return x.shape[-1] - isinstance(space, Lorentz)
+
+
+class Curvature(nn.Module):
+    """A learned curvature c in the range from ``low`` to ``high``; see `bounded_curvature`.
+
+    A parent calls it once and hands `Lorentz(c)` or `Poincare(c)` to its layers.
+
+    Attributes:
+      initial: the curvature before training, between the bounds.
+      low: lower bound, positive.
+      high: upper bound.
+    """
+
+    initial: float = 1.0
+    low: float = 0.1
+    high: float = 10.0
+
+    @nn.compact
+    def __call__(self) -> Float[Array, ""]:
+        start = curvature_parameter(self.initial, self.low, self.high)
+        parameter = self.param("parameter", nn.initializers.constant(start), ())
+        return bounded_curvature(parameter, self.low, self.high)
 
 
 class _Hyperplanes(nn.Module):

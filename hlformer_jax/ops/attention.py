@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
@@ -27,8 +28,8 @@ def euclidean_attention(
     query: Float[Array, "*#batch #N M d"],
     key: Float[Array, "*#batch #N L d"],
     value: Float[Array, "*#batch #N L dv"],
-    window: Float[Array, "*#heads #M #L"] | None = None,
-    mask: Bool[Array, "*#batch L"] | None = None,
+    window: Float[Array, "*heads #M #L"] | None = None,
+    mask: Bool[Array, "*masked L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
 ) -> Float[Array, "*#batch N M dv"]:
@@ -38,9 +39,9 @@ def euclidean_attention(
       query: queries at M positions, per head.
       key: keys at L positions, per head.
       value: values at L positions, per head.
-      window: factor of the logits before the softmax, for all heads or [N, M, L] one for each;
-        None is a window of ones.
-      mask: True for real keys.
+      window: factor of the logits before the softmax, [M, L] or, for each head, [N, M, L]; None is
+        a window of ones.
+      mask: True for real keys, [*batch, L].
       dropout_key: random key of the dropout of the attention weights; None switches it off.
       rate: rate of that dropout.
 
@@ -49,14 +50,16 @@ def euclidean_attention(
 
     Raises:
       TypeError: for queries, keys or values that are no floating arrays.
+      ValueError: for windows and masks that do not broadcast to the logits [*batch, N, M, L].
     """
     check_floating(query, key, value)
+    _check_axes(query, key, window=window, mask=mask)
     logits = _exact_einsum("...md,...ld->...ml", query, key)
     logits = logits / math.sqrt(query.shape[-1])
     if window is not None:
         logits = _broadcast_window(window, logits) * logits
     if mask is not None:
-        logits = logits + _masked(mask, logits)[..., None, None, :]
+        logits = logits + _broadcast_mask(_masked(mask, logits), logits)
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(value.dtype), rate)
     return jnp.einsum("...ml,...ld->...md", weights, value)
 
@@ -73,7 +76,7 @@ def single_query_attention(
     inputs: Float[Array, "*#batch L H"],
     key: Projection,
     value: Projection,
-    mask: Bool[Array, "*#batch L"] | None = None,
+    mask: Bool[Array, "*masked L"] | None = None,
     dropout_key: Array | None = None,
     rate: float = 0.0,
 ) -> Float[Array, "*#batch N d"]:
@@ -94,14 +97,20 @@ def single_query_attention(
 
     Returns:
       Attended values, in the dtype of ``inputs``.
+
+    Raises:
+      TypeError: for a query or inputs that are no floating arrays.
+      ValueError: for a mask that does not broadcast to [*batch, L].
     """
     check_floating(query, inputs)
+    if mask is not None:
+        check_mask(mask, (*query.shape[:-2], inputs.shape[-2]), "[*batch, N, d]", query.shape)
     asked = jnp.einsum("...nd,hnd->...nh", query, key.kernel)
     logits = _exact_einsum("...nh,...lh->...nl", asked, inputs)
     shift = _exact_einsum("...nd,nd->...n", query, key.bias)
     logits = (logits + shift[..., None]) / math.sqrt(query.shape[-1])
     if mask is not None:
-        logits = logits + _masked(mask, logits)[..., None, :]
+        logits = logits + _broadcast_mask(_masked(mask, logits), logits, axes=2)
     weights = dropout(dropout_key, jax.nn.softmax(logits, axis=-1).astype(inputs.dtype), rate)
     seen = jnp.einsum("...nl,...lh->...nh", weights, inputs)
     attended = jnp.einsum("...nh,hnd->...nd", seen, value.kernel)
@@ -116,9 +125,9 @@ def lorentz_attention(
     value: Float[Array, "*#batch #N L dv"],
     scale: ArrayLike,
     bias: ArrayLike = 0.0,
-    window: Float[Array, "*#heads #M #L"] | None = None,
-    log_window: Float[Array, "*#heads #M #L"] | None = None,
-    mask: Bool[Array, "*#batch L"] | None = None,
+    window: Float[Array, "*heads #M #L"] | None = None,
+    log_window: Float[Array, "*heads #M #L"] | None = None,
+    mask: Bool[Array, "*masked L"] | None = None,
 ) -> Float[Array, "*#batch N M dv"]:
     """Attention by squared Lorentzian distance; its result is the Lorentzian centroid per head.
 
@@ -132,17 +141,22 @@ def lorentz_attention(
       value: points at L positions, per head.
       scale: a number, divides the squared distance; learned, sqrt(n + 1) at the start.
       bias: a number, added to the logits before the window.
-      window: factor of the logits (as released), for all or for each head; not together with
-        ``log_window`` (ValueError).
-      log_window: term of the logits (corrected).
-      mask: True for real keys.
+      window: factor of the logits (as released), [M, L] or, for each head, [N, M, L]; not together
+        with ``log_window``.
+      log_window: term of the logits (corrected), of the same shapes.
+      mask: True for real keys, [*batch, L].
 
     Returns:
       Centroids on the hyperboloid, float32 at least.
+
+    Raises:
+      ValueError: for both kinds of window, and for windows and masks that do not broadcast to the
+        logits [*batch, N, M, L].
     """
     if window is not None and log_window is not None:
         raise ValueError("lorentz_attention takes a window or a log_window, not both")
     query, key, value = as_float(query), as_float(key), as_float(value)
+    _check_axes(query, key, window=window, log_window=log_window, mask=mask)
     # The scale meets the coordinates, so that its gradient is a sum over these and not over pairs.
     slope = 2 / jnp.asarray(scale, query.dtype)
     # Else XLA would write the number out for every pair, for a GPU's product to be added to.
@@ -157,7 +171,7 @@ def lorentz_attention(
         # is not, from a distance of 22 from the origin on; where it is, either leaves a masked key
         # a weight of exactly 0, and a row without any real key equal weights.
         least = float(jnp.finfo(logits.dtype).min) / 2
-        logits = jnp.where(mask[..., None, None, :], logits, least)
+        logits = jnp.where(_broadcast_mask(mask, logits), logits, least)
     return lorentz.centroid(value, jax.nn.softmax(logits, axis=-1), exact=False)
 
 
@@ -220,10 +234,68 @@ def _side_by_side(heads: Float[Array, "*#batch N L d"]) -> Float[Array, "*#batch
     return heads.reshape(*heads.shape[:-2], -1)
 
 
-def _broadcast_window(window: Float[Array, "*#heads #M #L"], logits: Array) -> Array:
-    missing = max(logits.ndim - window.ndim, 0)
-    return window.astype(logits.dtype).reshape((1,) * missing + window.shape)
+def _check_axes(
+    query: Array,
+    key: Array,
+    mask: Array | None = None,
+    **windows: Array | None,
+) -> None:
+    """Check a mask and windows against the logits, of which they must not add or lengthen axes.
+
+    Raises:
+      ValueError: for queries without a head axis, and for shapes that do not broadcast to the
+        logits.
+    """
+    axes = "[*batch, N, M, d]"
+    if query.ndim < 3:
+        raise ValueError(
+            f"queries {query.shape} have the axes {axes}: the axis of heads is missing"
+        )
+    batch, count = np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
+    logits = (*batch, query.shape[-2], count)
+    for name, window in windows.items():
+        if window is not None and not _broadcasts(window.shape, logits):
+            raise ValueError(
+                f"{name} {window.shape} does not broadcast to the logits {logits}"
+                " [*batch, N, M, L]: give [M, L], or [N, M, L] for a window of each head; for K"
+                " windows at once give the queries an axis of K"
+            )
+    if mask is not None:
+        check_mask(mask, (*batch[:-1], count), axes, query.shape)
 
 
-def _masked(mask: Bool[Array, "*#batch L"], logits: Array) -> Array:
+def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int, ...]) -> None:
+    """Check a mask of keys against the shape [*batch, L].
+
+    Raises:
+      ValueError: for a mask that does not broadcast to that shape, which queries without an axis of
+        heads give.
+    """
+    if not _broadcasts(mask.shape, shape) or mask.shape[-1] != shape[-1]:
+        raise ValueError(
+            f"mask {mask.shape} does not broadcast to [*batch, L] {shape} of queries {query}, whose"
+            f" axes are {axes}: the mask has no axes of heads or queries, and the queries have an"
+            " axis of heads, of length 1 for one head"
+        )
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Return whether an array broadcasts to a shape without adding or lengthening axes of it."""
+    missing = len(target) - len(shape)
+    return missing >= 0 and all(
+        size in (1, whole) for size, whole in zip(shape, target[missing:], strict=True)
+    )
+
+
+def _broadcast_window(window: Float[Array, "*heads #M #L"], logits: Array) -> Array:
+    return window.astype(logits.dtype).reshape((1,) * (logits.ndim - window.ndim) + window.shape)
+
+
+def _broadcast_mask(mask: Array, logits: Array, axes: int = 3) -> Array:
+    """A mask [*batch, L] with the axes of logits, of which the last ``axes`` are no batch axes."""
+    lead = (1,) * (logits.ndim - axes - (mask.ndim - 1)) + mask.shape[:-1]
+    return mask.reshape(*lead, *(1,) * (axes - 1), mask.shape[-1])
+
+
+def _masked(mask: Bool[Array, "*masked L"], logits: Array) -> Array:
     return jnp.where(mask, 0.0, _EUCLIDEAN_MASKED).astype(logits.dtype)

@@ -29,23 +29,7 @@ for points as far out as the exponential maps go, √c times the distance from t
 float32 and 72.1 in float64, and, in float32, for c from 1e-22 to 1e18, where they can be
 represented (the gradient in c of a squared distance m is of the size of m / c). Distances below
 1e-19 (float32; 1e-154 in float64) times the smaller of 1 and the largest coordinate of the two
-points come out as 0.
-
-Nothing cancels: with D = x − y of the space components, exact for near points, r = |x|, q = |y|, p
-the component of y along x, D_⊥ that of D across x, and τ = √c x_time = √(1 + c r²), the squared
-Lorentzian distance m = −2/c − 2⟨x, y⟩ is a sum of positive terms,
-
-    m = 2 (r − q)² (1 + (1 + c r² + c q²) / (τ_x τ_y + c r q)) / (τ_x + τ_y)² + 2 r |D_⊥|² / (q + p)
-
-where q + p > 0, and m = 2 (r² + q² + c r² q²) / (τ_x τ_y + 1) − 2 x · y is one where x · y < 0. The
-first is used where the second cancels; the second, which is smooth at the origin, elsewhere. The
-inner product of tangent vectors and the direction from one point to another are split likewise. The
-gradient of the distance in x is less the unit vector towards y: with S = sinh(√c d) / √c,
-
-    (τ_y / τ_x x − y) / S = (D_⊥ − radial / (τ_x |x|) x) / S,
-
-where radial is that component of the way to y (`direction`), and likewise in y. It is written out:
-differentiating the formulas, each with its choices, would keep several times as many arrays.
+points come out as 0. Docs/geometry.md has the forms, in "How formulas keep their digits".
 
 References:
   HLFormer, section 3.1, eqs. 1-6. Law, Liao, Snell and Zemel, Lorentzian distance learning for
@@ -66,6 +50,8 @@ from hlformer_jax.ops.numerics import (
     align_sets,
     as_float,
     asinhc_sqrt,
+    broadcast_number,
+    check_positive,
     common_batch,
     cosh_sqrt,
     dot,
@@ -112,8 +98,7 @@ def inner(x: Point, y: Point) -> Scalar:
 
 def time(space: Space, c: ArrayLike = 1.0) -> Scalar:
     """Time component √(1/c + |space|²) of the point with these space components (eq. 1)."""
-    space = as_float(space)
-    return _time(space, per_batch(c, space))
+    return from_space(space, c)[..., 0]
 
 
 def from_space(space: Space, c: ArrayLike = 1.0) -> Point:
@@ -154,6 +139,21 @@ def tangent_norm(x: Point, v: Point, c: ArrayLike = 1.0) -> Scalar:
     """Length √⟨v, v⟩ of a tangent vector at x; gradient 0 at v = 0."""
     x, v = _spaces(x, v)
     return _tangent_norm(x, v, per_batch(c, x))
+
+
+def tangent_inner(x: Point, v: Point, w: Point, c: ArrayLike = 1.0) -> Scalar:
+    """Return the inner product ⟨v, w⟩ of tangent vectors at x.
+
+    Its error is relative to eps √c x_time |v| |w|, the effect of rounding v and w; that of `inner`,
+    the product of any vectors, to eps v_time w_time.
+    """
+    x, v, w = _spaces(x, v, w)
+    x = x * jnp.sqrt(per_batch(c, x))[..., None]
+    near, tau = dot(x, x) <= 1, jnp.sqrt(1 + dot(x, x))
+    (along_v, across_v), (along_w, across_w) = (_split(x, u)[2:4] for u in (v, w))
+    lean_v, lean_w = (jnp.where(near, dot(x, u), a) / tau for u, a in ((v, along_v), (w, along_w)))
+    rest = lean_v * lean_w
+    return dot(across_v, across_w) + jnp.where(near, -rest, rest)
 
 
 def project_tangent(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -222,24 +222,27 @@ def retract(x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
 def geodesic(t: ArrayLike, x: Point, y: Point, c: ArrayLike = 1.0) -> Point:
     """The point exp_map(x, t log_map(x, y)) at the share t of the way from x to y.
 
-    ``t`` broadcasts to ``*batch``; outside [0, 1] the point is beyond x or y.
+    ``t`` broadcasts with ``*batch`` and may have more axes: 50 points of one way are those at t
+    [50], and of N ways those at t [50, 1]. Outside [0, 1] the point is beyond x or y.
     """
-    v = log_map(x, y, c)
-    return exp_map(x, per_batch(t, v, "t")[..., None] * v, c)
+    t, v, x = broadcast_number(t, log_map(x, y, c), as_float(x))
+    return exp_map(x, t * v, c)
 
 
 def geodesic_unit(t: ArrayLike, x: Point, v: Point, c: ArrayLike = 1.0) -> Point:
     """The point exp_map(x, t v / |v|) at a distance t from x in the direction v.
 
-    ``t`` broadcasts to ``*batch``; ``v`` has any length, and where it is 0 the result is x.
+    ``t`` is that of `geodesic`; ``v`` has any length, and where it is 0 the result is x.
     Coordinates below 1e-18 (float32; 2e-153 in float64) count as 0.
     """
     x, v = _spaces(x, v)
     c = per_batch(c, x)
     along, _ = safe_normalize(v, shortest_direction(v.dtype))
     length = _tangent_norm(x, along, c)
-    size = per_batch(t, v, "t") / jnp.where(length == 0, 1, length)
-    return _from_space(_displace(x, size[..., None] * along, c), c)
+    along = along / jnp.where(length == 0, 1, length)[..., None]
+    t, along, x = broadcast_number(t, along, x)
+    x, way = jnp.broadcast_arrays(x, t * along)
+    return _from_space(_displace(x, way, per_batch(c, x)), per_batch(c, x))
 
 
 def parallel_transport(x: Point, y: Point, v: Point, c: ArrayLike = 1.0) -> Point:
@@ -679,6 +682,7 @@ def _time(x: Space, c: Scalar) -> Scalar:
 
 
 def _from_space(x: Space, c: Scalar) -> Point:
+    check_positive("c", c, hint=": at 0 time components are infinite")
     return jnp.concatenate([_time(x, c)[..., None], x], axis=-1)
 
 

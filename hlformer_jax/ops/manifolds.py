@@ -3,7 +3,8 @@
 A space is a frozen dataclass whose curvature is a leaf: an argument of functions under `jax.jit`,
 `jax.vmap` and `jax.grad`, which gives the gradient in the curvature, and a parameter of a model.
 Those of hyperbolic space have the functions of `lorentz` and `poincare`, whose rules for shapes,
-dtypes and c all the others follow too. A point of a `Product` is a tuple of points.
+dtypes and c all the others follow too. A point of a `Product` is a tuple of points. To learn a
+curvature in a range see `bounded_curvature`.
 
 Beside them stand coordinates of tangent vectors in which lengths and angles are Euclidean, and
 which `optim.riemannian` gives to an optimiser: those in the orthonormal frame that parallel
@@ -13,26 +14,34 @@ of the space around it.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import flax.serialization
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jax.typing import DTypeLike
+from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.numerics import (
     align,
+    align_sets,
     as_float,
     asinhc_sqrt,
+    broadcast_number,
+    check_positive,
     common_batch,
     cosh_sqrt,
     dot,
     per_batch,
+    replace_near,
     safe_atan2,
     safe_norm,
     safe_normalize,
+    safe_sqrt,
     sinhc_sqrt,
     unit,
 )
@@ -83,6 +92,35 @@ class Manifold(Protocol):
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """Coordinates at y of the vector with coordinates u at x, transported: a rotation."""
 
+    def position_in_frame(self, x: Points) -> Points:
+        """The vector from the origin to x in the frame at x, as long as their distance."""
+
+    def inner(self, x: Points, v: Points, w: Points) -> Distances:
+        """The inner product of tangent vectors at x."""
+
+    def norm(self, x: Points, v: Points) -> Distances:
+        """The length of a tangent vector at x; its gradient is 0 at v = 0."""
+
+    def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
+        """The point at the share t of the way from x to y; t may have more axes than the batch."""
+
+    def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
+        """Geodesic distances of all pairs of points [*batch, M, d] and [*batch, N, d]."""
+
+    def origin(self, n: Any, dtype: DTypeLike | None = None) -> Points:
+        """The origin of a space of dimension n, once for each entry of the curvature."""
+
+    def random(self, key: Array, n: Any, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
+        """Draw points: exp_map0 of normal tangent vectors, of standard deviation ``scale``.
+
+        Args:
+          key: a random key.
+          n: dimension of the space; of a product one for all factors, or a tuple of them.
+          shape: batch axes of the points.
+          scale: standard deviation of each coordinate of the tangent vectors, in lengths of the
+            space, so that the same key gives the same points in both hyperbolic models.
+        """
+
 
 def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
     """The function of `lorentz` or `poincare` of this name, at the space's curvature."""
@@ -94,10 +132,20 @@ def _at_curvature(name: str, method: str | None = None) -> Callable[..., Any]:
     return call
 
 
+def _normal(
+    key: Array, like: Points, n: int, shape: tuple[int, ...], scale: float
+) -> Float[Array, "*batch n"]:
+    """Draw normal vectors of n coordinates for batch axes before those of an array of points."""
+    size = (*shape, *like.shape[:-1], n)
+    return jnp.asarray(scale, like.dtype) * jax.random.normal(key, size, like.dtype)
+
+
 class _Hyperbolic:
     """The functions of `lorentz` or `poincare` at one curvature, by their names there."""
 
     functions: ClassVar[ModuleType]
+    _origin_factor: ClassVar[int]
+    """The conformal factor at the origin, by which tangent vectors are longer than coordinates."""
     c: Any
 
     project = _at_curvature("project")
@@ -109,6 +157,20 @@ class _Hyperbolic:
     retract = _at_curvature("retract")
     transport = _at_curvature("parallel_transport", "transport")
     egrad_to_rgrad = _at_curvature("egrad_to_rgrad")
+    inner = _at_curvature("tangent_inner", "inner")
+    norm = _at_curvature("tangent_norm", "norm")
+    geodesic = _at_curvature("geodesic")
+    pairwise_distance = _at_curvature("pairwise_distance")
+
+    @functools.wraps(Manifold.origin)
+    def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
+        return self.functions.origin(n, self.c, dtype)
+
+    @functools.wraps(Manifold.random)
+    def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
+        origin = self.functions.origin(n, self.c)
+        u = _normal(key, origin, n, shape, scale)
+        return self.functions.exp_map0(u / self._origin_factor, self.c)
 
 
 @jax.tree_util.register_dataclass
@@ -122,6 +184,7 @@ class Poincare(_Hyperbolic):
     """
 
     functions: ClassVar[ModuleType] = poincare
+    _origin_factor: ClassVar[int] = 2
     c: Any = 1.0
 
     def to_lorentz(self, x: Points) -> Points:
@@ -144,6 +207,10 @@ class Poincare(_Hyperbolic):
         """The gyration by y and −x."""
         return poincare.gyration(y, poincare.antipode(x), u, self.c)
 
+    def position_in_frame(self, x: Points) -> Points:
+        """Twice `log_map0`: transport along the ray from the origin leaves it as it is."""
+        return 2 * self.log_map0(x)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +222,7 @@ class Lorentz(_Hyperbolic):
     """
 
     functions: ClassVar[ModuleType] = lorentz
+    _origin_factor: ClassVar[int] = 1
     c: Any = 1.0
 
     def to_lorentz(self, x: Points) -> Points:
@@ -176,6 +244,8 @@ class Lorentz(_Hyperbolic):
         p, q = poincare.from_lorentz(x, self.c), poincare.from_lorentz(y, self.c)
         return poincare.gyration(q, poincare.antipode(p), u, self.c)
 
+    position_in_frame = _at_curvature("log_map0")
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +256,7 @@ class Euclidean:
         """The coordinates themselves."""
         return as_float(x)
 
-    exp_map0 = log_map0 = project
+    exp_map0 = log_map0 = position_in_frame = project
 
     def exp_map(self, x: Points, v: Points) -> Points:
         """The sum x + v."""
@@ -215,6 +285,47 @@ class Euclidean:
 
     gradient_in_frame = from_frame = egrad_to_rgrad
 
+    def inner(self, x: Points, v: Points, w: Points) -> Distances:
+        """The product v · w."""
+        _, v, w = common_batch(x, v, w)
+        return dot(v, w)
+
+    def norm(self, x: Points, v: Points) -> Distances:
+        """The length |v|."""
+        return safe_norm(common_batch(x, v)[1])
+
+    def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
+        """The point x + t (y − x)."""
+        t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
+        return x + t * v
+
+    def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
+        """Lengths |y_j − x_i|, by one matrix product and, for near points, from differences."""
+        x, y, c = align_sets(as_float(x), as_float(y), 1.0)
+        squares, near = _squares_apart(x, y, 1)
+        far = safe_sqrt(jnp.where(near, 1, squares))
+        return replace_near(far, near, x, y, c, lambda x, y, _: safe_norm(x - y))
+
+    def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
+        """The point 0."""
+        return as_float(jnp.zeros(n, float if dtype is None else dtype))
+
+    def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
+        """Draw normal vectors; see `Manifold.random`."""
+        return _normal(key, self.origin(n), n, shape, scale)
+
+
+def _squares_apart(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"], sign: int
+) -> tuple[Array, Array]:
+    """|x_i − sign y_j|² of all pairs by one matrix product, and where that has lost digits."""
+    size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
+    product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    squares = size - 2 * sign * product
+    # Of tiny vectors the squares have lost digits. NaN is near.
+    tiny = float(jnp.finfo(x.dtype).tiny / jnp.finfo(x.dtype).eps)
+    return squares, ~((squares > size / 16) & (squares > tiny))
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +343,14 @@ class Sphere:
 
     c: Any = 1.0
 
+    def _align(self, *vectors: Points) -> tuple[Array, Any]:
+        check_positive("c", self.c)
+        return align(self.c, *vectors)
+
     def project(self, x: Points) -> Points:
         """The point x / (√c |x|); the origin for 0."""
         x = as_float(x)
+        check_positive("c", self.c)
         direction, size = safe_normalize(x)
         origin = jnp.zeros_like(x).at[..., 0].set(1)
         direction = jnp.where((size == 0)[..., None], origin, direction)
@@ -252,18 +368,21 @@ class Sphere:
 
     def exp_map(self, x: Points, v: Points) -> Points:
         """cos(√c |v|) x + sin(√c |v|) v / (√c |v|)."""
-        c, (x, v) = align(self.c, x, v)
+        c, (x, v) = self._align(x, v)
         z = c * dot(v, v)
         # Below 1 the series of cosh and sinh, with alternating signs.
         small = z < 1
         near, angle = jnp.where(small, -z, 0), jnp.sqrt(jnp.where(small, 1, z))
         along = jnp.where(small, cosh_sqrt(near), jnp.cos(angle))
         across = jnp.where(small, sinhc_sqrt(near), jnp.sin(angle) / angle)
-        return self.project(along[..., None] * x + across[..., None] * v)
+        y = self.project(along[..., None] * x + across[..., None] * v)
+        # A point that does not move stays as it is, to the bit.
+        still = jnp.where((z == 0)[..., None], x - y, 0)
+        return y + jax.lax.stop_gradient(still)
 
     def log_map(self, x: Points, y: Points) -> Points:
         """The part of y across x, as long as the distance; smooth at y = x."""
-        c, (x, y) = align(self.c, x, y)
+        c, (x, y) = self._align(x, y)
         # From x − y or x + y, whichever is shorter and so exact.
         difference, total = y - x, x + y
         short, long = c * dot(difference, difference) / 2, c * dot(total, total) / 2
@@ -278,7 +397,7 @@ class Sphere:
 
     def distance(self, x: Points, y: Points) -> Distances:
         """(2/√c) atan(|x − y| / |x + y|); its gradient is 0 at y = x and at y = −x."""
-        c, (x, y) = align(self.c, x, y)
+        c, (x, y) = self._align(x, y)
         return 2 * safe_atan2(safe_norm(x - y), safe_norm(x + y)) / jnp.sqrt(c)
 
     def retract(self, x: Points, v: Points) -> Points:
@@ -300,6 +419,45 @@ class Sphere:
 
     gradient_in_frame = from_frame = egrad_to_rgrad
     transport_in_frame = transport
+
+    def inner(self, x: Points, v: Points, w: Points) -> Distances:
+        """The product v · w."""
+        return Euclidean().inner(x, v, w)
+
+    def norm(self, x: Points, v: Points) -> Distances:
+        """The length |v|."""
+        return Euclidean().norm(x, v)
+
+    def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
+        """The point exp_map(x, t log_map(x, y)); x where y is the antipode of x."""
+        t, v, x = broadcast_number(t, self.log_map(x, y), as_float(x))
+        return self.exp_map(x, t * v)
+
+    def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
+        """Distances of all pairs, by one matrix product and, for near points and antipodes, each.
+
+        Points are taken to be on the sphere, as `project` puts them.
+        """
+        x, y, c = align_sets(as_float(x), as_float(y), self.c)
+        check_positive("c", self.c)
+        apart, near = _squares_apart(x, y, 1)
+        together, opposite = _squares_apart(x, y, -1)
+        near = near | opposite
+        roots = (safe_sqrt(jnp.where(near, 1, squares)) for squares in (apart, together))
+        far = 2 * jnp.arctan2(*roots) / jnp.sqrt(c)[..., None, None]
+        return replace_near(far, near, x, y, c, lambda x, y, c: Sphere(c).distance(x, y))
+
+    def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
+        """The point [1/√c, 0, …, 0] with n + 1 coordinates."""
+        return self.project(lorentz.origin(n, self.c, dtype))
+
+    def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
+        """Draw points about the origin; see `Manifold.random`."""
+        return self.exp_map0(_normal(key, self.origin(n), n, shape, scale))
+
+    def position_in_frame(self, x: Points) -> Points:
+        """The point itself, which `from_frame` maps to 0: on a sphere no point is the middle."""
+        return as_float(x)
 
 
 def _with_zero(u: Float[Array, "*batch n"]) -> Float[Array, "*batch n1"]:
@@ -325,10 +483,10 @@ class Product:
     Its distance is the root of the sum of their squared distances; all else is done in each.
 
     Attributes:
-      factors: the spaces.
+      factors: a tuple of spaces. (As nodes of a pytree they may stand for anything.)
     """
 
-    factors: tuple[Manifold, ...]
+    factors: tuple[Any, ...]
     project = _of_each("project")
     exp_map0 = _of_each("exp_map0")
     log_map0 = _of_each("log_map0")
@@ -340,8 +498,119 @@ class Product:
     gradient_in_frame = _of_each("gradient_in_frame")
     from_frame = _of_each("from_frame")
     transport_in_frame = _of_each("transport_in_frame")
+    position_in_frame = _of_each("position_in_frame")
+
+    def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
+        """The points at the share t of the way in each factor."""
+        parts = zip(self.factors, x, y, strict=True)
+        return tuple(space.geodesic(t, *pair) for space, *pair in parts)
+
+    def inner(self, x: Points, v: Points, w: Points) -> Distances:
+        """The sum of the inner products in the factors."""
+        parts = jnp.broadcast_arrays(*_of_each("inner")(self, x, v, w))
+        return jnp.sum(jnp.stack(parts, axis=-1), axis=-1)
+
+    def norm(self, x: Points, v: Points) -> Distances:
+        """The root of the sum of squared lengths in the factors."""
+        return _root_sum_square(_of_each("norm")(self, x, v))
+
+    def pairwise_distance(self, x: Points, y: Points) -> Float[Array, "*#batch M N"]:
+        """The root of the sum of squared distances of all pairs."""
+        return _root_sum_square(_of_each("pairwise_distance")(self, x, y))
+
+    def origin(self, n: Any, dtype: DTypeLike | None = None) -> Points:
+        """The origin of each factor; n is one dimension, or a tuple with one for each factor."""
+        pairs = zip(self.factors, self._dimensions(n), strict=True)
+        return tuple(space.origin(m, dtype) for space, m in pairs)
+
+    def random(self, key: Array, n: Any, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
+        """Draw points of each factor independently; see `Manifold.random`."""
+        keys = jax.random.split(key, len(self.factors))
+        parts = zip(self.factors, keys, self._dimensions(n), strict=True)
+        return tuple(space.random(k, m, shape, scale) for space, k, m in parts)
+
+    def _dimensions(self, n: Any) -> Any:
+        return n if isinstance(n, tuple) else (n,) * len(self.factors)
 
     def distance(self, x: Points, y: Points) -> Distances:
         """The root of the sum of squared distances."""
-        parts = _of_each("distance")(self, x, y)
-        return safe_norm(jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
+        return _root_sum_square(_of_each("distance")(self, x, y))
+
+
+def _root_sum_square(parts: Sequence[Distances]) -> Distances:
+    return safe_norm(jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
+
+
+def bounded_curvature(
+    parameter: ArrayLike, low: float = 0.1, high: float = 10.0
+) -> Float[Array, "..."]:
+    """Return the curvature c in (low, high) for a parameter that may be any number.
+
+    log c = log low + (log high − log low) sigmoid(parameter), so 0 gives the geometric mean of the
+    bounds, and an optimiser that trains the parameter never leaves the range.
+
+    Args:
+      parameter: a number or an array of any shape.
+      low: lower bound, positive.
+      high: upper bound, above ``low``.
+
+    Returns:
+      The curvature, of the parameter's shape, float32 at least.
+
+    Raises:
+      ValueError: for bounds that are no range of positive numbers.
+    """
+    _check_range(low, high)
+    share = jax.nn.sigmoid(as_float(parameter))
+    c = low * jnp.exp(math.log(high / low) * share)
+    return jnp.clip(c, low, high)  # which rounding might leave
+
+
+def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> Float[Array, "..."]:
+    """Return the parameter for which `bounded_curvature` is c, to start from.
+
+    Args:
+      c: a curvature between the bounds, exclusive; a number or an array of any shape.
+      low: lower bound, positive.
+      high: upper bound, above ``low``.
+
+    Returns:
+      The parameter, of the shape of ``c``.
+
+    Raises:
+      ValueError: for bounds that are no range of positive numbers, and for a curvature outside.
+    """
+    _check_range(low, high)
+    check_positive(f"c - {low}", as_float(c) - low)
+    check_positive(f"{high} - c", high - as_float(c))
+    c = as_float(c)
+    return jnp.log(jnp.log(c / low) / jnp.log(high / c))
+
+
+def _check_range(low: float, high: float) -> None:
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"curvatures from {low} to {high}: give 0 < low < high")
+
+
+def _to_state_dict(space: Any) -> dict[str, Any]:
+    fields = dataclasses.fields(space)
+    return {f.name: flax.serialization.to_state_dict(getattr(space, f.name)) for f in fields}
+
+
+def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
+    names = {field.name for field in dataclasses.fields(space)}
+    if names != state.keys():
+        raise ValueError(
+            f"the state of a {type(space).__name__} has the fields {sorted(names)}, not"
+            f" {sorted(state)}"
+        )
+    values = {
+        name: flax.serialization.from_state_dict(getattr(space, name), state[name], name=name)
+        for name in names
+    }
+    return dataclasses.replace(space, **values)
+
+
+# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing.
+for _space in (Poincare, Lorentz, Euclidean, Sphere, Product):
+    flax.serialization.register_serialization_state(_space, _to_state_dict, _from_state_dict)

@@ -68,14 +68,52 @@ def exact_precision() -> jax.lax.Precision | None:
     return jax.lax.Precision.HIGHEST if asked else None
 
 
+def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: str = "") -> None:
+    """Refuse numbers that are not positive, where their values are known.
+
+    Traced values (under `jax.jit`, `jax.vmap` or `jax.grad`) and arrays of other processes are not
+    known, and pass.
+
+    Args:
+      name: name of the argument.
+      value: a number or an array.
+      allow_zero: whether 0 is taken.
+      hint: what to add to the message.
+
+    Raises:
+      ValueError: for a number that is not positive, or not a number.
+    """
+    if isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):
+        return
+    known = np.asarray(value)
+    if not np.all(known >= 0 if allow_zero else known > 0):
+        least = "0 or more" if allow_zero else "positive"
+        raise ValueError(f"{name} {known}: give a number that is {least}{hint}")
+
+
+_UNBOUNDED = ("t", "r")
+"""Numbers for each entry of a batch that may have any sign."""
+_CURVATURE_HINT = " (the curvature is -c, so a curvature of -0.5 is c = 0.5)"
+
+
 def per_batch(
     c: ArrayLike, x: Float[Array, "*#batch n"], name: str = "c"
 ) -> Float[Array, "*#batch"]:
-    """Casts a curvature to the dtype of ``x`` and gives it one axis for each batch axis of ``x``.
+    """Cast a curvature to the dtype of ``x`` and give it one axis for each batch axis of ``x``.
 
-    ValueError, in which ``name`` stands for ``c``, is raised where it has more axes than the batch,
-    or longer ones.
+    Args:
+      c: a curvature, or another number for each entry of the batch.
+      x: vectors.
+      name: name of the argument, in errors.
+
+    Returns:
+      The curvature; axes of length 1 are put before its own.
+
+    Raises:
+      ValueError: for a curvature with more axes than the batch, or longer ones; for a negative
+        curvature and for another number that is not positive, where their values are known.
     """
+    given = c
     c = jnp.asarray(as_float(c), x.dtype)
     batch = x.shape[:-1]
     missing = len(batch) - c.ndim
@@ -83,7 +121,42 @@ def per_batch(
         size not in (1, whole) for size, whole in zip(c.shape, batch[missing:], strict=True)
     ):
         raise ValueError(f"{name} {c.shape} does not broadcast to the batch {batch} of {x.shape}")
+    if name == "c":
+        check_positive(name, given, allow_zero=True, hint=_CURVATURE_HINT)
+    elif name not in _UNBOUNDED:
+        check_positive(name, given)
     return c.reshape((1,) * missing + c.shape)
+
+
+def broadcast_number(
+    t: ArrayLike, v: Float[Array, "*batch n"], *others: Float[Array, "..."], name: str = "t"
+) -> Sequence[Array]:
+    """Give a number and vectors the same number of axes; the number may have more than the batch.
+
+    Args:
+      t: a number for each entry of the batch, or an array that broadcasts with ``*batch``; axes
+        before those of the batch are new axes of the result.
+      v: vectors.
+      others: vectors with as many axes.
+      name: name of the number, in errors.
+
+    Returns:
+      The number with one more axis, that of coordinates, and the vectors, with axes of length 1 in
+      front where they had fewer.
+
+    Raises:
+      ValueError: for shapes that do not broadcast.
+    """
+    t, batch = jnp.asarray(as_float(t), v.dtype), v.shape[:-1]
+    try:
+        rank = len(np.broadcast_shapes(t.shape, batch))
+    except ValueError as error:
+        raise ValueError(
+            f"{name} {t.shape} does not broadcast with the batch {batch} of {v.shape}: for each"
+            f" entry of the batch at each {name} give {name} as [..., 1]"
+        ) from error
+    t = t.reshape((1,) * (rank - t.ndim) + t.shape)
+    return t[..., None], *(x.reshape((1,) * (rank + 1 - x.ndim) + x.shape) for x in (v, *others))
 
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:

@@ -1,22 +1,33 @@
-"""Optimisers of parameters that are points of manifolds.
+"""Riemannian optimisers: optax optimisers of parameters that are points of manifolds.
 
-Updating coordinates leaves a manifold, and near the rim of the ball, or far out on the hyperboloid,
-equal steps in them are unequal ones in the space. `riemannian` gives an optimiser Riemannian
-gradients in the frame of each point (see `manifolds`); its update, in the same frame, is followed
-along a geodesic; and the vectors that it remembers are transported to where the point has gone.
+Adding a step to coordinates leaves a manifold, and near the rim of the ball, or far out on the
+hyperboloid, equal steps in coordinates are unequal steps in the space. `riemannian` gives an
+optimiser the Riemannian gradient in an orthonormal frame at each point (see `manifolds`), follows
+the optimiser's step, a vector in the same frame, along a geodesic, and transports the vectors in
+the optimiser's state to the new point.
 
 References:
   Bonnabel, Stochastic gradient descent on Riemannian manifolds, 2013. Bécigneul and Ganea,
   Riemannian adaptive optimization methods, ICLR 2019.
 """
 
+import contextlib
+import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path
+from jax.tree_util import (
+    DictKey,
+    GetAttrKey,
+    SequenceKey,
+    keystr,
+    tree_flatten_with_path,
+    tree_map_with_path,
+)
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.ops.manifolds import Euclidean, Manifold, Product
@@ -41,11 +52,14 @@ MAGNITUDES = frozenset(
 }
 """Fields of optax's states that stay as they are: second moments, step sizes, hyperparameters."""
 
-READ_POINTS = frozenset(
-    ("LookaheadState", "SAMState")
+COORDINATE_STATES = frozenset(
+    ("LookaheadState", "SAMState", "NonNegativeParamsState", "HutchinsonState", "SophiaState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
-"""States of optax's wrappers that compute with the coordinates of the parameters."""
+"""States of optax transformations that compute with the coordinates of the parameters."""
+
+COORDINATE_TRANSFORMATIONS = frozenset(("keep_params_nonnegative",))
+"""Names of optax transformations that do so, and whose states do not tell them apart."""
 
 
 class ManifoldError(UserError, ValueError):
@@ -59,79 +73,95 @@ def riemannian(
     magnitudes: Collection[str] = (),
     retract: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimiser of points: Riemannian gradients, steps along geodesics, transported moments.
+    """Make an optimiser Riemannian: gradients in frames, geodesic steps, transported moments.
 
-    What it returns are differences of coordinates, so that `optax.apply_updates` gives the points.
-    Weight decay and what else reads parameters sees zeros for points: it has no meaning for them.
+    The updates are differences of coordinates, so `optax.apply_updates` gives the new points.
 
-    Moments are looked for wherever optax's wrappers keep them. A field of the state that is not
-    known to be a vector or a magnitude is refused, and so are wrappers that compute with the
-    coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
+    In place of a point the optimiser sees the vector from the origin to it, in the frame at the
+    point and as long as the distance (`Manifold.position_in_frame`); of a point of a sphere it sees
+    the coordinates. So what scales by the size of a parameter (`optax.adaptive_grad_clip`,
+    `fromage`, `lamb`, `lars`, `adafactor`) scales by the distance from the origin, and weight decay
+    moves points along geodesics towards the origin (on a sphere it does nothing). Like all of these
+    in Euclidean space, such an optimiser depends on where the origin is.
+
+    Moments are found wherever optax's wrappers keep them. The transformation refuses an optimiser
+    whose state has a field that is not known to be a vector or a magnitude, and wrappers that
+    compute with the coordinates of points (lookahead, SAM, line searches, schedule-free ones).
 
     Args:
       optimizer: an optax optimiser, learning rate included, in any of its wrappers. For points its
-        arithmetic is that of vectors of the frame; `scale_by_length_adam` is the Adam that no
-        choice of frame changes.
+        arithmetic is that of vectors of the frame. Elementwise moments depend on the choice of the
+        frame; those of `scale_by_length_adam` do not.
       manifold: the space of all parameters, such as `Lorentz(c)`; or a tree of spaces that is a
-        prefix of theirs, as in `optax.masked`; or a function of the parameters that gives either,
-        for spaces whose curvature is a parameter. What is `Euclidean` is optimised as ever.
-      vectors: fields of the optimiser's own states that hold tangent vectors, to be transported,
-        beside `VECTORS`: "field" or "State.field".
-      magnitudes: fields that stay as they are, beside `MAGNITUDES`.
-      retract: whether steps are taken by the manifold's retraction, not along geodesics.
+        prefix of the parameters, as in `optax.masked`; or a function of the parameters that returns
+        either, for spaces whose curvature is a parameter. `Euclidean` parameters are optimised as
+        without this function, and so are the curvatures of spaces among the parameters, such as the
+        space that an Equinox or NNX module holds.
+      vectors: names of fields of the optimiser's state that hold tangent vectors, to be
+        transported, beside `VECTORS`: "field" or "State.field".
+      magnitudes: names of fields that stay as they are, beside `MAGNITUDES`.
+      retract: whether steps are taken by the manifold's retraction instead of along geodesics.
 
     Returns:
       The transformation; its ``update`` needs the parameters.
 
     Raises:
-      ManifoldError: in ``init``, for an optimiser whose state cannot be transported; in ``update``,
-        without parameters.
+      ManifoldError: in ``init``, for an optimiser whose state cannot be transported and for a
+        parameter that is not an array of points of its space; in ``update``, without parameters.
     """
     optimizer = optax.with_extra_args_support(optimizer)
-    known = dict.fromkeys(VECTORS, True) | dict.fromkeys(MAGNITUDES, False)
-    known |= dict.fromkeys(vectors, True) | dict.fromkeys(magnitudes, False)
+    transported = dict.fromkeys(VECTORS, True) | dict.fromkeys(MAGNITUDES, False)
+    transported |= dict.fromkeys(vectors, True) | dict.fromkeys(magnitudes, False)
 
-    def spaces(params: Params) -> list[Manifold | None]:
-        return _space_of_each(manifold(params) if callable(manifold) else manifold, params)
+    # A tree of spaces may be callable, as an Equinox module is.
+    is_tree = any(map(_is_space, jax.tree.leaves(manifold, is_leaf=_is_space)))
 
-    def frames(
-        of: Callable[..., Array], each: list[Manifold | None], params: Params, *more: Params
+    def spaces_of(params: Params) -> list[Manifold | None]:
+        is_function = callable(manifold) and not is_tree
+        return _space_of_each(manifold(params) if is_function else manifold, params)
+
+    def map_points(
+        function: Callable[..., Array], spaces: list[Manifold | None], *trees: Params
     ) -> Params:
-        """A function of space, parameter and more at points; the last of what is none."""
-        rows = zip(each, *map(jax.tree.leaves, (params, *more)), strict=True)
-        return jax.tree.unflatten(
-            jax.tree.structure(params),
-            [row[-1] if space is None else of(space, *row) for space, *row in rows],
-        )
+        """Map each space and its leaves; Euclidean leaves are those of the last tree."""
+        paths, structure = tree_flatten_with_path(trees[0])
+        rows = zip(spaces, paths, *map(jax.tree.leaves, trees), strict=True)
+        mapped = []
+        for space, (path, _), *leaves in rows:
+            try:
+                mapped.append(leaves[-1] if space is None else function(space, *leaves))
+            except (TypeError, ValueError) as error:
+                raise ManifoldError(f"riemannian: parameter {_name(path)}: {error}") from error
+        return jax.tree.unflatten(structure, mapped)
 
-    def zeros(space: Manifold, x: Array) -> Array:
-        return jnp.zeros_like(space.gradient_in_frame(x, x))
+    def position(space: Manifold, x: Array) -> Array:
+        return space.position_in_frame(x).astype(x.dtype)
 
-    def scale(space: Manifold, x: Array, gradient: Array) -> Array:
+    def to_frame(space: Manifold, x: Array, gradient: Array) -> Array:
         return space.gradient_in_frame(x, gradient).astype(x.dtype)
 
     def move(space: Manifold, x: Array, u: Array) -> Array:
         step = space.retract if retract else space.exp_map
         return step(x, space.from_frame(x, u)).astype(x.dtype)
 
-    def carry(way: tuple[Any, Array, Array], u: Array) -> Array:
-        space, x, y = way
-        return space.transport_in_frame(x, y, u).astype(u.dtype)
+    def subtract(_: Manifold, x: Array, y: Array) -> Array:
+        return y - x
 
-    def places(
-        state: optax.OptState, each: list[Manifold | None], seen: Params
+    def points_of_vectors(
+        state: optax.OptState, spaces: list[Manifold | None], positions: Params
     ) -> list[KeyPath | None]:
         shapes = {
             path: None if space is None else x.shape
-            for space, (path, x) in zip(each, tree_flatten_with_path(seen)[0], strict=True)
+            for space, (path, x) in zip(spaces, tree_flatten_with_path(positions)[0], strict=True)
         }
-        return _points_of_vectors(state, shapes, known)
+        return _points_of_vectors(state, shapes, transported)
 
     def init(params: Params) -> optax.OptState:
-        each = spaces(params)
-        seen = frames(zeros, each, params)
-        state = optimizer.init(seen)
-        places(state, each, seen)
+        _refuse_coordinate_transformations(optimizer.update)
+        spaces = spaces_of(params)
+        positions = map_points(position, spaces, params)
+        state = optimizer.init(positions)
+        points_of_vectors(state, spaces, positions)
         return state
 
     def update(
@@ -139,100 +169,218 @@ def riemannian(
     ) -> tuple[Params, optax.OptState]:
         if params is None:
             raise ManifoldError("riemannian: update(gradients, state, params) needs the params")
-        each = spaces(params)
-        scaled = frames(scale, each, params, gradients)
-        seen = frames(zeros, each, params)
-        steps, state = optimizer.update(scaled, state, seen, **extra)
-        moved = frames(move, each, params, steps)
-        ways: dict[KeyPath, Any] = {
+        spaces = spaces_of(params)
+        in_frames = map_points(to_frame, spaces, params, gradients)
+        positions = map_points(position, spaces, params)
+        steps, state = optimizer.update(in_frames, state, positions, **extra)
+        moved = map_points(move, spaces, params, steps)
+        moves = {
             path: (space, x, y)
             for space, (path, x), y in zip(
-                each, tree_flatten_with_path(params)[0], jax.tree.leaves(moved), strict=True
+                spaces, tree_flatten_with_path(params)[0], jax.tree.leaves(moved), strict=True
             )
         }
+
+        def transport(point: KeyPath | None, vector: Any) -> Any:
+            if point is None:
+                return vector
+            space, x, y = moves[point]
+            assert space is not None
+            return space.transport_in_frame(x, y, vector).astype(vector.dtype)
+
         leaves, structure = jax.tree.flatten(state)
-        transported = [
-            u if at is None else carry(ways[at], u)
-            for u, at in zip(leaves, places(state, each, seen), strict=True)
-        ]
-        state = jax.tree.unflatten(structure, transported)
-        return frames(lambda _, x, y: y - x, each, params, moved), state
+        points = points_of_vectors(state, spaces, positions)
+        state = jax.tree.unflatten(structure, map(transport, points, leaves))
+        return map_points(subtract, spaces, params, moved), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def _is_space(node: Any) -> bool:
+    # By its type: a variable of NNX has the attributes of its value too.
+    return issubclass(type(node), Manifold)
+
+
+def _name(path: KeyPath) -> str:
+    """Return a parameter's path as the user wrote it; the only parameter has none."""
+    return keystr(path) or "(the only one)"
+
+
 def _space_of_each(spaces: Any, params: Params) -> list[Manifold | None]:
-    """The space of each leaf of the parameters, given by a prefix; None where it is Euclidean.
+    """Return the space of each leaf of the parameters; None for Euclidean leaves.
+
+    Leaves of spaces among the parameters are curvatures, and so Euclidean.
+
+    Args:
+      spaces: a tree of spaces that is a prefix of the parameters.
+      params: parameters.
 
     Raises:
-      ManifoldError: where something else stands for a space.
+      ManifoldError: for a prefix that does not fit, a leaf of it that is no space, and a parameter
+        that cannot be an array of points.
     """
-    is_space = lambda node: isinstance(node, Manifold)
-    each: list[Manifold | None] = []
+    space_of_leaf: list[Manifold | None] = []
 
-    def add(space: Any, part: Params) -> None:
-        if not is_space(space):
+    def add(path: KeyPath, space: Any, part: Params) -> None:
+        if not _is_space(space):
             raise ManifoldError(f"riemannian: {space!r} is no manifold: give, say, Euclidean()")
-        leaves = jax.tree.leaves(part)
-        if isinstance(space, Product) and leaves:  # none where `optax.partition` masks them
-            jax.tree.map(add, space.factors, part, is_leaf=is_space)
-        else:
-            each.extend([None if isinstance(space, Euclidean) else space] * len(leaves))
+        if _is_space(part):
+            space_of_leaf.extend([None] * len(jax.tree.leaves(part)))
+            return
+        if isinstance(space, Product) and jax.tree.leaves(part):
+            # Without leaves it is what `optax.partition` masks.
+            if not isinstance(part, tuple) or len(part) != len(space.factors):
+                raise ManifoldError(
+                    f"riemannian: parameter {_name(path)} of type {type(part).__name__} is no point"
+                    f" of a Product: give a tuple of {len(space.factors)}, one for each factor"
+                )
+            for k, (factor, component) in enumerate(zip(space.factors, part, strict=True)):
+                add((*path, SequenceKey(k)), factor, component)
+            return
+        for rest, node in tree_flatten_with_path(part, is_leaf=_is_space)[0]:
+            if _is_space(node):
+                space_of_leaf.extend([None] * len(jax.tree.leaves(node)))
+            elif isinstance(space, Euclidean):
+                space_of_leaf.append(None)
+            else:
+                _check_points((*path, *rest), space, node)
+                space_of_leaf.append(space)
 
-    jax.tree.map(add, spaces, params, is_leaf=is_space)
-    return each
+    try:
+        tree_map_with_path(add, spaces, params, is_leaf=_is_space)
+    except ManifoldError:
+        raise
+    except ValueError as error:
+        raise ManifoldError(
+            f"riemannian: the tree of spaces is no prefix of the parameters: {error}"
+        ) from error
+    return space_of_leaf
+
+
+def _check_points(path: KeyPath, space: Manifold, leaf: Any) -> None:
+    """Refuse a parameter that cannot be an array of points.
+
+    Raises:
+      ManifoldError: for a scalar, for an array without a real floating dtype, and in a space
+        without a curvature.
+    """
+    if getattr(space, "c", 1.0) is None:
+        raise ManifoldError(
+            f"riemannian: the space of parameter {_name(path)} has the curvature None, as a filter"
+            " of parameters leaves it: take the space from the whole model"
+        )
+    shape, dtype = getattr(leaf, "shape", ()), getattr(leaf, "dtype", None)
+    is_floating = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+    if len(shape) == 0 or not is_floating:
+        raise ManifoldError(
+            f"riemannian: parameter {_name(path)} of shape {shape} and dtype"
+            f" {dtype or type(leaf).__name__} is no array of points of"
+            f" {type(space).__name__}: points are floating, with their coordinates along the last"
+            " axis; give Euclidean() for what is no point"
+        )
 
 
 def _points_of_vectors(
     state: optax.OptState,
     params: Mapping[KeyPath, tuple[int, ...] | None],
-    known: Mapping[str, bool],
+    transported: Mapping[str, bool],
 ) -> list[KeyPath | None]:
-    """For each leaf of a state the point at which it is a tangent vector, or None if it is none.
+    """Return for each leaf of a state the point at which it is a tangent vector, or None.
 
     Args:
       state: state of an optimiser.
-      params: paths of the parameters, with the shapes of their frames; None of what is no point.
-      known: of fields whether they hold tangent vectors.
+      params: paths of the parameters, with the shapes of their frames; None for Euclidean ones.
+      transported: whether a field of this name holds tangent vectors.
+
+    Raises:
+      ManifoldError: for a state that cannot be transported.
     """
-    at: list[KeyPath | None] = []
+    _refuse_coordinate_states(state)
+    points: list[KeyPath | None] = []
     for path, leaf in tree_flatten_with_path(state)[0]:
-        named = max((i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1)
+        last_name = max(
+            (i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1
+        )
         # A parameter's path follows the last field, and may lead to a list of a moment's parts.
         ends = [
             (stop - start, start)
             for start in range(len(path) + 1)
-            for stop in range(max(start, named + 1), len(path) + 1)
+            for stop in range(max(start, last_name + 1), len(path) + 1)
             if path[start:stop] in params
         ]
         size, start = max(ends, default=(0, len(path)))
         param = path[start : start + size]
         field = _field(state, path[:start])
-        at.append(None)
-        numbers = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        if not numbers or (ends and params[param] is None):
+        points.append(None)
+        is_array = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        if not is_array or (ends and params[param] is None):
             continue
-        vector = known.get(field, known.get(field.rpartition(".")[-1]))
-        if vector is None or (vector and (not ends or jnp.shape(leaf) != params[param])):
+        is_vector = transported.get(field, transported.get(field.rpartition(".")[-1]))
+        fits = bool(ends) and jnp.shape(leaf) == params[param]
+        if is_vector is None or (is_vector and not fits):
             raise ManifoldError(
                 f"riemannian: {field or 'an unnamed part'} of the optimiser's state, of the shape"
                 f" {jnp.shape(leaf)}, is not known to be one tangent vector for each point, which"
                 " would be transported: name the field in `vectors` or `magnitudes`"
             )
-        if vector:
-            at[-1] = param
-    return at
+        if is_vector:
+            points[-1] = param
+    return points
+
+
+def _refuse_coordinate_states(state: optax.OptState) -> None:
+    """Refuse transformations that compute with the coordinates of points.
+
+    Raises:
+      ManifoldError: for a state in `COORDINATE_STATES`.
+    """
+
+    def is_refused(node: Any) -> bool:
+        return type(node).__name__ in COORDINATE_STATES
+
+    for node in jax.tree.leaves(state, is_leaf=is_refused):
+        if is_refused(node):
+            raise ManifoldError(
+                f"riemannian: {type(node).__name__} computes with the coordinates of points"
+            )
+
+
+def _refuse_coordinate_transformations(update: Any) -> None:
+    """Refuse an update in whose closure is that of one of `COORDINATE_TRANSFORMATIONS`.
+
+    Raises:
+      ManifoldError: for such a transformation, in whatever optax wraps it.
+    """
+    remaining, seen = [update], set()
+    while remaining:
+        value = remaining.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, tuple | list):
+            remaining.extend(value)
+        elif isinstance(value, dict):
+            remaining.extend(value.values())
+        elif inspect.isfunction(value):
+            maker = value.__qualname__.partition(".")[0]
+            is_optax = str(value.__module__).startswith("optax")
+            if is_optax and maker in COORDINATE_TRANSFORMATIONS:
+                raise ManifoldError(f"riemannian: {maker} computes with the coordinates of points")
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    remaining.append(cell.cell_contents)
+        elif inspect.ismethod(value):
+            remaining.append(value.__func__)
+            remaining.extend(getattr(value.__self__, "__dict__", {}).values())
 
 
 def _field(state: Any, path: KeyPath) -> str:
-    """The innermost named field of a path, "State.field"; refuses states that read points."""
+    """Return the innermost named field of a path, "State.field"."""
     field = ""
     for key in path:
         if isinstance(key, GetAttrKey):
-            owner = type(state).__name__
-            if owner in READ_POINTS:
-                raise ManifoldError(f"riemannian: {owner} computes with the coordinates of points")
-            field, state = f"{owner}.{key.name}", getattr(state, key.name)
+            field = f"{type(state).__name__}.{key.name}"
+            state = getattr(state, key.name)
         elif isinstance(key, DictKey):
             state = state[key.key]
         elif isinstance(key, SequenceKey):
@@ -243,49 +391,82 @@ def _field(state: Any, path: KeyPath) -> str:
 
 
 class LengthAdamState(NamedTuple):
-    """Steps taken, first moments, and second moments of the length, one for each vector."""
+    """State of `scale_by_length_adam`.
+
+    Attributes:
+      steps: number of steps taken.
+      mu: first moments.
+      nu: second moments, one for each vector.
+      nu_max: with ``amsgrad`` the largest second moments so far, else None.
+    """
 
     steps: jax.Array
     mu: Params
     nu: Params
+    nu_max: Params | None = None
 
 
 def scale_by_length_adam(
-    b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+    per_coordinate: bool = True,
 ) -> optax.GradientTransformation:
-    """Adam with one second moment for each vector, that of its length per √n.
+    """Scale by Adam with one second moment for each vector, that of its length.
 
-    Rotating all gradients of a vector rotates its updates, so that in `riemannian` no choice of
-    frame changes them: the adaptive method of Bécigneul and Ganea for a product of manifolds, one
-    for each point.
+    Rotating all gradients of a vector rotates its updates, so in `riemannian` the choice of frames
+    does not change them: this is the adaptive method of Bécigneul and Ganea for a product of
+    manifolds, one for each point.
+
+    With ``per_coordinate`` the second moment is the mean of the squared coordinates, like that of
+    `optax.adam`, and a vector of n coordinates moves by up to about √n times the learning rate.
+    Without, it is their sum, as in geoopt and hyperbolix, and a vector moves by up to about the
+    learning rate; a learning rate for geoopt is then right here too.
 
     Args:
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: added to the root.
+      eps: added to the root of the second moment.
+      amsgrad: whether to divide by the root of the largest second moment so far (Reddi, Kale and
+        Kumar, ICLR 2018), bias-corrected as in PyTorch and geoopt; `optax.amsgrad` corrects each
+        second moment before it takes the largest, so that a long first gradient counts for ever.
+      per_coordinate: whether the second moment is that of the length per √n.
 
     Returns:
-      The transformation; vectors lie along the last axis.
+      The transformation; vectors lie along the last axis of floating arrays [*batch, n].
     """
+    reduce = jnp.mean if per_coordinate else jnp.sum
 
     def init(params: Params) -> LengthAdamState:
+        mu = jax.tree.map(jnp.zeros_like, params)
         nu = jax.tree.map(lambda x: jnp.zeros_like(x[..., :1]), params)
-        return LengthAdamState(jnp.zeros([], jnp.int32), jax.tree.map(jnp.zeros_like, params), nu)
+        return LengthAdamState(jnp.zeros([], jnp.int32), mu, nu, nu if amsgrad else None)
 
     def update(
         gradients: Params, state: LengthAdamState, params: Params | None = None
     ) -> tuple[Params, LengthAdamState]:
         del params
         steps = state.steps + 1
+
+        def second_moment(v: Array, g: Array) -> Array:
+            return b2 * v + (1 - b2) * reduce(jnp.square(g), axis=-1, keepdims=True)
+
+        def scale(m: Array, v: Array) -> Array:
+            first, second = (_bias_correction(b, steps, m.dtype) for b in (b1, b2))
+            return (m / first) / (jnp.sqrt(v / second) + eps)
+
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradients)
-        mean = lambda g: jnp.mean(jnp.square(g), axis=-1, keepdims=True)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * mean(g), state.nu, gradients)
-        first, second = (1 - b ** steps.astype(jnp.float32) for b in (b1, b2))
-        updates = jax.tree.map(
-            lambda m, v: (m / first.astype(m.dtype)) / (jnp.sqrt(v / second.astype(v.dtype)) + eps),
-            mu,
-            nu,
-        )
-        return updates, LengthAdamState(steps, mu, nu)
+        nu = jax.tree.map(second_moment, state.nu, gradients)
+        nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsgrad else None
+        updates = jax.tree.map(scale, mu, nu_max if amsgrad else nu)
+        return updates, LengthAdamState(steps, mu, nu, nu_max)
 
     return optax.GradientTransformation(init, update)
+
+
+def _bias_correction(decay: Any, steps: jax.Array, dtype: Any) -> jax.Array:
+    """Return 1 − decay^steps, whose difference would leave three digits of 1 − 0.999 in float32."""
+    is_known = isinstance(decay, float) and decay > 0
+    log_decay = math.log(decay) if is_known else jnp.log(jnp.asarray(decay, dtype))
+    return -jnp.expm1(steps.astype(dtype) * jnp.asarray(log_decay, dtype))

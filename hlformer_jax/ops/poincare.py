@@ -42,6 +42,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz
@@ -53,6 +54,8 @@ from hlformer_jax.ops.numerics import (
     as_float,
     asinhc_sqrt,
     bounded_norm,
+    broadcast_number,
+    check_positive,
     cosh_sqrt,
     dot,
     limit_norm,
@@ -92,8 +95,12 @@ def project(p: Ball, c: ArrayLike = 1.0, max_radius: ArrayLike | None = None) ->
     p = as_float(p)
     if max_radius is None:
         max_radius = 1 - 4 * float(jnp.finfo(p.dtype).eps)
-    radius = per_batch(max_radius, p, "max_radius")
-    return limit_norm(p, radius / jnp.sqrt(per_batch(c, p)))
+    else:
+        check_positive("max_radius", max_radius)
+        check_positive("1 - max_radius", 1 - as_float(max_radius))
+    radius, c = per_batch(max_radius, p, "max_radius"), per_batch(c, p)
+    _check_curvature(c)
+    return limit_norm(p, radius / jnp.sqrt(c))
 
 
 def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
@@ -102,10 +109,20 @@ def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
     The gap is 1 − c |p|², positive even if a sum is rounded: 2 / λ for the conformal factor λ. What
     `project` returns stays as it is: it may be rounded outwards, but not by so much.
     """
+    _check_curvature(c)
     limit = 1 - 2 * float(jnp.finfo(p.dtype).eps)
     p, square = limit_norm_and_square(p, limit / jnp.sqrt(c))
     z = c * square
     return p, 1 - (z - jax.lax.stop_gradient(jnp.maximum(z - limit, 0)))
+
+
+def origin(n: int, c: ArrayLike = 1.0, dtype: DTypeLike | None = None) -> Ball:
+    """Return the point 0 with n coordinates, once for each entry of c; see `lorentz.origin`."""
+    return jnp.zeros_like(lorentz.origin(n, c, dtype)[..., 1:])
+
+
+def _check_curvature(c: Scalar) -> None:
+    check_positive("c", c, hint=": for curvature 0 use manifolds.Euclidean")
 
 
 def from_lorentz(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Array, "*#batch n"]:
@@ -157,6 +174,13 @@ def tangent_norm(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Scalar:
     return 2 * safe_normalize(v, least[..., None])[1] / room
 
 
+def tangent_inner(p: Ball, v: Ball, w: Ball, c: ArrayLike = 1.0) -> Scalar:
+    """Return the inner product λ_p² v · w of tangent vectors at p."""
+    c, (p, v, w) = align(c, p, v, w)
+    factor = (2 / inside(p, c)[1])[..., None]
+    return dot(factor * v, factor * w)
+
+
 def exp_map0(v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Exponential map tanh(√c |v|) v / (√c |v|) at the origin, moved inside by `project`.
 
@@ -202,8 +226,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     lean = c * dot(p, step)  # √c p · u sinh a
     steep = 2 * lean < -cosh  # so neither p nor v is 0
 
+    # As what is added to p, which v = 0 leaves as it is, to the bit.
     below = (room + (2 - room) * cosh) / 2 + lean
-    gentle = (cosh + lean)[..., None] * p + (room / 2)[..., None] * step
+    added = (room / 2)[..., None] * ((cosh - 1)[..., None] * p + step)
 
     a, root = jnp.sqrt(jnp.where(steep, z, 1)), jnp.sqrt(c)
     r = jnp.sqrt(jnp.where(steep, 1 - room, 1))
@@ -216,9 +241,9 @@ def exp_map(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     along = ((1 + r) ** 2 * shrink - slack**2 * grow) / 2 + r * turn
     steep_above = along[..., None] * outward + (room * sinh)[..., None] * bend
 
-    below = jnp.where(steep, steep_below, 2 * below)
-    above = jnp.where(steep[..., None], steep_above / root[..., None], 2 * gentle)
-    return project(above / below[..., None], c)
+    below = jnp.where(steep, steep_below, below)
+    above = jnp.where(steep[..., None], steep_above / root[..., None], added)
+    return project(jnp.where(steep[..., None], 0, p) + above / below[..., None], c)
 
 
 def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -243,17 +268,18 @@ def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
 
 
 def geodesic(t: ArrayLike, p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t log_map(p, q)) at the share t of the way."""
-    v = log_map(p, q, c)
-    return exp_map(p, per_batch(t, v, "t")[..., None] * v, c)
+    """The point exp_map(p, t log_map(p, q)) at the share t of the way, as `lorentz.geodesic`."""
+    t, v, p = broadcast_number(t, log_map(p, q, c), as_float(p))
+    return exp_map(p, t * v, c)
 
 
 def geodesic_unit(t: ArrayLike, p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
-    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p."""
+    """The point exp_map(p, t v / (λ_p |v|)) at a distance t from p, as `lorentz.geodesic_unit`."""
     curvature, (p, v) = align(c, p, v)
-    reach = per_batch(t, v, "t") * inside(p, curvature)[1] / 2
     direction, _ = safe_normalize(v, shortest_direction(v.dtype))
-    return exp_map(p, reach[..., None] * direction, curvature)
+    unit_vector = direction * (inside(p, curvature)[1] / 2)[..., None]
+    t, unit_vector, p = broadcast_number(t, unit_vector, p)
+    return exp_map(p, t * unit_vector, curvature)
 
 
 def limit_distance0(p: Ball, limit: ArrayLike, c: ArrayLike = 1.0) -> Ball:
@@ -371,14 +397,24 @@ def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     (p, gap_p), (q, gap_q) = inside(p, curvature), inside(q, curvature)
     total = p + q
     total2 = curvature * dot(total, total)
-    above = gap_p[..., None] * total + total2[..., None] * p
-    return project(above / (total2 + gap_p * gap_q)[..., None], curvature)
+    pp, qq = curvature * dot(p, p), curvature * dot(q, q)
+    # Where one is much shorter, as what is added to the other: 0 leaves that as it is, to the bit.
+    short_p, short_q = (4 * pp < qq)[..., None], (4 * qq <= pp)[..., None]
+    pq = curvature * dot(p, q)
+    add_q = gap_p[..., None] * (q + qq[..., None] * p)
+    add_p = (gap_p + total2)[..., None] * p - (pp * (1 + qq) + 2 * pq)[..., None] * q
+    above = jnp.where(short_p, add_p, gap_p[..., None] * total + total2[..., None] * p)
+    above = jnp.where(short_q, add_q, above) / (total2 + gap_p * gap_q)[..., None]
+    return project(jnp.where(short_q, p, jnp.where(short_p, q, 0)) + above, curvature)
 
 
 def mobius_scalar_mul(r: ArrayLike, p: Ball, c: ArrayLike = 1.0) -> Ball:
-    """Möbius product exp_map0(r log_map0(p)) with a number: r times as far from the origin."""
-    p = as_float(p)
-    return exp_map0(per_batch(r, p, "r")[..., None] * log_map0(p, c), c)
+    """Möbius product exp_map0(r log_map0(p)) with a number: r times as far from the origin.
+
+    ``r`` broadcasts with ``*batch`` as the t of `geodesic`.
+    """
+    r, v = broadcast_number(r, log_map0(p, c), name="r")
+    return exp_map0(r * v, c)
 
 
 def mobius_matvec(

@@ -33,7 +33,15 @@ from jaxtyping import ArrayLike, Float
 
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.lorentz import Scalar, Space
-from hlformer_jax.ops.numerics import as_float, common_batch, dot, per_batch, sinhc_sqrt, unit
+from hlformer_jax.ops.numerics import (
+    as_float,
+    check_positive,
+    common_batch,
+    dot,
+    per_batch,
+    sinhc_sqrt,
+    unit,
+)
 from hlformer_jax.typing import Array
 
 _STEPS = 50
@@ -224,12 +232,14 @@ def poincare_log_density(
 
 
 def _normal(key: Array, like: Array, scale: ArrayLike, shape: tuple[int, ...]) -> Array:
+    check_positive("scale", scale)
     scale = jnp.asarray(as_float(scale), like.dtype)
     drawn = jax.random.normal(key, (*shape, *like.shape), like.dtype)
     return drawn * jnp.broadcast_to(scale, like.shape).reshape((1,) * len(shape) + like.shape)
 
 
 def _log_density(u: Space, scale: ArrayLike, c: ArrayLike) -> Scalar:
+    check_positive("scale", scale)
     n = u.shape[-1]
     scale = jnp.broadcast_to(jnp.asarray(as_float(scale), u.dtype), u.shape)
     flat = -jnp.sum(jnp.square(u / scale) / 2 + jnp.log(scale), axis=-1)

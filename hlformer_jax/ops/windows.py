@@ -12,17 +12,22 @@ A window says for row i (the position that attends) how far position j is. Its f
   positions j / L; the own position is always inside.
 
 Width 0 stands for no window (sigma = infinity). Everything is computed as a logarithm, since the
-corrected Lorentz attention adds the logarithm and far positions underflow otherwise.
+corrected Lorentz attention adds the logarithm and far positions underflow otherwise. Widths that
+are a JAX array may be learned: released, printed and bartlett windows differentiate in them.
 """
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from hlformer_jax.ops.numerics import as_float
 from hlformer_jax.typing import Array
 
 KINDS = ("released", "printed", "boxcar", "bartlett")
@@ -30,50 +35,84 @@ KINDS = ("released", "printed", "boxcar", "bartlett")
 LOG_OUTSIDE = -1e4
 """The least logarithm of a window: finite, so that sums with it are; its exp is 0."""
 
+MIN_WIDTH = {"released": 0.01, "printed": 1e-6, "boxcar": 0.01, "bartlett": 0.01}
+"""The width below which a window does not change, and its derivative in the width is 0."""
+
+Widths = Sequence[float] | Float[Array, " K"]
+
 
 def log_attention_windows(
-    widths: Sequence[float], length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
+    widths: Widths, length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "K L L"]:
-    """Logarithms of the windows of K widths over L positions; row i attends to column j.
+    """Return logarithms of the windows of K widths over L positions; row i attends to column j.
 
-    They are constants, computed in float64 whatever the dtype. ValueError is raised for a kind that
-    is not in `KINDS`, a negative width or a length below 1 (HLFormer eq. 10; GMMFormer v2 eq. 13).
+    Args:
+      widths: numbers, of which the windows are constants, computed in float64 whatever the dtype;
+        or a JAX array [K], which may be traced and learned: then they are computed in its dtype
+        (float32 at least), with derivatives in the widths. Those of a boxcar are 0, and so are
+        those at width 0 and below `MIN_WIDTH`.
+      length: number of positions L.
+      kind: one of `KINDS`.
+      dtype: dtype of the result.
+
+    Returns:
+      Logarithms, `LOG_OUTSIDE` at least.
+
+    Raises:
+      ValueError: for an unknown kind, a length below 1 and negative widths; traced widths are not
+        checked, and negative ones give NaN.
+
+    References:
+      HLFormer, eq. 10. GMMFormer v2, eq. 13.
     """
     return jnp.asarray(_log_windows(widths, length, kind), dtype)
 
 
 def attention_windows(
-    widths: Sequence[float], length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
+    widths: Widths, length: int, kind: str = "released", dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "K L L"]:
-    """The windows whose logarithms `log_attention_windows` gives."""
-    return jnp.asarray(np.exp(_log_windows(widths, length, kind)), dtype)
+    """Return the windows whose logarithms `log_attention_windows` returns; see there."""
+    log_windows = _log_windows(widths, length, kind)
+    exp = jnp.exp if isinstance(log_windows, jax.Array) else np.exp
+    return jnp.asarray(exp(log_windows), dtype)
 
 
-def _log_windows(widths: Sequence[float], length: int, kind: str) -> np.ndarray:
+def _log_windows(widths: Widths, length: int, kind: str) -> Array:
     if kind not in KINDS:
         raise ValueError(f"window {kind!r} is unknown: use one of {', '.join(KINDS)}")
-    if length < 1 or any(not width >= 0 for width in widths):
+    is_known = not isinstance(widths, jax.core.Tracer)
+    if length < 1 or (is_known and not np.all(np.asarray(widths, np.float64) >= 0)):
         raise ValueError(f"a window needs length >= 1 and widths >= 0, not {length}, {widths}")
+    if isinstance(widths, jax.Array):
+        return _log_windows_of(jnp, as_float(widths), length, kind)
+    return _log_windows_of(np, np.asarray(widths, np.float64), length, kind)
+
+
+def _log_windows_of(xp: ModuleType | Any, widths: Array, length: int, kind: str) -> Array:
+    """`_log_windows` by the functions of NumPy or of JAX, in the dtype of the widths."""
+    if widths.ndim != 1:
+        raise ValueError(f"widths {widths.shape}: give one axis, of K windows")
+    # Positions are constants in float64, whatever the dtype of the widths.
     positions = np.arange(length, dtype=np.float64)
-    steps = (positions[None, :] - positions[:, None])[None]
-    width = np.asarray(widths, np.float64)[:, None, None]
-    open_width = width == 0
-    sigma = np.maximum(width, 0.01) / 9
+    steps = np.abs(positions[None, :] - positions[:, None])[None]
+    offset = np.square(positions[None, :] / max(length - 1, 1) - positions[:, None] / length)
+    offset = (offset - offset.min(axis=-1, keepdims=True))[None]
+    steps, offset = (xp.asarray(x, dtype=widths.dtype) for x in (steps, offset))
+    width = widths[:, None, None]
+    is_open = width == 0
+    width = xp.where(width < MIN_WIDTH[kind], MIN_WIDTH[kind], width)  # NaN stays
+    sigma = width / 9
     log_open = 0.0
     if kind == "printed":
         log_open = -math.log(2 * math.pi)
-        # As large as a square may be; far below LOG_OUTSIDE.
-        log_window = log_open - np.square(
-            np.minimum(np.abs(steps) / np.where(open_width, 1.0, width), 1e9)
-        )
+        log_window = log_open - xp.square(steps / width)
     elif kind == "boxcar":
-        log_window = np.where(np.abs(steps) / length <= math.sqrt(3) * sigma, 0.0, LOG_OUTSIDE)
+        log_window = xp.where(steps / length <= math.sqrt(3) * sigma, 0.0, LOG_OUTSIDE)
     elif kind == "bartlett":
-        height = np.maximum(1 - np.abs(steps) / length / (math.sqrt(6) * sigma), 0)
+        height = 1 - steps / length / (math.sqrt(6) * sigma)
         inside = height > 0
-        log_window = np.where(inside, np.log(np.where(inside, height, 1.0)), LOG_OUTSIDE)
+        log_window = xp.where(inside, xp.log(xp.where(inside, height, 1.0)), LOG_OUTSIDE)
     else:
-        offset = positions[None, :] / max(length - 1, 1) - positions[:, None] / length
-        log_window = -np.square(offset)[None] / (2 * np.square(sigma))
-        log_window = log_window - log_window.max(axis=-1, keepdims=True)
-    return np.maximum(np.where(open_width, log_open, log_window), LOG_OUTSIDE)
+        # Less the smallest offset of the row, so that its largest number is 1.
+        log_window = -offset / (2 * xp.square(sigma))
+    return xp.maximum(xp.where(is_open, log_open, log_window), LOG_OUTSIDE)

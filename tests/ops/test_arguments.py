@@ -1,0 +1,304 @@
+"""Arguments that make no sense are refused where their values are known; others are taken."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hlformer_jax as hl
+from hlformer_jax.ops import cones, horopca, lorentz, poincare, statistics, windows
+from hlformer_jax.ops.attention import (
+    euclidean_attention,
+    lorentz_attention,
+    single_query_attention,
+)
+from hlformer_jax.ops.manifolds import Lorentz, Poincare, Sphere
+
+POINT = np.array([[1.3, 0.5, -0.2], [1.1, 0.1, 0.4]], np.float32)
+BALL = np.array([[0.2, 0.1], [-0.3, 0.4]], np.float32)
+UNIT = np.array([[0.6, 0.8], [1.0, 0.0]], np.float32)
+
+CURVED = {
+    "lorentz.exp_map0": lambda c: lorentz.exp_map0(BALL, c),
+    "lorentz.distance": lambda c: lorentz.distance(POINT, POINT[::-1], c),
+    "lorentz.centroid": lambda c: lorentz.centroid(POINT, None, c),
+    "lorentz.pairwise_distance": lambda c: lorentz.pairwise_distance(POINT, POINT, c),
+    "lorentz.mlr": lambda c: lorentz.mlr(POINT, BALL, BALL[0], c),
+    "lorentz.origin": lambda c: lorentz.origin(3, c),
+    "poincare.project": lambda c: poincare.project(BALL, c),
+    "poincare.exp_map0": lambda c: poincare.exp_map0(BALL, c),
+    "poincare.distance": lambda c: poincare.distance(BALL, BALL[::-1], c),
+    "poincare.gyromidpoint": lambda c: poincare.gyromidpoint(BALL, None, c),
+    "poincare.to_lorentz": lambda c: poincare.to_lorentz(BALL, c),
+    "cones.half_aperture": lambda c: cones.half_aperture(POINT, c),
+    "cones.poincare_energy": lambda c: cones.poincare_energy(BALL, BALL[::-1], c),
+    "horopca.lorentz_busemann": lambda c: horopca.lorentz_busemann(POINT, UNIT, c),
+    "statistics.lorentz_mean": lambda c: statistics.lorentz_mean(POINT, None, c),
+    "statistics.poincare_log_density": lambda c: statistics.poincare_log_density(
+        BALL, BALL[::-1], 1.0, c
+    ),
+    "Lorentz": lambda c: Lorentz(c).distance(POINT, POINT[::-1]),
+    "Poincare": lambda c: Poincare(c).exp_map(BALL, BALL),
+    "Sphere": lambda c: Sphere(c).distance(POINT, POINT[::-1]),
+    "nn.linear": lambda c: hl.nn.linear(Poincare(c), BALL, BALL, BALL[0]),
+}
+
+
+@pytest.mark.parametrize("name", CURVED)
+@pytest.mark.parametrize("c", [-1.0, np.float32(-1), np.array([-0.5]), jnp.float32(-1), np.nan])
+def test_a_negative_curvature_is_refused(name, c):
+    sets = ("origin", "centroid", "pairwise_distance", "gyromidpoint", "lorentz_mean")
+    if name.rpartition(".")[-1] in sets and np.ndim(c):
+        c = float(c[0])  # one curvature for a set
+    with pytest.raises(ValueError, match=r"^c .*: give a number that is"):
+        CURVED[name](c)
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_a_negative_constant_is_refused_under_jit(name):
+    with pytest.raises(ValueError, match=r"^c -2.0: give a number"):
+        jax.eval_shape(lambda: CURVED[name](-2.0))
+    jax.eval_shape(CURVED[name], jnp.float32(-2))  # its value is not known
+
+
+def test_curvature_zero_is_refused_in_the_ball_and_in_time_components():
+    for function in (
+        lambda: poincare.distance(BALL, BALL, 0.0),
+        lambda: poincare.mobius_add(BALL, BALL, 0),
+        lambda: Poincare(0.0).log_map0(BALL),
+        lambda: lorentz.exp_map0(BALL, 0.0),
+        lambda: lorentz.time(BALL, np.array([0.0, 1.0])),
+        lambda: Sphere(0.0).distance(POINT, POINT),
+    ):
+        with pytest.raises(ValueError, match="^c .*positive"):
+            function()
+    flat = jnp.linalg.norm(POINT[0, 1:] - POINT[1, 1:])
+    np.testing.assert_allclose(lorentz.distance(*POINT, 0.0), flat, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda: cones.half_aperture(POINT, 1.0, -0.1), "min_radius"),
+        (lambda: cones.poincare_half_aperture(BALL, 1.0, 0.0), "min_radius"),
+        (lambda: lorentz.limit_distance0(POINT, -1.0), "limit"),
+        (lambda: poincare.limit_distance0(BALL, 0.0), "limit"),
+        (lambda: poincare.project(BALL, 1.0, 1.5), "1 - max_radius"),
+        (lambda: poincare.project(BALL, 1.0, -0.5), "max_radius"),
+        (lambda: statistics.lorentz_sample(jax.random.key(0), POINT, -1.0), "scale"),
+        (lambda: statistics.poincare_log_density(BALL, BALL, 0.0), "scale"),
+        (lambda: hl.nn.attention(Lorentz(), POINT, POINT, POINT, 0.0), "scale"),
+    ],
+)
+def test_numbers_that_must_be_positive_are_named(function, name):
+    with pytest.raises(ValueError, match=f"^{name} .*: give a number that is positive"):
+        function()
+
+
+# Numbers with more axes than the batch
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t: lorentz.geodesic(t, POINT, POINT[::-1], 0.7),
+        lambda t: lorentz.geodesic_unit(t, POINT, POINT, 0.7),
+        lambda t: poincare.geodesic(t, BALL, BALL[::-1], np.array([0.5, 0.7], np.float32)),
+        lambda t: poincare.geodesic_unit(t, BALL, UNIT, np.array([0.5, 0.7], np.float32)),
+        lambda t: poincare.mobius_scalar_mul(t, BALL, 0.7),
+    ],
+)
+def test_a_share_may_have_more_axes_than_the_batch(function):
+    t = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2, 1)
+    got = function(t)
+    assert got.shape[:-1] == (3, 2, 2)
+    for index in np.ndindex(3, 2):
+        np.testing.assert_allclose(got[index], function(t[index]), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"\(5,\) does not broadcast with the batch \(2,\)"):
+        function(np.ones(5, np.float32))
+
+
+def test_fifty_points_between_two():
+    t = jnp.linspace(0, 1, 50)
+    for module, x, y in ((poincare, BALL[0], BALL[1]), (lorentz, *lorentz.project(POINT))):
+        line = module.geodesic(t, x, y)
+        steps = module.distance(line[1:], line[:-1])
+        np.testing.assert_allclose(steps, module.distance(x, y) / 49, rtol=1e-4)
+        slope = jax.jacfwd(lambda t, m=module, x=x, y=y: m.geodesic(t, x, y))(t[:2])
+        assert slope.shape == (2, *x.shape, 2) and np.isfinite(slope).all()
+
+
+# Möbius addition of 0
+
+
+@pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
+def test_adding_the_origin_changes_no_bit(c):
+    rng = np.random.default_rng(0)
+    p = poincare.exp_map0(jnp.asarray(rng.normal(size=(2000, 3)), jnp.float32), c)
+    zero = jnp.zeros_like(p)
+    for add in (poincare.mobius_add, jax.jit(poincare.mobius_add)):
+        np.testing.assert_array_equal(add(p, zero, c), p)
+        np.testing.assert_array_equal(add(zero, p, c), p)
+    np.testing.assert_array_equal(poincare.exp_map(p, zero, c), p)
+    np.testing.assert_array_equal(poincare.geodesic(0.0, p, p[::-1], c), p)
+
+
+@pytest.mark.usefixtures("float64")
+def test_addition_of_short_vectors_keeps_its_derivatives():
+    """Of ordinary, short and no second or first summands, against differences."""
+    p = jnp.asarray([[0.3, -0.2], [0.3, -0.2], [0.3, -0.2], [1e-9, 0], [0, 0], [0.05, 0.1]])
+    q = jnp.asarray([[0.1, 0.5], [1e-9, 0.0], [0.0, 0.0], [0.3, 0.1], [0.2, 0.3], [-0.3, -0.4]])
+
+    def textbook(p, q, c):
+        pq, pp, qq = (jnp.sum(a * b, -1, keepdims=True) for a, b in ((p, q), (p, p), (q, q)))
+        above = (1 + 2 * c * pq + c * qq) * p + (1 - c * pp) * q
+        return above / (1 + 2 * c * pq + c * c * pp * qq)
+
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=p.shape))
+    for arguments in ((0, 1, 2),):
+        slopes = [
+            jax.jit(jax.grad(lambda p, q, c, f=f: jnp.sum(weights * f(p, q, c)), arguments))(
+                p, q, 0.7
+            )
+            for f in (poincare.mobius_add, textbook)
+        ]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), *slopes)
+    np.testing.assert_allclose(poincare.mobius_add(p, q, 0.7), textbook(p, q, 0.7), rtol=1e-13)
+
+
+# Masks and windows
+
+
+def _heads(*batch):
+    rng = np.random.default_rng(0)
+    space = jnp.asarray(rng.normal(size=(*batch, 5, 3)), jnp.float32)
+    return lorentz.from_space(space), space
+
+
+def test_a_mask_of_queries_without_heads_is_refused():
+    points, features = _heads(4)
+    mask = jnp.ones((4, 5), bool)
+    message = r"mask \(4, 5\) does not broadcast to \[\*batch, L\] \(5,\) .* axis of heads"
+    with pytest.raises(ValueError, match=message):
+        lorentz_attention(points, points, points, 1.0, mask=mask)
+    with pytest.raises(ValueError, match=message):
+        euclidean_attention(features, features, features, None, mask)
+    one_head = points[:, None]
+    assert lorentz_attention(one_head, one_head, one_head, 1.0, mask=mask).shape == (4, 1, 5, 4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 4), (5, 5), (2, 1, 1, 5), (3, 5), (2, 1)])
+def test_a_mask_that_would_add_or_lengthen_an_axis_is_refused(shape):
+    points, features = _heads(2, 3)
+    mask = jnp.ones(shape, bool)
+    projection = hl.attention.Projection(jnp.ones((3, 3, 2)), jnp.ones((3, 2)))
+    for call in (
+        lambda: lorentz_attention(points, points, points, 1.0, mask=mask),
+        lambda: euclidean_attention(features, features, features, None, mask),
+        lambda: single_query_attention(
+            jnp.ones((2, 3, 2)), features[:, 0], projection, projection, mask
+        ),
+        lambda: hl.nn.attention(Lorentz(), *(points[:, 0],) * 3, 1.0, mask),
+    ):
+        with pytest.raises(ValueError, match="mask .* does not broadcast"):
+            call()
+
+
+def test_one_mask_for_a_whole_batch():
+    points, features = _heads(2, 3)
+    mask = jnp.asarray([True, True, False, True, False])
+    whole = jnp.broadcast_to(mask, (2, 5))
+    for attend in (
+        lambda mask: lorentz_attention(points, points, points, 1.0, mask=mask),
+        lambda mask: euclidean_attention(features, features, features, None, mask),
+    ):
+        np.testing.assert_array_equal(attend(mask), attend(whole))
+
+
+def test_a_window_of_each_head_is_that_of_the_head():
+    points, features = _heads(2, 3)
+    log_windows = windows.log_attention_windows((1.0, 3.0, 0.0), 5)
+    factor = jnp.exp(log_windows)
+    both = euclidean_attention(features, features, features, factor)
+    curved = lorentz_attention(points, points, points, 1.0, log_window=log_windows)
+    for k in range(3):
+        head, point = features[:, k : k + 1], points[:, k : k + 1]
+        alone = euclidean_attention(head, head, head, factor[k])
+        np.testing.assert_allclose(both[:, k], alone[:, 0], rtol=1e-6, atol=1e-7)
+        alone = lorentz_attention(point, point, point, 1.0, log_window=log_windows[k])
+        np.testing.assert_allclose(curved[:, k], alone[:, 0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(7, 5, 5), (4, 2, 3, 5, 5), (4, 5), (2, 1, 1, 5, 5)])
+def test_a_window_that_would_add_or_lengthen_an_axis_is_refused(shape):
+    points, features = _heads(2, 3)
+    window = jnp.ones(shape)
+    for call in (
+        lambda: euclidean_attention(features, features, features, window),
+        lambda: lorentz_attention(points, points, points, 1.0, window=window),
+        lambda: lorentz_attention(points, points, points, 1.0, log_window=window),
+    ):
+        with pytest.raises(ValueError, match=r"window .* does not broadcast to the logits"):
+            call()
+
+
+# Learned widths
+
+WIDTHS = (0.0, 0.004, 0.4, 1.0, 2.7, 6.0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", windows.KINDS)
+def test_learned_widths_give_the_same_windows(kind):
+    fixed = windows.log_attention_windows(WIDTHS, 7, kind, jnp.float64)
+    learned = windows.log_attention_windows(jnp.asarray(WIDTHS), 7, kind, jnp.float64)
+    np.testing.assert_allclose(learned, fixed, rtol=1e-13)
+    traced = jax.jit(lambda w: windows.attention_windows(w, 7, kind, jnp.float64))
+    np.testing.assert_allclose(traced(jnp.asarray(WIDTHS)), np.exp(fixed), rtol=1e-13)
+    single = windows.attention_windows(jnp.asarray(WIDTHS, jnp.float32), 7, kind)
+    assert single.dtype == jnp.float32
+    np.testing.assert_allclose(single, np.exp(fixed), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", windows.KINDS)
+def test_windows_differentiate_in_their_widths(kind):
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(7, 7)))
+    total = lambda w: jnp.sum(
+        windows.attention_windows(w, 7, kind, jnp.float64) * weights[None], (1, 2)
+    )
+    w, step = jnp.asarray(WIDTHS), 1e-6
+    slope = jax.jit(jax.grad(lambda w: jnp.sum(total(w))))(w)
+    want = (total(w + step) - total(jnp.maximum(w - step, 0))) / (2 * step)
+    assert np.isfinite(slope).all() and slope[0] == 0
+    # At width 0 there is no window, and a boxcar changes in jumps.
+    if kind == "boxcar":
+        np.testing.assert_array_equal(slope, 0)
+    else:
+        np.testing.assert_allclose(slope[1:], want[1:], rtol=1e-7, atol=1e-8)
+        assert np.abs(slope[3:]).min() > 1e-3
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_a_window_width_is_learned_through_attention():
+    _, features = _heads(2, 3)
+    attend = lambda w: euclidean_attention(
+        features, features, features, windows.attention_windows(w, 5)
+    )
+    goal = attend(jnp.asarray([1.0, 2.0, 4.0]))
+    loss = lambda w: jnp.sum((attend(w) - goal) ** 2)
+    start = jnp.asarray([2.0, 1.0, 3.0])
+    gradient = jax.jit(jax.grad(loss))(start)
+    assert np.isfinite(gradient).all() and np.abs(gradient).min() > 0
+    assert loss(start - 1e-2 * gradient / jnp.linalg.norm(gradient)) < loss(start)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_negative_widths_and_widths_of_two_axes_are_refused():
+    for widths in ((-1.0,), np.array([-1.0]), jnp.asarray([1.0, -1.0]), jnp.asarray([np.nan])):
+        with pytest.raises(ValueError, match="widths >= 0"):
+            windows.attention_windows(widths, 4)
+    with pytest.raises(ValueError, match="give one axis, of K windows"):
+        windows.attention_windows(np.ones((2, 2)), 4)
