@@ -7,10 +7,11 @@ indexes, at its next question.
 
 import dataclasses
 import functools
+import itertools
 import math
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,6 +29,7 @@ from hlformer_jax.search.rankers import Ranker, RowRanker, Untrained
 from hlformer_jax.search.said import RRF, Passage, Said
 from hlformer_jax.search.storage import Record
 from hlformer_jax.search.store import Store, Stored, Uploaded
+from hlformer_jax.search.transcripts import Copies
 
 T = TypeVar("T")
 
@@ -50,7 +52,8 @@ class Hit(NamedTuple):
       date_of: what `date` is, "recording" or "file".
       seen: whether its best frame may show what was asked for (`queries.level`); None where the
         ranker has no level, in a store or by a trained model.
-      copies: the paths of further videos of the same content, which are no hits of their own.
+      copies: the paths of further videos of the same content, which are no hits of their own. Those
+        with subtitle files of their own, which say other words, are.
       said: the passages of its subtitles that say the sentence (`said`), best first.
       tags: those that it was given (`Library.tag`).
 
@@ -195,6 +198,56 @@ def _place(now: _Snapshot, allowed: Bool[np.ndarray, " V"], content: int, score:
     return place, score, tuple(now.entries[other].video for other in others)
 
 
+def _spoken(
+    now: _Snapshot,
+    allowed: Bool[np.ndarray, " V"],
+    content: int,
+    passages: Sequence[Passage],
+) -> Iterator[_Place]:
+    """The allowed entries of a content that say passages: one place of all that say the same."""
+    if all(passage.copies == Copies() for passage in passages):
+        yield _place(now, allowed, content, passages[0].share)
+        return
+    places = {now.entries[i].video: i for i in np.flatnonzero(allowed & (now.own == content))}
+    numbers: dict[str, list[int]] = {video: [] for video in places}  # of each one's passages
+    for copies in dict.fromkeys(passage.copies for passage in passages):
+        said = [i for i, passage in enumerate(passages) if passage.copies == copies]
+        for video in places if copies.are_others else copies.names & places.keys():
+            if video in copies:
+                numbers[video] += said
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    best: dict[tuple[Any, ...], int] = {}
+    for video, own in numbers.items():
+        if own:
+            key = tuple((passages[i].start, passages[i].end, passages[i].text) for i in sorted(own))
+            groups.setdefault(key, []).append(video)
+            best[key] = min(own)
+    for key in sorted(groups, key=lambda key: best[key]):
+        video, *others = groups[key]
+        yield int(places[video]), passages[best[key]].share, tuple(others)
+
+
+def _parted(now: _Snapshot, seen: Sequence[_Place], said: Sequence[_Place]) -> list[_Place]:
+    """What is seen, with those copies of a content apart that are hits of their own by words."""
+    names: dict[int, dict[str, int]] = {}  # those said, and their places, of each content
+    for place, _, copies in said:
+        own = names.setdefault(int(now.own[place]), {})
+        own |= dict.fromkeys((now.entries[place].video, *copies), place)
+    known = {place: copies for place, _, copies in said}
+    parts: list[_Place] = []
+    for place, score, copies in seen:
+        spoken = names.get(int(now.own[place]), {})
+        parts += [(own, score, known[own]) for own in dict.fromkeys(spoken.values())]
+        silent = [video for video in (now.entries[place].video, *copies) if video not in spoken]
+        if silent:
+            first, *others = silent
+            if first != now.entries[place].video:
+                same = np.flatnonzero(now.own == now.own[place]).tolist()
+                place = next(i for i in same if now.entries[i].video == first)
+            parts.append((place, score, tuple(others)))
+    return parts
+
+
 def _with_passages(
     hit: Hit, copies: tuple[str, ...], passages: Sequence[Passage], count: int, only: str | None
 ) -> Hit:
@@ -284,8 +337,9 @@ class Library:
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
         """What is said in the video of an id, in order: its cues, (start, end, text)."""
-        transcript = transcripts.load(self._index, self.entry(id).content)
-        return [] if transcript is None else [*transcript.cues]
+        entry = self.entry(id)
+        transcript = transcripts.load(self._index, entry.content)
+        return [] if transcript is None else [*transcript.cues(entry.video)]
 
     def subtitle_problems(self) -> list[transcripts.Problem]:
         """Return the subtitle files of which nothing, or not all, is searched."""
@@ -510,7 +564,10 @@ class Library:
                     # To be among the first hundred of thirty says nothing, of a thousand it does.
                     tenth = math.ceil(len(np.unique(now.own[allowed])) / 10)
                     window = min(WINDOW, tenth)
-                    best = spoken if only == "said" else fused(best, spoken, window)
+                    best = (
+                        spoken if only == "said"
+                        else fused(_parted(now, best, spoken), spoken, window)
+                    )  # fmt: skip
                 best = best[: offset + k]
                 if gone := {i for i, *_ in best if not now.entries[i].path.is_file()}:
                     now.look(everything=True)
@@ -519,7 +576,8 @@ class Library:
 
                 def found(one: _Place) -> Hit:
                     place, score, copies = one
-                    passages = texts.get(now.entries[place].content, [])
+                    entry = now.entries[place]
+                    passages = [x for x in texts.get(entry.content, ()) if entry.video in x.copies]
                     hit = self._hit(now, encoder, place, score, asked, moments)
                     return _with_passages(hit, copies, passages, moments, only)
 
@@ -603,15 +661,16 @@ class Library:
         texts: Mapping[str, Sequence[Passage]],
         allowed: Bool[np.ndarray, " V"],
     ) -> list[_Place]:
-        """Those allowed of contents with passages, in their order, and the best one's share.
+        """Those allowed that say passages, in their contents' order, and the best one's share.
 
         They are `WINDOW` at most.
         """
         there = np.zeros(len(now.contents), bool)
         there[now.own[allowed]] = True
         number = {record.content: i for i, record in enumerate(now.contents) if there[i]}
-        saying = [one for one in texts if one in number][:WINDOW]
-        return [_place(now, allowed, number[one], texts[one][0].share) for one in saying]
+        saying = (one for one in texts if one in number)
+        places = (_spoken(now, allowed, number[one], texts[one]) for one in saying)
+        return list(itertools.islice(itertools.chain.from_iterable(places), WINDOW))
 
     def _frame(
         self, now: _Snapshot, video: str, second: float

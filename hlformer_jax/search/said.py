@@ -45,7 +45,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search import packed, rankers, transcripts
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.transcripts import Damage, Transcript
+from hlformer_jax.search.transcripts import Copies, Damage, Transcript
 
 PAUSE = 5.0
 """Seconds between two cues of one passage."""
@@ -72,7 +72,8 @@ _DIGEST = 64
 _LISTED = re.compile(r"([0-9a-f]{64})(\.copy)?\.(json|vectors)")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
-    tokenize='porter unicode61 remove_diacritics 2');
+    copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
+CREATE TABLE copies (number INTEGER PRIMARY KEY, names TEXT, are_others INTEGER);
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
 _OF_VECTORS = "vectors CROSS JOIN said ON said.rowid = passage"  # in this order; else all pairs
@@ -83,6 +84,7 @@ class Passage(NamedTuple):
 
     Its score is its BM25 or its cosine, of one that `joined` gives that of its content. `share` is
     what it has of the weight of a sentence's words, of 1; 0 of one that its vector alone has found.
+    `copies` are those of the content's videos in which it is said.
     """
 
     start: float
@@ -90,6 +92,7 @@ class Passage(NamedTuple):
     text: str
     score: float
     share: float = 0.0
+    copies: Copies = Copies()
 
 
 # Vectors of passages
@@ -110,8 +113,8 @@ def _passages(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, f
 
 def _alone(transcript: Transcript | None) -> list[str]:
     """Return the texts of a content's passages that have vectors."""
-    cues = [] if transcript is None else transcript.cues
-    return [text for text, _, _, alone in _passages(cues) if alone]
+    every = [] if transcript is None else transcript.by_copies()
+    return [text for _, cues in every for text, _, _, alone in _passages(cues) if alone]
 
 
 def _sealed(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
@@ -231,6 +234,11 @@ class Said:
             else:
                 matrix = self._written(path, made)
         self.count = self._one("SELECT count(*) FROM said")
+        rows_of_copies = self._db.execute("SELECT number, names, are_others FROM copies")
+        self._copies = {0: Copies()} | {
+            number: Copies(frozenset(json.loads(names)), bool(are_others))
+            for number, names, are_others in rows_of_copies
+        }
         if len(matrix) >= FEW:
             self._map(index, encoder, rows, matrix)
 
@@ -270,14 +278,25 @@ class Said:
                     f"{place} is damaged or cannot be read: what is said in its video is found by"
                     " its own words alone, until the folder is indexed again"
                 )
-            for text, start, end, alone in _passages(kept.cues):
-                insert = "INSERT INTO said VALUES (?, ?, ?, ?)"
-                passage = self._db.execute(insert, (text, content, start, end)).lastrowid
-                if vectors is not None and alone:
-                    self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
+            for copies, cues in kept.by_copies():
+                number = self._number(copies) if cues else 0
+                for text, start, end, alone in _passages(cues):
+                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?)"
+                    values = text, content, start, end, number
+                    passage = self._db.execute(insert, values).lastrowid
+                    if vectors is not None and alone:
+                        self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
             if vectors is not None:
                 yield vectors
         self._db.commit()
+
+    def _number(self, copies: Copies) -> int:
+        """Enter copies of a content, and return their number; 0 is that of all copies."""
+        if copies == Copies():
+            return 0
+        values = json.dumps(sorted(copies.names)), copies.are_others
+        insert = "INSERT INTO copies (names, are_others) VALUES (?, ?)"
+        return int(self._db.execute(insert, values).lastrowid or 0)
 
     def _map(self, index: Index, encoder: Any, path: Path, matrix: np.ndarray) -> None:
         """Takes the vectors, and finds the level from which on a passage is near."""
@@ -327,13 +346,16 @@ class Said:
         scores = dict(zip((rows[best] + 1).tolist(), cosines[best].tolist(), strict=True))
         with self._lock:
             found = self._db.execute(
-                f"SELECT row, content, start, stop, text FROM {_OF_VECTORS}"
+                f"SELECT row, content, start, stop, text, copies FROM {_OF_VECTORS}"
                 " WHERE row IN (SELECT value FROM json_each(?))",
                 [json.dumps(list(scores))],
             ).fetchall()
         near: dict[str, list[Passage]] = {}
-        for row, content, start, end, text in sorted(found, key=lambda x: (-scores[x[0]], x[0])):
-            near.setdefault(content, []).append(Passage(start, end, text, scores[row]))
+        for row, content, start, end, text, number in sorted(
+            found, key=lambda x: (-scores[x[0]], x[0])
+        ):
+            passage = Passage(start, end, text, scores[row], copies=self._copies[number])
+            near.setdefault(content, []).append(passage)
         return near
 
     def search(self, sentence: str) -> dict[str, list[Passage]]:
@@ -360,13 +382,14 @@ class Said:
             return found
         # The plus keeps SQLite from asking for each of the rows; BM25 is computed of them alone.
         ranked = self._db.execute(
-            "SELECT rowid, content, start, stop, text, -bm25(said) FROM said WHERE said MATCH ?"
+            "SELECT rowid, content, start, stop, text, copies, -bm25(said) FROM said"
+            " WHERE said MATCH ?"
             " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY bm25(said), rowid LIMIT ?",
             [" OR ".join(f'"{word}"' for word in rare), json.dumps(saying), MAX_PASSAGES],
         )
-        for row, content, start, end, text, score in ranked:
-            own = found.setdefault(content, [])
-            own += _apart(own, Passage(start, end, text, score, shared[row] / total))
+        for row, content, start, end, text, number, score in ranked:
+            own, copies = found.setdefault(content, []), self._copies[number]
+            own += _apart(own, Passage(start, end, text, score, shared[row] / total, copies))
         return found
 
     def _weight(self, word: str) -> float:
@@ -378,8 +401,9 @@ class Said:
 
 
 def _apart(own: Sequence[Passage], new: Passage) -> list[Passage]:
-    """A passage, where it has no time in common with those of the same content; else none."""
-    return [new] if all(new.end <= x.start or x.end <= new.start for x in own) else []
+    """A passage, where it has no time in common with those of the same copies; else none."""
+    same = (passage for passage in own if passage.copies == new.copies)
+    return [new] if all(new.end <= x.start or x.end <= new.start for x in same) else []
 
 
 def joined(

@@ -5,6 +5,9 @@
     DIR/texts/DIGEST.damaged-N.json   a damaged transcript that is kept aside
     DIR/texts/problems.list           the subtitle files that gave nothing, and why
 
+What a video's container holds, and what is recognised, belongs to all copies of the content. A
+subtitle file belongs to those copies that it lies beside: copies with other files say other words.
+
 Subtitles can be read again at any time. What was recognised took hours, so it is written twice, and
 the whole one of two copies replaces the damaged one. A transcript that is damaged in both is moved
 aside and never deleted. One that cannot be read now (an I/O error, missing rights) is not missing:
@@ -59,6 +62,18 @@ class Source:
     stamp: list[int]  # state of the file when it was read; empty: it must be read again
     cues: list[Cue] = dataclasses.field(default_factory=list)
     problem: str = ""  # why there are no cues or not all, as the end of a line about the file
+    videos: list[str] | None = None  # index's names of the copies that it is of; None: of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Some copies of a content, by the index's names of videos: those named, or all others."""
+
+    names: frozenset[str] = frozenset()
+    are_others: bool = True
+
+    def __contains__(self, video: str) -> bool:
+        return (video in self.names) != self.are_others
 
 
 @dataclasses.dataclass
@@ -78,10 +93,35 @@ class Transcript:
         """The cues of all subtitles, in order, without repetitions."""
         return sorted({*self.tracks.cues, *(cue for file in self.files for cue in file.cues)})
 
-    @property
-    def cues(self) -> list[Cue]:
-        """The cues that are searched: speech counts only where there are no subtitles."""
-        subtitles = self.subtitles
+    def cues(self, video: str) -> list[Cue]:
+        """Return the cues of one copy: speech counts only where that has no subtitles.
+
+        Args:
+          video: the index's name of the copy.
+        """
+        return self._cues(
+            [file for file in self.files if file.videos is None or video in file.videos]
+        )
+
+    def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
+        """Return the cues of all copies; those with the same cues are together."""
+        shared = [file for file in self.files if file.videos is None]
+        files_by_video: dict[str, list[Source]] = {}
+        for file in self.files:
+            for video in file.videos or ():
+                files_by_video.setdefault(video, []).append(file)
+        others = self._cues(shared)
+        names_by_cues: dict[tuple[Cue, ...], list[str]] = {tuple(others): []}
+        for video, own in files_by_video.items():
+            names_by_cues.setdefault(tuple(self._cues([*shared, *own])), []).append(video)
+        same_as_others = names_by_cues.pop(tuple(others))
+        named = files_by_video.keys() - same_as_others
+        return [(Copies(frozenset(named)), others)] + [
+            (Copies(frozenset(names), False), [*cues]) for cues, names in names_by_cues.items()
+        ]
+
+    def _cues(self, files: Iterable[Source]) -> list[Cue]:
+        subtitles = sorted({*self.tracks.cues, *(cue for file in files for cue in file.cues)})
         recognised = [
             cue
             for kind, recognition in self.recognised.items()
@@ -204,7 +244,9 @@ def _parsed(fields: Mapping[str, Any]) -> Transcript:
 
     def source(fields: Mapping[str, Any]) -> Source:
         stamp = [int(number) for number in fields["stamp"]]
-        return Source(str(fields["file"]), stamp, cues(fields["cues"]), str(fields["problem"]))
+        videos = fields.get("videos")  # missing in an older version
+        own = None if videos is None else [str(video) for video in videos]
+        return Source(str(fields["file"]), stamp, cues(fields["cues"]), str(fields["problem"]), own)
 
     recognised = {
         str(kind): {**recognition, "by": str(recognition["by"]), "cues": cues(recognition["cues"])}
@@ -468,6 +510,7 @@ class _Update:
         self._beside: dict[Path, list[_Beside]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos with a listing that failed
         self._real: dict[Path, Path] = {}  # folders without links
+        self._names = {self.index.path(name): name for name in self.index.manifest.videos}
 
     def perform(self) -> None:
         videos_by_content = videos(self.index)
@@ -597,15 +640,18 @@ class _Update:
         transcript = Transcript(stored.tracks, [], stored.recognised)
         plan = _Waiting(content, before, transcript, {})
         sources_by_file = {source.file: source for source in stored.files}
-        paths_taken: set[Path] = set()
+        taken: dict[Path, list[str]] = {}  # the videos of each file
         for video in paths:
             for file in self._beside.get(video, ()):
-                if file.path in paths_taken:  # copies of a video, or links to one file
+                if file.path in taken:  # copies of a video, or links to one file
+                    taken[file.path].append(self._names[video])
                     continue
-                paths_taken.add(file.path)
+                taken[file.path] = [self._names[video]]
                 source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
+                # Not changed in place: `before` has the source as it was.
+                source = dataclasses.replace(source, videos=taken[file.path])
                 if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
-                    source = dataclasses.replace(source, stamp=file.stamp)
+                    source.stamp = file.stamp
                     plan.sources[SubtitleTask(file.path, video)] = source
                 transcript.files.append(source)
         # A subtitle file beside a copy of the video that cannot be reached now is not gone.
@@ -651,10 +697,10 @@ class _Update:
         transcript, content = plan.transcript, plan.content
         if transcript != plan.before:
             save(self.index, content, transcript)
-        video = sorted(self.index.paths(content))[0]
+        copies = sorted(self.index.paths(content))
         for source in (transcript.tracks, *transcript.files):
             if source.problem:
-                path, place = self.index.path(video), Path(source.file)
+                path, place = self.index.path((source.videos or copies)[0]), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
 

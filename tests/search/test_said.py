@@ -285,3 +285,61 @@ def test_what_cannot_be_asked_of_subtitles_is_refused(index, films, tmp_path):
     bare = archive.indexed(tmp_path / "other", tmp_path / "bare")
     with pytest.raises(SearchError, match="no subtitles"):
         archive.opened(bare).query("red", only="said")
+
+
+@pytest.fixture
+def copies(tmp_path, films):
+    """An index with three copies of one content, two of them with subtitles of their own."""
+    for name in ("holiday.new", "holiday", "z"):
+        archive.film(films / f"{name}.film", ["red"] * 9 + ["blue"] * 9)
+    (films / "holiday.new.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
+    (films / "z.srt").write_text('[[2, 4, "purple elephant"], [12, 13, "the end"]]')
+    index = archive.create(tmp_path / "index", films)
+    archive.fill(index, video=archive.TOLD)
+    return index
+
+
+def spoken_in(index, sentence, **options):
+    hits = archive.opened(index).query(sentence, **options)
+    return {hit.video: ([one[:3] for one in hit.said], hit.copies) for hit in hits if hit.said}
+
+
+def test_subtitle_files_belong_to_one_copy_of_a_content(index, films, copies):
+    found = spoken_in(copies, "elephant", only="said")
+    assert found == {
+        "holiday.new.film": ([(1, 3, "purple elephant")], ()),
+        "z.film": ([(2, 4, "purple elephant")], ()),
+    }
+    assert spoken_in(copies, "elephant") == found
+    # The copy without words is seen, and a hit of its own beside those that are said.
+    hits = archive.opened(copies).query("elephant")
+    assert {hit.video for hit in hits} >= {"holiday.film", *found}
+    [(video, (_, others))] = spoken_in(copies, "end", only="said").items()
+    assert (video, others) == ("holiday.new.film", ("z.film",))
+    library = archive.opened(copies)
+    texts = {one.video: library.transcript(one.id) for one in library.videos()}
+    assert texts["holiday.film"] == [] and len(texts["z.film"]) == 2
+    # Files that move with their videos change hands, though none of them is read again.
+    (films / "z.srt").rename(films / "holiday.srt")
+    (films / "z.film").rename(films / "y.film")
+    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    assert {*spoken_in(copies, "elephant", only="said")} == {"holiday.film", "holiday.new.film"}
+
+
+def test_copies_that_say_the_same_are_one_hit(films, copies):
+    (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
+    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    found = spoken_in(copies, "elephant", only="said")
+    assert {video: others for video, (_, others) in found.items()} == {
+        "holiday.film": ("holiday.new.film",), "z.film": (),
+    }  # fmt: skip
+
+
+def test_what_is_inside_a_content_is_of_all_its_copies(films, tmp_path):
+    for name in ("trips/c", "d/c", "e/c"):
+        archive.film(films / f"{name}.film", ["white"] * 7)
+    (films / "d" / "c.srt").write_text('[[4, 5, "beside one"]]')
+    index = archive.create(tmp_path / "index of copies", films)
+    archive.fill(index, video=archive.TOLD)
+    assert {*spoken_in(index, "recorded", only="said")} == {"d/c.film", "e/c.film"}
+    assert {*spoken_in(index, "beside", only="said")} == {"d/c.film"}
