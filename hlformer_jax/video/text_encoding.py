@@ -52,6 +52,52 @@ _WEIGHT, _LEAST, _HINT = 4.0, 0.01, 2.0
 """Weights of oddities and of a language in the file's name, against the logarithm of a confidence;
 and the least confidence. From 4 to 12 and from 0.005 to 0.02 they decide the same."""
 
+_FOREIGN = 0.6
+"""Weight of a Latin letter that the likeliest language of an encoding does not have."""
+
+_WESTERN = (
+    "àâæçéèêëîïôœùûüÿ", "áéíñóúüªº", "áâãàçéêíóôõúüªº", "àèéìíòóùú", "äöüß", "éëïóöüèêáí", "åäöéà",
+    "æøåéòôóâ", "áðéíóúýþæö", "äöåšž", "àçèéíïòóúü", "áéíóú",
+)  # fmt: skip
+_LATIN_LETTERS = {
+    "cp1250": (
+        "áčďéěíňóřšťúůýž", "ąćęłńóśźż", "áéíóöőúüű", "áäčďéíĺľňóôŕšťúýž", "čćđšž", "ăâîşţ", "çë",
+        "äöüß",
+    ),
+    "cp1252": _WESTERN,
+    "mac-roman": _WESTERN,
+    "cp1254": ("çğıi̇öşüâîû", "əçğıöşü"),
+    "cp1257": ("ąčęėįšųūž", "āčēģīķļņšūž", "äöõüšž"),
+}  # fmt: skip
+"""By encoding the letters beside A to Z that its languages have, one text for each."""
+
+_COMMON = 0.25
+"""Weight of a common word in favour of the encoding that gives it."""
+
+_COMMON_WORDS = frozenset(
+    # French, Spanish, Portuguese, Italian
+    "à ça été être même très où déjà voilà après là c'était père mère frère désolé français"
+    " está qué él más sí también aquí así cómo sólo mañana niño señor años día dónde adiós"
+    " não é você são também até então já só está mãe nós amanhã obrigação coração"
+    " è perché più può così già città sarà però né lì"
+    # German, Dutch, Swedish, Danish, Norwegian, Icelandic, Finnish
+    " für über können müssen wäre schön natürlich zurück möchte heißt hätte mädchen tür"
+    " één på är för från så då nå også får når må går på hvornår år því það ég við"
+    " hyvää tämä minä sinä hän mitä tässä päivää kyllä"
+    # Polish, Czech, Slovak, Hungarian, Croatian, Romanian
+    " się że dzień cześć jestem będzie dziękuję proszę już też są coś może być"
+    " dobrý jsem že není děkuji prosím můj když už co řekl být jen jestli protože"
+    " ďakujem prosím môj keď čo som už és hogy nem én még már köszönöm jó ez"
+    " što može već kuća čovjek şi în că să mulţumesc bună"
+    # Turkish, Lithuanian, Latvian, Estonian
+    " için çok değil ağaç ağacı şimdi günaydın teşekkür nasılsın köpek bütün kadın şey"
+    " ačiū yra aš tai kā labi es paldies ļoti ir kas jõgi läheb see"
+    # Russian, Ukrainian, Bulgarian, Serbian
+    " не что это как я привет да нет он она мы вы ты все так его у меня на и с"
+    " привіт як це що ні добър ден как сте здравей какво добар дан мој је".split()
+)
+"""Words with other letters than ASCII that are met in nearly any talk."""
+
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BOMS = (
     (_UTF8_MARK, "utf-8"),
@@ -175,7 +221,9 @@ def _older(sample: bytes, language: str) -> str:
     def score(encoding: str) -> float:
         text = sample.decode(encoding, errors="replace")[:_WEIGHED]
         count = sum(not c.isascii() for c in text) or 1
-        fit = -_WEIGHT * _oddities(text, encoding) / count
+        odd = _oddities(text, encoding) + _FOREIGN * _foreign_letters(text, encoding)
+        odd -= _COMMON * sum(word in _COMMON_WORDS for word in re.findall(r"\w+", text.lower()))
+        fit = -_WEIGHT * odd / count
         is_named = any(code in ENCODINGS[encoding].split() for code in codes)
         return math.log(confidences[encoding] + _LEAST) + fit + _HINT * is_named
 
@@ -242,6 +290,13 @@ def _oddities(text: str, encoding: str = "") -> float:
                 odd += _KANA.get(encoding, 0.0)
         before, alphabet_before = c, alphabet
     return odd
+
+
+def _foreign_letters(text: str, encoding: str) -> int:
+    """Count the Latin letters that are not of the one language of an encoding that has most."""
+    letters = [c for c in text.lower() if not c.isascii() and "\u00c0" <= c <= "\u024f"]
+    alphabets = _LATIN_LETTERS.get(encoding, ())
+    return min((sum(c not in alphabet for c in letters) for alphabet in alphabets), default=0)
 
 
 _SYMBOLS = frozenset({"So", "Sm", "Sc", "Sk", "No", "Cc", "Cn", "Cf"})

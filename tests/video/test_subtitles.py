@@ -561,6 +561,31 @@ SENTENCES = {
 }
 """One sentence in each older encoding, of languages that it was made for."""
 
+SHORT_SENTENCES = {
+    "cp1250": ["Dobrý den", "Dzień dobry", "Mulţumesc, bună ziua", "Kako se imaš, čovječe?"],
+    "cp1252": [
+        "Ça va très bien",
+        "Você está lá?",
+        "Perché non è venuto?",
+        "un café, s'il vous plaît",
+    ],
+    "cp1254": ["Iğdır ağacı", "Köpek sokakta koşuyor"],
+    "cp1257": ["Labas, kaip sekasi? Ačiū", "Suņi skrien pa ielu ātri"],
+    "mac-roman": ["Ça va très bien", "El corazón del niño"],
+    "cp1251": ["Добър ден", "Їжак їсть"],
+}
+"""A few words with two or three letters that are not ASCII."""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [(name, text) for name, texts in SHORT_SENTENCES.items() for text in texts],
+)
+def test_a_few_words_tell_their_encoding(tmp_path, encoding, text):
+    data = f"1\n00:00:01,000 --> 00:00:03,000\n{text}\n".encode(encoding)
+    (tmp_path / "a.srt").write_bytes(data)
+    assert [cue.text for cue in read_file(tmp_path / "a.srt")] == [text]
+
 
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_single_sentence_tells_its_encoding(tmp_path, case):
