@@ -16,7 +16,7 @@ from hlformer_jax.retrieval.localisation import intersection_over_union
 from hlformer_jax.search import demo, evaluation
 from hlformer_jax.search.demo import Scene, Thing
 from hlformer_jax.search.evaluation import evaluate
-from hlformer_jax.search.said import beside
+from hlformer_jax.video import subtitles
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 GREY = np.full((demo.HEIGHT, demo.WIDTH, 3), 60, np.uint8)
@@ -148,7 +148,7 @@ def test_subtitles_are_read_as_they_were_told(tmp_path):
     cues = [(0.0, 1.5, "now"), (61.25, 62.5, "next a red circle grows")]
     path = tmp_path / "a.srt"
     path.write_text(demo.subtitles(cues))
-    assert list(beside(path)) == cues
+    assert list(subtitles.read_file(path)) == cues
 
 
 # ---- drawing
