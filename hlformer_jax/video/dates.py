@@ -10,7 +10,6 @@ from av.video.stream import VideoStream
 _CLOCK_IS_SET = 2 * 86_400
 """Seconds since 1970 up to which a recording's time is that of a clock that was never set."""
 
-
 _CLOCK_RUNS_AHEAD = 2 * 86_400
 """Seconds from now up to which a recording's time is believed."""
 
@@ -18,6 +17,7 @@ _RECORDED = (
     "com.apple.quicktime.creationdate",  # kept by phones when a clip is trimmed or sent
     "date_recorded",
     "creation_time",
+    "date_utc",
     "creationdate",
     "date_digitized",
     "date_encoded",

@@ -769,6 +769,7 @@ def test_the_recording_date_is_the_container_s(tmp_path, name, stated, date):
         ("a.mkv", {"creation_time": "2021-05-06T07:08:09Z"}, datetime(2021, 5, 6, 7, 8, 9)),
         ("a.mkv", {"Creation_Time": "2021-05-06T07:08:09Z"}, datetime(2021, 5, 6, 7, 8, 9)),
         ("a.mkv", {"DATE_RECORDED": "2018-01-02 03:04:05"}, datetime(2018, 1, 2, 3, 4, 5)),
+        ("a.mkv", {"DATE_UTC": "2018-01-02T03:04:05Z"}, datetime(2018, 1, 2, 3, 4, 5)),
         ("a.mkv", {"date_encoded": "2018-01-02T03:04:05-0500"}, datetime(2018, 1, 2, 8, 4, 5)),
         ("a.avi", {"date": "2003-05-11"}, datetime(2003, 5, 11)),
         ("a.avi", {"date": "2003:05:11 01:02:03"}, datetime(2003, 5, 11, 1, 2, 3)),
