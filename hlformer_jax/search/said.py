@@ -10,7 +10,8 @@ Subtitles are read that are text, in a video's file and in files beside it: besi
     DIR/packed/said-….npy     their vectors
 
 A passage is a cue and the next, where that begins within `PAUSE` seconds of its end. Passages rank
-by BM25 of their words, which are folded and stemmed (English). One says a sentence when the words
+by BM25 of their words, which are folded and stemmed (English);
+Chinese and Japanese are searched by pairs of characters. One says a sentence when the words
 that it shares with it have half of their weight at least, ln(1 + (P − p + ½) / (p + ½)) for a word
 in p of P passages, where one in none counts as in one: so a video is not found for its articles.
 
@@ -71,8 +72,8 @@ RARE = 0.05, 1000
 _DIGEST = 64
 _LISTED = re.compile(r"([0-9a-f]{64})(\.copy)?\.(json|vectors)")
 _TABLES = """
-CREATE VIRTUAL TABLE said USING fts5(text, content UNINDEXED, start UNINDEXED, stop UNINDEXED,
-    copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, content UNINDEXED, start UNINDEXED,
+    stop UNINDEXED, copies UNINDEXED, tokenize='porter unicode61 remove_diacritics 2');
 CREATE TABLE copies (number INTEGER PRIMARY KEY, names TEXT, are_others INTEGER);
 CREATE TABLE vectors (row INTEGER PRIMARY KEY, passage INTEGER);
 """
@@ -281,8 +282,8 @@ class Said:
             for copies, cues in kept.by_copies():
                 number = self._number(copies) if cues else 0
                 for text, start, end, alone in _passages(cues):
-                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?)"
-                    values = text, content, start, end, number
+                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?, ?)"
+                    values = _spaced(text), text, content, start, end, number
                     passage = self._db.execute(insert, values).lastrowid
                     if vectors is not None and alone:
                         self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
@@ -360,7 +361,7 @@ class Said:
 
     def search(self, sentence: str) -> dict[str, list[Passage]]:
         """The passages that say a sentence, by contents, the best contents and passages first."""
-        words = sorted(set(re.findall(r"\w+", sentence.casefold())))
+        words = sorted(set(_words(sentence.casefold())))
         with self._lock:
             return self._search(words) if words and self.count else {}
 
@@ -398,6 +399,30 @@ class Said:
             self._counts[word] = self._one(count, [f'"{word}"'])
         there = max(self._counts[word], 1)
         return math.log(1 + (self.count - there + 0.5) / (there + 0.5))
+
+
+_UNSPACED = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Characters of Chinese and Japanese, which have no spaces between words."""
+
+_UNSPACED_RUN = re.compile(f"({_UNSPACED.pattern}+)")
+
+
+def _spaced(text: str) -> str:
+    """Return a text with spaces around the characters of scripts that have none."""
+    return _UNSPACED.sub(lambda character: f" {character[0]} ", text)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text; of scripts without spaces each pair of characters."""
+    words: list[str] = []
+    for word in re.findall(r"\w+", text):
+        for part in _UNSPACED_RUN.split(word):
+            if _UNSPACED.match(part):
+                pairs = [f"{first} {second}" for first, second in itertools.pairwise(part)]
+                words += pairs or [part]
+            elif part:
+                words.append(part)
+    return words
 
 
 def _apart(own: Sequence[Passage], new: Passage) -> list[Passage]:

@@ -343,3 +343,19 @@ def test_what_is_inside_a_content_is_of_all_its_copies(films, tmp_path):
     archive.fill(index, video=archive.TOLD)
     assert {*spoken_in(index, "recorded", only="said")} == {"d/c.film", "e/c.film"}
     assert {*spoken_in(index, "beside", only="said")} == {"d/c.film"}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "absent"),
+    [
+        ("我们去市场，今天天气很好", ["市场", "我们去市场", "天气 市场", "去市场吧"], "商场"),
+        ("犬が通りを走っている", ["走っている", "犬", "通りを走る犬が"], "猫が寝る"),
+        ("今日はVLOGを撮る", ["vlog", "今日はvlog"], "明日"),
+    ],
+)
+def test_words_are_found_in_scripts_without_spaces(index, films, text, asked, absent):
+    write(films, {"a.film": [(1, 3, text)]})
+    archive.fill(Index.open(index.directory), video=archive.TOLD)
+    for sentence in asked:
+        assert spoken_in(index, sentence, only="said") == {"a.film": ([(1, 3, text)], ())}, sentence
+    assert spoken_in(index, absent, only="said") == {}
