@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.errors import ConfigError as ConfigError  # which users expect here
 from hlformer_jax.errors import UserError, suggestion
 from hlformer_jax.field_names import field_suggestion
 
@@ -604,10 +605,6 @@ CONFLICTS = {"prvr": _prvr_conflicts, "hover": _hover_conflicts}
 
 
 # Configurations
-
-
-class ConfigError(UserError, ValueError):
-    """A field has a value that is unknown or makes no sense; the message names the field."""
 
 
 def default(family: str = "prvr") -> ConfigDict:

@@ -24,6 +24,10 @@ class UserError(Exception):
     """
 
 
+class ConfigError(UserError, ValueError):
+    """A field has a value that is unknown or makes no sense; the message names the field."""
+
+
 class MissingExtra(UserError, ImportError):
     """A package is not installed that one of this package's extras brings."""
 

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
 from hlformer_jax import files
-from hlformer_jax.config import ConfigError
-from hlformer_jax.errors import suggestion
+from hlformer_jax.errors import ConfigError, suggestion
 from hlformer_jax.ops.numerics import as_float, as_indices, check_shape
 from hlformer_jax.typing import Array
 
