@@ -276,6 +276,7 @@ def test_the_gradient_of_a_repeated_position_goes_to_the_first():
     np.testing.assert_allclose(jax.grad(largest)(encoded)[0, :, 0], [1, 0, 0, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_printed_divisor_and_curvature_are_constants():
     fixed = tiny.config(**{"model.lorentz_divisor": "fixed", "model.learned_curvature": False})
     learned, params = tiny.params(tiny.config()), tiny.params(fixed)

@@ -60,7 +60,6 @@ def records(index):
     return json.loads((index.directory / "manifest.json").read_text())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
 def test_an_address_of_a_cluster_does_not_show_its_password(address):
     with pytest.raises(SearchError) as refused:
@@ -68,6 +67,7 @@ def test_an_address_of_a_cluster_does_not_show_its_password(address):
     assert "cret" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_index_is_that_of_a_run_without_ray_byte_for_byte(ray, films, tmp_path):
     (films / "bad.film").write_bytes(b"broken")
     archive.film(films / "killer.film", ["red"] * 3)

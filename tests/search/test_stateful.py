@@ -396,12 +396,12 @@ def damage(path, number, how):
         path.write_bytes(bytes(len(content)))
 
 
-EXAMPLES = int(os.environ.get("HLFORMER_STATEFUL_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("HLFORMER_STATEFUL_EXAMPLES", "15"))
 
 
 TestArchive = Machine.TestCase
 TestArchive.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=25, derandomize=EXAMPLES == 40, deadline=None,
+    max_examples=EXAMPLES, stateful_step_count=25, derandomize=EXAMPLES == 15, deadline=None,
     suppress_health_check=list(HealthCheck), database=None, report_multiple_bugs=False,
     phases=[Phase.generate] if "NOSHRINK" in os.environ else list(Phase),
 )  # fmt: skip

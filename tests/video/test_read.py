@@ -411,6 +411,7 @@ def test_a_gap_after_which_the_frames_go_on_is_no_error(tmp_path, suffix, b_fram
     assert found == pytest.approx(times, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_every_second_of_two_recordings_joined_is_found(tmp_path):
     path = videos.write(tmp_path / "a.ts", rate=25, frames=100, max_b_frames=2, gop_size=25)
     other = videos.write(tmp_path / "b.ts", rate=25, frames=75, paint=videos.quadrants)
