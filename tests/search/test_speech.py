@@ -293,8 +293,8 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     kept = json.loads(partial.read_bytes())["state"]["tracks"]
     [track] = kept.values()
     assert 60 <= track["position"] / RATE < 240 and not track["done"]
-    assert transcripts.load(index, content).cues == []
+    assert transcripts.load(index, content).cues("talk.mkv") == []
     begun = time.monotonic()
     done = subprocess.run(command, check=True, **settings)
     assert "1 transcribed" in done.stdout and not partial.exists(), time.monotonic() - begun
-    assert_in_time(starts, transcripts.load(index, content).cues)
+    assert_in_time(starts, transcripts.load(index, content).cues("talk.mkv"))
