@@ -57,6 +57,11 @@ def is_synthetic(data: ConfigDict) -> bool:
     return not data.manual_dir and any(data.synthetic_videos)
 
 
+def corpus_title(data: ConfigDict) -> str:
+    """Return the corpus of `config.data` in a line: its collection and feature, or synthetic."""
+    return "synthetic corpus" if is_synthetic(data) else f"{data.collection} ({data.feature})"
+
+
 # Corpora
 
 

@@ -204,8 +204,7 @@ class HOVER:
             f"{name} {len(split.pool.videos):,} videos, {split.num_nodes:,} nodes"
             for name, split in zip(SPLITS, data[:3], strict=True)
         ]
-        synthetic_data = synthetic.is_synthetic(config)
-        title = "synthetic corpus" if synthetic_data else f"{config.collection} ({config.feature})"
+        title = synthetic.corpus_title(config)
         return f"{title}: {'; '.join(splits)}; {data.train.num_items:,} training subtrees"
 
     def learning_rate(self, total_steps: int) -> optax.Schedule:

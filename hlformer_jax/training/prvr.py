@@ -289,9 +289,7 @@ class PRVR:
             f"{name} {len(split):,} videos, {len(split.caption_video):,} captions"
             for name, split in zip(SPLITS, data[:3], strict=True)
         ]
-        synthetic_data = synthetic.is_synthetic(config)
-        title = "synthetic corpus" if synthetic_data else f"{config.collection} ({config.feature})"
-        return f"{title}: {'; '.join(splits)}"
+        return f"{synthetic.corpus_title(config)}: {'; '.join(splits)}"
 
     def notes(self) -> list[str]:
         """Return what an epoch has shown of the data: captions that are cut."""
