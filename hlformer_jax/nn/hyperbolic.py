@@ -21,17 +21,27 @@ References:
   2024.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import flax.linen as nn
+import flax.serialization
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import lorentz
 from hlformer_jax.ops.attention import check_mask
-from hlformer_jax.ops.manifolds import Lorentz, Poincare, bounded_curvature, curvature_parameter
+from hlformer_jax.ops.manifolds import (
+    Euclidean,
+    Lorentz,
+    Poincare,
+    Product,
+    Sphere,
+    bounded_curvature,
+    curvature_parameter,
+)
 from hlformer_jax.ops.numerics import check_positive, limit_norm, max_hyperbolic_norm, sinhc_sqrt
 from hlformer_jax.typing import Array
 
@@ -344,3 +354,28 @@ class Concatenate(nn.Module):
 
     def __call__(self, points: Sequence[Float[Array, "..."]]) -> Float[Array, "..."]:
         return concatenate(self.space, points)
+
+
+def _to_state_dict(space: Any) -> dict[str, Any]:
+    fields = dataclasses.fields(space)
+    return {f.name: flax.serialization.to_state_dict(getattr(space, f.name)) for f in fields}
+
+
+def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
+    names = {field.name for field in dataclasses.fields(space)}
+    if names != state.keys():
+        raise ValueError(
+            f"the state of a {type(space).__name__} has the fields {sorted(names)}, not"
+            f" {sorted(state)}"
+        )
+    values = {
+        name: flax.serialization.from_state_dict(getattr(space, name), state[name], name=name)
+        for name in names
+    }
+    return dataclasses.replace(space, **values)
+
+
+# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing. Here and not beside
+# the spaces, for functions of arrays do not load Flax.
+for _space in (Poincare, Lorentz, Euclidean, Sphere, Product):
+    flax.serialization.register_serialization_state(_space, _to_state_dict, _from_state_dict)

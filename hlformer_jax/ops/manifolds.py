@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -590,27 +589,3 @@ def curvature_parameter(c: ArrayLike, low: float = 0.1, high: float = 10.0) -> F
 def _check_range(low: float, high: float) -> None:
     if not 0 < low < high < math.inf:
         raise ValueError(f"curvatures from {low} to {high}: give 0 < low < high")
-
-
-def _to_state_dict(space: Any) -> dict[str, Any]:
-    fields = dataclasses.fields(space)
-    return {f.name: flax.serialization.to_state_dict(getattr(space, f.name)) for f in fields}
-
-
-def _from_state_dict(space: Any, state: dict[str, Any]) -> Any:
-    names = {field.name for field in dataclasses.fields(space)}
-    if names != state.keys():
-        raise ValueError(
-            f"the state of a {type(space).__name__} has the fields {sorted(names)}, not"
-            f" {sorted(state)}"
-        )
-    values = {
-        name: flax.serialization.from_state_dict(getattr(space, name), state[name], name=name)
-        for name in names
-    }
-    return dataclasses.replace(space, **values)
-
-
-# For flax.serialization.to_bytes and from_bytes; orbax and pickle need nothing.
-for _space in (Poincare, Lorentz, Euclidean, Sphere, Product):
-    flax.serialization.register_serialization_state(_space, _to_state_dict, _from_state_dict)

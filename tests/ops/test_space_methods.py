@@ -18,6 +18,7 @@ from mpmath import mpf
 from reference import slow_but
 
 import hlformer_jax as hl
+import hlformer_jax.nn.hyperbolic  # Flax stores spaces from here on
 from hlformer_jax.ops.manifolds import (
     Euclidean,
     Lorentz,
