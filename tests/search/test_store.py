@@ -171,7 +171,7 @@ class TestServer:
             connection.execute(f'CREATE SCHEMA "{name}"')
             connection.execute(f'CREATE TABLE "{name}".facts (fact text)')
         with pytest.raises(SearchError, match="not made by this program"):
-            opened(index, foreign).query("red")
+            opened(renamed, foreign).query("red")
 
     @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments"])
     def test_the_ranking_is_that_without_a_store(self, index, ranker, address):
